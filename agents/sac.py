@@ -1,0 +1,213 @@
+"""SAC: off-policy maximum-entropy actor-critic with twin critics and a learned temperature.
+
+The policy maximises return plus entropy; two critics, of which the smaller counts, hold overestimation down.
+
+gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a' ~ pi(.|s'),  a~ ~ pi(.|s)
+  y        = r + gamma (1 - terminated) [ min_c Q'_c(s', a') - alpha log pi(a'|s') ]
+  L(Q)     = sum_c mean (Q_c(s, a) - y)^2                               [1, eq. 5, without its 1/2]
+  L(pi)    = mean [ alpha log pi(a~|s) - min_c Q_c(s, a~) ]             [1, eq. 9]
+  L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]        [1, eq. 18, log alpha in place of alpha]
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
+
+pi(.|s) is tanh of a diagonal Gaussian; log-probabilities count in normalised units, actions in [-1, 1].
+
+Departs from the paper: the temperature's loss uses log alpha (as Stable-Baselines3 does: smaller steps while
+alpha is small; `temperature_loss = "alpha"` is the paper's form); PyTorch's default initialisation.
+
+[1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
+
+  rljax train sac --env Hopper-v5
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax import agent, distributions, networks, normalise
+from rljax.agent import Array, EnvSpec, Metrics, Transition
+
+storage = "replay"
+
+
+@agent.config
+class Config:
+    """Hyperparameters; floats can differ between the learners of one program."""
+
+    # Optimisation
+    actor_lr: float = 3e-4  # Adam learning rate of the actor; [1, table 1]
+    critic_lr: float = 3e-4  # Adam learning rate of the critics; [1, table 1]
+    temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [1, table 1]
+    batch_size: int = 256  # transitions per update; [1, table 1]
+    # Experience
+    replay_size: int = 1_000_000  # transitions kept, the oldest give way; [1, table 1]
+    warmup_steps: int = 10_000  # environment steps with uniform actions and no update; Spinning Up, SB3 zoo
+    num_envs: int = 1  # environments stepped side by side
+    num_steps: int = 1  # steps of each environment per iteration
+    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    # Targets
+    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1, table 1]
+    target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [1, table 1]
+    reward_scale: float = 1.0  # factor on rewards inside the target; Brax's presets use 5 to 30
+    # Policy
+    init_temperature: float = 1.0  # alpha at the start; SB3 "auto", CleanRL
+    target_entropy: float | None = None  # in nats of the normalised action; None is -A, the paper's rule
+    learn_temperature: bool = True  # False keeps alpha at init_temperature
+    temperature_loss: Literal["log_alpha", "alpha"] = "log_alpha"  # factor of the entropy error; SB3 or CleanRL, Brax
+    log_std_min: float = -20.0  # lower clip of log std; SB3, Spinning Up
+    log_std_max: float = 2.0  # upper clip of log std; SB3, Spinning Up
+    policy_delay: int = 1  # updates between actor and temperature updates; CleanRL: 2
+    # Networks
+    hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [1, table 1]
+    num_critics: int = 2  # C, of which the smallest counts; [1]
+    activation: networks.Activation = "relu"  # of the hidden layers; [1, table 1]
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; RLPD, Playground
+    initialisation: networks.Initialisation = "torch"  # of all layers; own choice, as CleanRL and SB3
+    normalise_observations: bool = False  # running mean and std of observations; Brax: True
+
+
+@struct.dataclass
+class State:
+    """Everything that learning changes."""
+
+    actor: networks.Network  # [O] -> [2 A]: mean and log std
+    critic: networks.Network  # [O], [A] -> [C]
+    target_critic: networks.Network
+    log_temperature: Array  # []
+    actor_optimiser: optax.OptState
+    critic_optimiser: optax.OptState
+    temperature_optimiser: optax.OptState
+    statistics: normalise.Statistics  # of observations [O]
+
+
+def check(spec: EnvSpec, config: Config) -> None:
+    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_continuous("sac", spec)
+    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
+    agent.require_range(config, temperature_lr=(0, None), init_temperature=(0, None))
+    agent.require_at_least(config, policy_delay=1, num_critics=1)
+
+
+def init(key: Array, spec: EnvSpec, config: Config) -> State:
+    """Fresh parameters, targets equal to the critics."""
+    key_actor, key_critic = jax.random.split(key)
+    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
+    style = (config.activation, config.initialisation)
+    actor = networks.create(networks.MLP(config.hidden, 2 * spec.action_size, *style), key_actor, observation)
+    ensemble = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    critic = networks.create(ensemble, key_critic, observation, action)
+    log_temperature = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
+    return State(
+        actor=actor,
+        critic=critic,
+        target_critic=networks.copy(critic),
+        log_temperature=log_temperature,
+        actor_optimiser=optax.adam(config.actor_lr).init(actor),
+        critic_optimiser=optax.adam(config.critic_lr).init(critic),
+        temperature_optimiser=optax.adam(config.temperature_lr).init(log_temperature),
+        statistics=normalise.create(spec.observation_shape),
+    )
+
+
+def perceive(state: State, observation: Array, first: Array, config: Config) -> State:
+    """Count observations [E, O] into the input statistics; `first` [E] marks the starts of episodes."""
+    del first
+    if not config.normalise_observations:
+        return state
+    return state.replace(statistics=normalise.update(state.statistics, observation))
+
+
+def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+    """Actions [..., A] for observations [..., O]: sampled, or the tanh of the mean when not exploring."""
+    if config.normalise_observations:
+        observation = normalise.normalise(state.statistics, observation)
+    if not explore:
+        return jnp.tanh(jnp.split(state.actor(observation), 2, axis=-1)[0]), {}
+    return policy(state.actor, observation, config).sample(seed=key), {}
+
+
+def policy(actor: networks.Network, observation: Array, config: Config) -> distributions.SquashedGaussian:
+    """pi(.|s) for observations [..., O]."""
+    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
+    return distributions.squashed_gaussian(mean, jnp.clip(log_std, config.log_std_min, config.log_std_max))
+
+
+# [1, eq. 5]
+def critic_loss(
+    critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
+) -> tuple[Array, Metrics]:
+    """Squared error of all critics to the soft target, summed over critics."""
+    next_action, next_log_prob = policy(state.actor, batch.next_observation, config).sample_and_log_prob(seed=key)
+    next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
+    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    target = config.reward_scale * batch.reward + bootstrap * (
+        next_q.min(axis=0) - jnp.exp(state.log_temperature) * next_log_prob
+    )
+    q = critic(batch.observation, batch.action)  # [C, B]
+    loss = jnp.square(q - jax.lax.stop_gradient(target)).mean(axis=-1).sum()
+    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+
+
+# [1, eq. 9]
+def actor_loss(
+    actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
+) -> tuple[Array, Metrics]:
+    """Temperature-weighted log-probability less the smallest critic's value."""
+    action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key)
+    q = state.critic(batch.observation, action).min(axis=0)  # [B]
+    loss = (jnp.exp(state.log_temperature) * log_prob - q).mean()
+    return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
+
+
+# [1, eq. 18]
+def temperature_loss(
+    log_temperature: Array, entropy: Array, batch: Transition, config: Config
+) -> tuple[Array, Metrics]:
+    """The policy's entropy [] less the target, times log alpha (or alpha)."""
+    target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
+    factor = log_temperature if config.temperature_loss == "log_alpha" else jnp.exp(log_temperature)
+    loss = factor * (entropy - target_entropy)
+    return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}
+
+
+def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
+    """One update of the critics, the targets and, every `policy_delay`-th time, the actor and the temperature."""
+    key_critic, key_actor = jax.random.split(key)
+    if config.normalise_observations:
+        batch = batch.replace(
+            observation=normalise.normalise(state.statistics, batch.observation),
+            next_observation=normalise.normalise(state.statistics, batch.next_observation),
+        )
+
+    gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic, state, batch, key_critic, config)
+    changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
+    critic = optax.apply_updates(state.critic, changes)
+    state = state.replace(critic=critic, critic_optimiser=critic_optimiser)
+
+    def improve(state: State) -> tuple[State, Metrics]:
+        gradient, metrics = jax.grad(actor_loss, has_aux=True)(state.actor, state, batch, key_actor, config)
+        changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
+        actor = optax.apply_updates(state.actor, changes)
+        gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(
+            state.log_temperature, metrics["actor/entropy"], batch, config
+        )
+        changes, temperature_optimiser = optax.adam(config.temperature_lr).update(gradient, state.temperature_optimiser)
+        log_temperature = optax.apply_updates(state.log_temperature, changes)
+        state = state.replace(actor=actor, actor_optimiser=actor_optimiser)
+        if config.learn_temperature:
+            state = state.replace(log_temperature=log_temperature, temperature_optimiser=temperature_optimiser)
+        return state, metrics | temperature_metrics
+
+    state, actor_metrics = agent.every(config.policy_delay, step, improve, state)
+    target_critic = networks.polyak(state.critic, state.target_critic, config.target_rate)
+    return state.replace(target_critic=target_critic), metrics | actor_metrics
+
+
+if __name__ == "__main__":
+    from rljax import cli
+
+    cli.main(["train", __file__])

@@ -1,0 +1,5 @@
+"""python -m rljax: the command line."""
+
+from rljax.cli import main
+
+main()

@@ -1,0 +1,188 @@
+"""The contract between agents, environments and everything that moves them.
+
+An agent is a module of pure functions over pytrees. It never steps an environment, never samples a batch,
+never logs and never jits. The rest of the suite relies on the names below and on nothing else.
+
+Axes, everywhere: `P` population (seeds x hyperparameters), `E` environments of one learner, `T` time,
+`B` batch, `C` critics, `O...` one observation, `A` action dimensions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+Array = jax.Array
+Metrics = dict[str, Any]  # of scalars [], or of Weighted ones
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvSpec:
+    """What an agent may know of an environment. Static: it never holds arrays.
+
+    Actions are normalised: a continuous action lies in [-1, 1] per dimension whatever the environment's
+    own bounds are, and the adapter rescales it.
+    """
+
+    name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
+    observation_shape: tuple[int, ...]  # of one observation, float32
+    action_size: int  # dimensions of a continuous action, number of discrete ones otherwise
+    discrete: bool = False  # True: actions are int32 in [0, action_size)
+    max_episode_steps: int | None = None  # the time limit in environment steps; None where there is none
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action: `()` when discrete, `(A,)` when continuous."""
+        return () if self.discrete else (self.action_size,)
+
+    @property
+    def action_dtype(self) -> Any:
+        """int32 when discrete, float32 when continuous."""
+        return jnp.int32 if self.discrete else jnp.float32
+
+
+@struct.dataclass
+class Transition:
+    """One step of experience; every field has the same leading axes.
+
+    `next_observation` is the true successor, also where the environment reset itself. Bootstrapping stops
+    at `terminated` and never at `truncated`.
+    """
+
+    observation: Array  # [..., O...] float32
+    action: Array  # [..., A] float32 in [-1, 1], or [...] int32
+    reward: Array  # [...] float32
+    terminated: Array  # [...] bool: the environment's own end
+    truncated: Array  # [...] bool: a time limit or another end from outside
+    next_observation: Array  # [..., O...] float32
+    extras: Mapping[str, Array] = struct.field(default_factory=dict)  # what `act` returned beside the action
+
+
+@struct.dataclass
+class Step:
+    """What an environment that resets itself returns for one action.
+
+    `observation` is what to act on next: the first observation of a new episode where one has begun, and
+    `next_observation` otherwise. `episode_return` and `episode_length` hold the finished episode's totals
+    where `terminated | truncated`, and the running totals elsewhere.
+    """
+
+    observation: Array  # [..., O...]
+    next_observation: Array  # [..., O...] true successor
+    reward: Array  # [...]
+    terminated: Array  # [...] bool
+    truncated: Array  # [...] bool
+    episode_return: Array  # [...] float32, undiscounted
+    episode_length: Array  # [...] int32, environment steps
+
+
+@dataclass_transform(frozen_default=True)
+def config(cls: type[T]) -> type[T]:
+    """Turn a class into an agent's `Config`: a frozen dataclass that is also a pytree.
+
+    Fields annotated `float` (or `float | None`) are leaves: traced, so that a new value never recompiles,
+    and stackable along the population axis. Every other field is static: it shapes the program.
+    """
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    traced = float_fields(cls)
+    static = [field.name for field in dataclasses.fields(cls) if field.name not in traced]  # type: ignore[arg-type]
+    return jax.tree_util.register_dataclass(cls, data_fields=list(traced), meta_fields=static)
+
+
+def float_fields(cls: type) -> tuple[str, ...]:
+    """Names of a Config's traced fields, in the order of their definition."""
+    hints = typing.get_type_hints(cls)
+    return tuple(
+        field.name
+        for field in dataclasses.fields(cls)
+        if float in (hints[field.name], *typing.get_args(hints[field.name]))
+    )
+
+
+class Agent(Protocol):
+    """An agent: a module (or any object) with these attributes.
+
+    `Config`'s fields are all the hyperparameters, those of its storage included; the storage named by
+    `storage` says which ones it needs (see `rljax.storage`).
+    """
+
+    Config: Callable[..., Any]
+    storage: str  # how experience reaches `update`: "replay", "rollout" or "stream"
+
+    def check(self, spec: EnvSpec, config: Any) -> None:
+        """Raise `ValueError` for what a user can get wrong, before anything compiles."""
+
+    def init(self, key: Array, spec: EnvSpec, config: Any) -> Any:
+        """Return a fresh State: parameters, targets, optimiser states, input statistics."""
+
+    def act(self, state: Any, observation: Array, key: Array, config: Any, explore: bool) -> tuple[Array, dict]:
+        """Return `action` and `extras` for observations [..., O...]; deterministic unless `explore`."""
+        ...
+
+    def update(self, state: Any, batch: Transition, key: Array, step: Array, config: Any) -> tuple[Any, Metrics]:
+        """Return the State after one update and scalar metrics; `step` counts updates, unbatched."""
+        ...
+
+
+@struct.dataclass
+class Weighted:
+    """A metric that only some updates have: `weight` is 0 on the others, and the mean is over the weights."""
+
+    value: Array  # []
+    weight: Array  # [] 0 or 1
+
+
+def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]], state: Any) -> tuple[Any, Metrics]:
+    """Apply `change` on every `period`-th update, and leave the state as it is on the others.
+
+    `step` [] counts the updates before this one and is never batched, so that under `vmap` one branch runs.
+    """
+    if period == 1:
+        return change(state)
+    names = jax.eval_shape(change, state)[1]
+
+    def active(state: Any) -> tuple[Any, Metrics]:
+        state, metrics = change(state)
+        return state, {name: Weighted(metrics[name], jnp.ones(())) for name in names}
+
+    def idle(state: Any) -> tuple[Any, Metrics]:
+        return state, {name: Weighted(jnp.zeros(()), jnp.zeros(())) for name in names}
+
+    return jax.lax.cond((step + 1) % period == 0, active, idle, state)
+
+
+def require_continuous(name: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` unless actions are continuous."""
+    if spec.discrete:
+        raise ValueError(
+            f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size} discrete actions. "
+            f"Choose an environment with a Box action space, for example: rljax train {name} --env Pendulum-v1"
+        )
+
+
+def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> None:
+    """Raise `ValueError` unless each named field (every value of a population) lies in its closed range."""
+    for name, (low, high) in ranges.items():
+        for value in np.ravel(getattr(config, name)):
+            if not np.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+                limits = f"in [{low}, {high}]" if high is not None else f"at least {low}"
+                raise ValueError(f"{_flag(name)} is {value:g}, it must be finite and {limits}.")
+
+
+def require_at_least(config: Any, **limits: int) -> None:
+    """Raise `ValueError` unless each named integer field is at least its limit."""
+    for name, limit in limits.items():
+        if getattr(config, name) < limit:
+            raise ValueError(f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}.")
+
+
+def _flag(name: str) -> str:
+    return f"--config.{name.replace('_', '-')}"

@@ -1,0 +1,307 @@
+"""The command line: rljax train | resume | eval | play | plot | list | new.
+
+Nothing heavy is imported before a command has been chosen and its arguments understood.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+USAGE = """\
+usage: rljax COMMAND ...
+
+Deep reinforcement learning in JAX: one readable file per algorithm, everything around it compiled and shared.
+
+training
+  train AGENT --env ENV    train an agent, one learner per seed:  rljax train sac --env Hopper-v5 --steps 300000
+  resume DIR               continue a run exactly where its last checkpoint stands
+looking
+  eval DIR                 play complete episodes with the policy of a run
+  play DIR                 write a video of the policy (and Brax's HTML view)
+  plot DIR...              draw learning curves with intervals
+  list                     agents, environments and presets
+changing
+  new FILE --from AGENT    copy an agent to a file of your own, to change and train:  rljax train ./mine.py ...
+
+`rljax COMMAND --help` explains a command; `rljax train AGENT --help` explains each hyperparameter of an agent.
+"""
+
+EXIT_USER, EXIT_RUN = 2, 1
+
+
+@dataclasses.dataclass
+class Train:
+    """Train an agent. Steps are environment steps of each learner."""
+
+    agent: tyro.conf.Positional[str]  # name (see rljax list) or path of your own agent file
+    env: str  # environment, such as Hopper-v5, brax/ant, gymnax/Pendulum-v1, rljax/Pendulum
+    steps: int = 1_000_000  # environment steps of each learner
+    seed: int | None = None  # seed of a single learner
+    seeds: int | None = None  # number of learners, with seeds 0, 1, ..., as one program
+    out: Path | None = None  # folder of the run; default runs/AGENT/ENV/TIME
+    log_every: int = 1_000  # steps between lines of metrics
+    eval_every: int = 10_000  # steps between evaluations
+    eval_episodes: int = 10  # complete episodes per evaluation and learner
+    checkpoint_every: int = 50_000  # steps between checkpoints
+    keep_checkpoints: int = 2  # newest checkpoints kept
+    tensorboard: bool = False  # write TensorBoard events too
+    wandb: str | None = None  # Weights & Biases project to log to (WANDB_MODE=offline keeps it local)
+    quiet: bool = False  # no live progress
+
+
+@dataclasses.dataclass
+class Resume:
+    """Continue a run exactly where its last checkpoint stands."""
+
+    run: tyro.conf.Positional[Path]  # folder of the run
+    steps: int | None = None  # new total of environment steps; default: as first planned
+    quiet: bool = False  # no live progress
+
+
+@dataclasses.dataclass
+class Evaluate:
+    """Play complete episodes with the deterministic policy of a run and print their returns."""
+
+    run: tyro.conf.Positional[Path]  # folder of the run
+    episodes: int = 10  # complete episodes of each learner
+    env: str | None = None  # another environment of the same shapes; default: the run's
+    best: bool = False  # the policy of each learner's best evaluation, not the last one
+    seed: int = 0  # seed of the episodes
+
+
+@dataclasses.dataclass
+class Play:
+    """Write a video of the deterministic policy (MP4), and Brax's HTML view for brax/ environments."""
+
+    run: tyro.conf.Positional[Path]  # folder of the run
+    learner: int = 0  # which learner of the population
+    best: bool = False  # the policy of the learner's best evaluation, not the last one
+    seed: int = 0  # seed of the episode
+    max_steps: int = 1_000  # steps at most
+    output: Path | None = None  # file to write; default DIR/play.mp4
+
+
+@dataclasses.dataclass
+class Plot:
+    """Draw the evaluation curves of runs: runs of one agent and environment are pooled, all their learners."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]  # folders of runs
+    output: Path | None = None  # .png or .svg; default FIRST/curve.png
+
+
+@dataclasses.dataclass
+class List:
+    """Agents, environments and presets."""
+
+    what: tyro.conf.Positional[str | None] = None  # agents, environments or presets; default: all
+
+
+@dataclasses.dataclass
+class New:
+    """Copy an agent to a file of your own."""
+
+    file: tyro.conf.Positional[Path]  # file to write
+    source: Annotated[str, tyro.conf.arg(name="from")] = "sac"  # agent to start from
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; exits with 2 for what a user can mend, 1 for a run that failed."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "train": _train,
+        "resume": _resume,
+        "eval": _eval,
+        "play": _play,
+        "plot": _plot,
+        "list": _list,
+        "new": _new,
+    }
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return
+    if arguments[0] == "--version":
+        from rljax import __version__
+
+        print(f"rljax {__version__}")
+        return
+    if arguments[0] not in commands:
+        import difflib
+
+        near = difflib.get_close_matches(arguments[0], commands, n=1)
+        _fail(f"no command '{arguments[0]}'. {f'Nearest: {near[0]!r}. ' if near else ''}All of them: rljax --help")
+    _guarded(commands[arguments[0]], arguments[1:])
+
+
+def _guarded(command: Callable[[list[str]], None], arguments: list[str]) -> None:
+    """Errors that a user can mend are one message and exit code 2; a run that failed, 1."""
+    try:
+        command(arguments)
+    except (ValueError, TypeError, FileExistsError) as error:
+        if os.environ.get("RLJAX_TRACEBACK"):
+            raise
+        _fail(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        _fail("stopped at once; what the last checkpoint holds is safe.", 130)
+    except Exception as error:
+        from rljax import checkpoint, run
+
+        known = (run.RunError, checkpoint.CheckpointError, FloatingPointError, OSError)
+        if not isinstance(error, known) or os.environ.get("RLJAX_TRACEBACK"):
+            raise
+        _fail(str(error), EXIT_RUN)
+
+
+def _fail(message: str, code: int = EXIT_USER) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _parse(options: Any, arguments: list[str], command: str) -> Any:
+    return tyro.cli(options, args=arguments, prog=f"rljax {command}", config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def _train(arguments: list[str]) -> None:
+    names = [argument for argument in arguments if not argument.startswith("-")]
+    if not names or arguments[0] != names[0]:
+        _parse(Train, arguments, "train")  # --help, or tyro's complaint
+        raise ValueError("the agent comes first: rljax train sac --env Hopper-v5")
+    from rljax import config as configuration
+
+    agent = configuration.load_agent(arguments[0])
+    environment = _value_of(arguments, "--env")
+    config = configuration.preset(arguments[0], agent, environment) if environment else agent.Config()
+
+    both = dataclasses.make_dataclass(
+        "TrainAgent",
+        [
+            ("options", Annotated[Train, tyro.conf.arg(name="")]),
+            ("config", agent.Config, dataclasses.field(default=config)),
+        ],
+    )
+    both.__doc__ = (agent.__doc__ or "").split("\n\n")[0]
+    parsed = _parse(both, arguments, "train")
+    options, config = parsed.options, parsed.config
+    if options.seed is not None and options.seeds is not None:
+        raise ValueError("--seed S trains one learner, --seeds K trains K of them: give one of the two.")
+    if options.seeds is not None and options.seeds < 1:
+        raise ValueError(f"--seeds is {options.seeds}, it must be at least 1.")
+    seeds = [options.seed or 0] if options.seeds is None else options.seeds
+
+    import rljax.run
+
+    same = {field.name: getattr(options, field.name) for field in dataclasses.fields(Train)}
+    for name in ("agent", "env", "steps", "seed", "seeds", "out", "quiet"):
+        del same[name]
+    folder = rljax.run.train(
+        options.agent,
+        options.env,
+        options.steps,
+        seeds=seeds,
+        config=config,
+        out=options.out,
+        quiet=options.quiet,
+        command=shlex.join(["rljax", "train", *arguments]),
+        **same,
+    )
+    print(folder)
+
+
+def _value_of(arguments: list[str], flag: str) -> str | None:
+    """The value of a flag, before tyro has seen the arguments."""
+    for i, argument in enumerate(arguments):
+        if argument == flag and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(flag + "="):
+            return argument.split("=", 1)[1]
+    return None
+
+
+def _resume(arguments: list[str]) -> None:
+    options = _parse(Resume, arguments, "resume")
+    import rljax.run
+
+    print(rljax.run.resume(options.run, options.steps, quiet=options.quiet))
+
+
+def _eval(arguments: list[str]) -> None:
+    options = _parse(Evaluate, arguments, "eval")
+    from rljax import policy
+
+    result = policy.evaluate_run(
+        options.run, episodes=options.episodes, env=options.env, best=options.best, seed=options.seed
+    )
+    print(policy.table(result))
+
+
+def _play(arguments: list[str]) -> None:
+    options = _parse(Play, arguments, "play")
+    from rljax import policy
+
+    for path in policy.play(
+        options.run,
+        learner=options.learner,
+        best=options.best,
+        seed=options.seed,
+        max_steps=options.max_steps,
+        output=options.output,
+    ):
+        print(path)
+
+
+def _plot(arguments: list[str]) -> None:
+    options = _parse(Plot, arguments, "plot")
+    from rljax import report
+
+    print(report.plot(options.runs, options.output))
+
+
+def _list(arguments: list[str]) -> None:
+    options = _parse(List, arguments, "list")
+    from rljax import config as configuration
+    from rljax import envs
+
+    if options.what not in (None, "agents", "environments", "presets"):
+        raise ValueError(f"nothing called '{options.what}' to list: agents, environments or presets.")
+    if options.what in (None, "agents"):
+        print("agents")
+        for name in configuration.agents():
+            print(f"  {name:<12} {configuration.summary(name)}")
+    if options.what in (None, "environments"):
+        for family, names in envs.names().items():
+            print(f"environments: {family}")
+            print("\n".join(f"  {name}" for name in names))
+    if options.what in (None, "presets"):
+        for name in configuration.agents():
+            print(f"presets: {name}")
+            for pattern, values in configuration.presets(name).items():
+                changes = ", ".join(f"{key}={value}" for key, value in values.items() if key != "source")
+                print(f"  {pattern:<28} {changes or 'the defaults'}  ({values['source']})")
+
+
+def _new(arguments: list[str]) -> None:
+    options = _parse(New, arguments, "new")
+    from rljax import config as configuration
+
+    if options.file.exists():
+        raise FileExistsError(f"'{options.file}' exists. Choose another name.")
+    if options.file.suffix != ".py":
+        raise ValueError(f"'{options.file}' must end in .py: rljax new {options.file.with_suffix('.py')}")
+    options.file.write_text(configuration.source(options.source))
+    print(
+        f"{options.file}: {options.source}, yours to change. "
+        f"Train it: rljax train {_path(options.file)} --env Hopper-v5"
+    )
+
+
+def _path(file: Path) -> str:
+    return str(file) if file.parent != Path() else f"./{file}"

@@ -1,0 +1,180 @@
+"""Settings: agents by name or path, presets per environment, and a Config's way to and from JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import importlib
+import importlib.util
+import os
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+PRESETS = Path(__file__).parent / "agents" / "presets"
+AGENTS = Path(__file__).parent / "agents"
+
+
+def agents() -> list[str]:
+    """Names of the agents that ship with rljax."""
+    return sorted(path.stem for path in AGENTS.glob("*.py") if not path.stem.startswith("_"))
+
+
+def load_agent(name: str) -> types.ModuleType:
+    """An agent's module, by name ("sac") or by the path of a user's own file ("./mine.py").
+
+    Raises `ValueError` for an unknown name (with the nearest), a missing file, or a file that is not an agent.
+    """
+    if name.endswith(".py"):
+        return _load_file(Path(name))
+    if name not in agents():
+        raise ValueError(
+            f"no agent '{name}'. {nearest(name, agents())}All of them: rljax list. "
+            "A file of your own is given by its path, for example ./mine.py"
+        )
+    return importlib.import_module(f"rljax.agents.{name}")
+
+
+def source(name: str) -> str:
+    """The text of an agent that ships with rljax. Raises `ValueError` for an unknown name."""
+    if name not in agents():
+        raise ValueError(f"no agent '{name}' to start from. {nearest(name, agents())}All of them: rljax list agents")
+    return (AGENTS / f"{name}.py").read_text()
+
+
+def summary(name: str) -> str:
+    """The first line of an agent's docstring, without importing it."""
+    return source(name).split('"""', 2)[1].strip().splitlines()[0].partition(": ")[2]
+
+
+def agent_name(name: str) -> str:
+    """What to call an agent in paths and tables: the name, or its file's stem."""
+    return Path(name).stem if name.endswith(".py") else name
+
+
+def _load_file(path: Path) -> types.ModuleType:
+    if not path.is_file():
+        raise ValueError(f"no agent file '{path}'. Write one to start from: rljax new {path} --from sac")
+    if path.resolve().parent == AGENTS.resolve():
+        return importlib.import_module(f"rljax.agents.{path.stem}")
+    spec = importlib.util.spec_from_file_location(f"rljax_user_agent_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"'{path}' cannot be read as Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    missing = [part for part in ("Config", "storage", "check", "init", "act", "update") if not hasattr(module, part)]
+    if missing:
+        raise ValueError(
+            f"'{path}' is not an agent: it lacks {', '.join(missing)}. What an agent has is described in "
+            "rljax/agent.py; a file to start from: rljax new mine.py --from sac"
+        )
+    return module
+
+
+def persist_compilations() -> None:
+    """Keep compiled programs between processes: in JAX_COMPILATION_CACHE_DIR, or else in the user's cache folder.
+
+    JAX_ENABLE_COMPILATION_CACHE=false turns it off.
+    """
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rljax", "xla")
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """ "Nearest: 'a', 'b'. ", or nothing where nothing is near."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"Nearest: {', '.join(repr(x) for x in close)}. " if close else ""
+
+
+def presets(agent: str) -> dict[str, dict[str, Any]]:
+    """An agent's presets: environment (or a pattern such as "brax/*") to settings and their `source`."""
+    path = PRESETS / f"{agent_name(agent)}.toml"
+    return tomllib.loads(path.read_text()) if path.exists() else {}
+
+
+def preset(agent: str, module: types.ModuleType, environment: str) -> Any:
+    """The agent's Config for an environment: its defaults, then every preset that matches, the exact name last."""
+    config = module.Config()
+    sections = presets(agent)
+    for pattern in sorted(sections, key=lambda pattern: (pattern == environment, len(pattern))):
+        if fnmatch.fnmatchcase(environment, pattern):
+            values = {name: value for name, value in sections[pattern].items() if name != "source"}
+            config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
+    return config
+
+
+def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
+    """`config` with `values`, lists as tuples and whole numbers as floats where the field says so.
+
+    Raises `ValueError` for a name that is no field (with the nearest), `TypeError` for a value of another kind.
+    """
+    hints = typing.get_type_hints(type(config))
+    fields = [field.name for field in dataclasses.fields(config)]
+    changes = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise ValueError(f"{origin}: no setting '{name}'. {nearest(name, fields)}All of them: {', '.join(fields)}")
+        changes[name] = _convert(name, value, hints[name], origin)
+    return dataclasses.replace(config, **changes)
+
+
+def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    if float in kinds:
+        if isinstance(value, bool) or not (isinstance(value, int | float) or hasattr(value, "__len__")):
+            raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a number.")
+        return float(value) if isinstance(value, int | float) else value
+    if typing.get_origin(hint) is typing.Literal:
+        if value not in typing.get_args(hint):
+            raise ValueError(f"{origin}: '{name}' is {value!r}, it must be one of {', '.join(typing.get_args(hint))}.")
+        return value
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple) or not all(isinstance(x, int) for x in value):
+            raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of integers.")
+        return tuple(value)
+    if hint in (int, bool, str) and type(value) is not hint:
+        raise TypeError(f"{origin}: '{name}' is {value!r}, it must be {hint.__name__}.")
+    return value
+
+
+def stack(config: Any, num_learners: int) -> Any:
+    """`config` with every float as an array [P]: one number for all learners, or one per learner.
+
+    Raises `ValueError` for a sequence of another length.
+    """
+    import jax.numpy as jnp
+    import numpy as np
+
+    from rljax.agent import float_fields
+
+    changes = {}
+    for name in float_fields(type(config)):
+        value = getattr(config, name)
+        if value is None:
+            continue
+        values = np.asarray(value, np.float32)
+        if values.ndim == 1 and values.shape[0] != num_learners:
+            raise ValueError(f"config.{name} has {values.shape[0]} values for {num_learners} learners.")
+        changes[name] = jnp.asarray(np.broadcast_to(values, (num_learners,)))
+    return dataclasses.replace(config, **changes)
+
+
+def as_json(config: Any) -> dict[str, Any]:
+    """A Config's fields, ready for JSON: arrays and tuples as lists."""
+    result = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        result[field.name] = value.tolist() if hasattr(value, "tolist") else value
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in result.items()}

@@ -1,0 +1,1 @@
+"""The drivers: how learners move through time."""

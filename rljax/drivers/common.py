@@ -1,0 +1,87 @@
+"""What the drivers share: the seeds of environments, and a chunk's report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import jax
+import numpy as np
+
+from rljax.agent import EnvSpec
+from rljax.learner import LearnerState, Tally
+
+TRAIN, EVALUATE = 0, 1
+
+
+def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
+    """`number` 32-bit seeds for one learner's environments.
+
+    They depend on the learner's seed, the purpose and the path (such as the step of an evaluation) only, so
+    that a learner's environments are the same alone and in a population.
+    """
+    return [int(x) for x in np.random.SeedSequence([seed, purpose, *path]).generate_state(number)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What happened since the last report, on the host; one value per learner."""
+
+    metrics: dict[str, np.ndarray]  # [P] means; NaN where there was none
+    first_bad: dict[str, np.ndarray]  # [P] the first update with a value that is not finite, -1 for none
+    updates: int  # of each learner since the beginning
+
+
+def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
+    """Bring a tally and the episodes' sums to the host and average them."""
+    tally, updates, episodes = jax.device_get((tally, updates, episodes))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        metrics = {name: tally.total[name] / tally.weight[name] for name in tally.total}
+        ended = np.asarray(episodes["count"], np.float64)
+        metrics["episode/return"] = episodes["return"] / ended
+        metrics["episode/length"] = episodes["length"] / ended
+    return Report(metrics, dict(tally.first_bad), int(updates))
+
+
+class Driver(Protocol):
+    """Moves P learners through time. Holds its state; the state is what a checkpoint saves."""
+
+    spec: EnvSpec
+    learners: LearnerState
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Fresh learners and environments, one learner per seed."""
+
+    def advance(self, iterations: int) -> None:
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+
+    def report(self) -> Report:
+        """The means since the last report, which it forgets."""
+        ...
+
+    @property
+    def agent_state(self) -> Any:
+        """The agents' State, [P, ...]. The next `advance` consumes it: copy what is to be kept."""
+        ...
+
+    def arrays(self) -> dict[str, Any]:
+        """All of the state that is arrays: "agent", the agents' State, and "training", the rest. After `report`."""
+        ...
+
+    def template(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """The structure, shapes and dtypes of `arrays`, at no cost."""
+        ...
+
+    def environments(self) -> bytes | None:
+        """The rest: host environments' state; None where there is none or it cannot be saved."""
+        ...
+
+    without_environments: str  # what None from `environments` means: "none" to save, or "lost"
+    save_failure: str | None  # why they are lost
+
+    def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
+        """Continue from what `arrays` and `environments` returned."""
+
+    def close(self) -> None:
+        """Let go of the environments."""

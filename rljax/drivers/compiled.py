@@ -1,0 +1,156 @@
+"""Environments inside the program: acting, stepping, storing and learning are one compiled loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from rljax.envs.autoreset import AutoReset
+
+from rljax.agent import Array
+from rljax.drivers.common import TRAIN, Report, environment_seeds, report
+from rljax.learner import Learner, LearnerState, empty_tally
+
+
+@struct.dataclass
+class Carry:
+    """The loop's state."""
+
+    learners: LearnerState
+    environment: Any  # AutoReset's state, [P x E, ...]
+    keys: Array  # [P x E], one per environment, never advanced
+    observation: Array  # [P, E, O...] to act on next
+    first: Array  # [P, E] bool: that observation begins an episode
+    episodes: dict[str, Array]  # [P] sums over episodes that ended since the last report
+
+
+class CompiledDriver:
+    """Moves P learners through P x E environments inside the program; see `rljax.drivers.common.Driver`."""
+
+    without_environments, save_failure = "none", None
+
+    def __init__(self, learner: Learner, environment: AutoReset, config: Any) -> None:
+        """`config` is stacked over P."""
+        self.spec = environment.spec
+        self.learner, self.environment, self.config = learner, environment, config
+        self._init = jax.jit(self._start)
+        self._advance = jax.jit(self._loop, donate_argnums=0)
+
+    def start(self, seeds: Sequence[int]) -> None:
+        """Fresh learners and environments, one learner per seed."""
+        self.carry = self._init(*self._keys(seeds), self.config)
+
+    def _keys(self, seeds: Sequence[int]) -> tuple[Array, Array]:
+        """One key per learner, one per environment."""
+        number = self.learner.num_envs
+        starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
+        keys = jax.vmap(jax.random.key)
+        return keys(np.asarray(seeds, np.uint32)), keys(np.asarray(starts, np.uint32))
+
+    def _start(self, keys: Array, environment_keys: Array, config: Any) -> Carry:
+        keys_reset, keys_step = jnp.moveaxis(jax.vmap(jax.random.split)(environment_keys), 1, 0)
+        observation, environment = self.environment.reset(keys_reset)
+        rows = (self.learner.num_learners, self.learner.num_envs)
+        return Carry(
+            learners=self.learner.init(keys, config),
+            environment=environment,
+            keys=keys_step,
+            observation=observation.reshape(*rows, *observation.shape[1:]),
+            first=jnp.ones(rows, jnp.bool_),
+            episodes=self._no_episodes(),
+        )
+
+    def _no_episodes(self) -> dict[str, Array]:
+        return {name: jnp.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
+
+    def _loop(self, carry: Carry, iterations: Array, config: Any) -> Carry:
+        # A traced bound, so that chunks of any length are one program.
+        return jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config), carry)
+
+    def _iterate(self, carry: Carry, config: Any) -> Carry:
+        if config.num_steps == 1:
+            carry = self._step(carry, config)
+        else:
+            carry = jax.lax.fori_loop(0, config.num_steps, lambda _, carry: self._step(carry, config), carry)
+        learners = carry.learners
+        storage = learners.storage  # read in the branch, but not carried through it: it would be copied
+
+        def update(learnt: LearnerState) -> LearnerState:
+            return self.learner.update(learnt.replace(storage=storage), config).replace(storage=None)
+
+        ready = self.learner.ready(learners.steps, config)
+        learnt = jax.lax.cond(ready, update, lambda learnt: learnt, learners.replace(storage=None))
+        return carry.replace(learners=learnt.replace(storage=storage))
+
+    def _step(self, carry: Carry, config: Any) -> Carry:
+        learners, action, extras = self.learner.act(carry.learners, carry.observation, carry.first, config)
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, learners.steps)
+        flat = action.reshape(-1, *action.shape[2:])
+        step, environment = self.environment.step(keys, carry.environment, flat)
+        step = jax.tree.map(lambda x: x.reshape(*action.shape[:2], *x.shape[1:]), step)
+        ended = step.terminated | step.truncated
+        episodes = {
+            "return": carry.episodes["return"] + jnp.where(ended, step.episode_return, 0).sum(axis=1),
+            "length": carry.episodes["length"] + jnp.where(ended, step.episode_length, 0).sum(axis=1),
+            "count": carry.episodes["count"] + ended.sum(axis=1),
+        }
+        return carry.replace(
+            learners=self.learner.observe(learners, carry.observation, action, extras, step),
+            environment=environment,
+            observation=step.observation,
+            first=ended,
+            episodes=episodes,
+        )
+
+    def advance(self, iterations: int) -> None:
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+        self.carry = self._advance(self.carry, jnp.asarray(iterations, jnp.int32), self.config)
+
+    @property
+    def learners(self) -> LearnerState:
+        """The learners as they are now."""
+        return self.carry.learners
+
+    def report(self) -> Report:
+        """The means since the last report, which it forgets."""
+        learners = self.carry.learners
+        result = report(learners.tally, learners.updates, self.carry.episodes)
+        tally = empty_tally(tuple(learners.tally.total), self.learner.num_learners)
+        self.carry = self.carry.replace(learners=learners.replace(tally=tally), episodes=self._no_episodes())
+        return result
+
+    @property
+    def agent_state(self) -> Any:
+        """The agents' State, [P, ...]."""
+        return self.carry.learners.agent
+
+    def arrays(self) -> dict[str, Any]:
+        """The agents; the rest of the learners and the environments."""
+        return _split(self.carry)
+
+    def template(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """The structure, shapes and dtypes of `arrays`."""
+        keys, environment_keys = self._keys(seeds)
+        return _split(jax.eval_shape(self._start, keys, environment_keys, self.config))
+
+    def environments(self) -> bytes | None:
+        """Nothing: the environments are arrays."""
+        return None
+
+    def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
+        """Continue exactly."""
+        del environments
+        carry = arrays["training"]
+        self.carry = carry.replace(learners=carry.learners.replace(agent=arrays["agent"]))
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _split(carry: Carry) -> dict[str, Any]:
+    without = carry.learners.replace(agent=None)  # type: ignore[attr-defined]
+    return {"agent": carry.learners.agent, "training": carry.replace(learners=without)}  # type: ignore[attr-defined]

@@ -1,0 +1,116 @@
+"""Evaluation: the deterministic policy over complete episodes, the same number from every environment.
+
+Each environment plays one episode, so that short episodes are not favoured; its seed depends on the learner's seed,
+the step and the episode's number only, so that evaluating never disturbs training and resumed runs repeat it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rljax.envs.autoreset import AutoReset
+from rljax.envs.gymnasium import Hosted
+
+from rljax.agent import Agent, Array
+
+
+LIMIT = 10_000  # environment steps of an evaluated episode where the environment has no limit of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Episodes:
+    """Finished episodes of P learners."""
+
+    returns: np.ndarray  # [P, N] undiscounted
+    lengths: np.ndarray  # [P, N] environment steps
+    success: np.ndarray | None = None  # [P, N] in {0, 1}, where the environment reports it
+
+
+def policy(agent: Agent) -> Callable[[Any, Any, Any, Any], Array]:
+    """The compiled deterministic policy of P learners: (states, observations [P, N, O...], keys [P], config)."""
+
+    def act(state: Any, observation: Array, key: Array, config: Any) -> Array:
+        return agent.act(state, observation, key, config, explore=False)[0]
+
+    return jax.jit(jax.vmap(act))
+
+
+class HostedEvaluator:
+    """Plays N episodes of each of P learners in P x N environments on the host."""
+
+    def __init__(self, agent: Agent, environments: Hosted, num_learners: int) -> None:
+        """`environments` holds P x N of them, learner by learner."""
+        self.hosted, self.num_learners = environments, num_learners
+        self._act = policy(agent)
+
+    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        """Play one episode in each environment, started from `seeds` (P x N of them)."""
+        rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
+        keys = jax.vmap(jax.random.key)(np.zeros(self.num_learners, np.uint32))
+        observation = self.hosted.reset(seeds)
+        done = np.zeros(self.hosted.num_envs, np.bool_)
+        returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
+        success = np.full(self.hosted.num_envs, np.nan)
+        for _ in range(self.hosted.spec.max_episode_steps or LIMIT):
+            if done.all():
+                break
+            action = np.asarray(self._act(state, observation.reshape(*rows, *observation.shape[1:]), keys, config))
+            step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
+            ended = (step.terminated | step.truncated) & ~done
+            returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
+            success[ended] = self.hosted.success[ended]
+            done |= ended
+            observation = step.observation
+        known = not np.isnan(success).any()
+        return Episodes(returns.reshape(rows), lengths.reshape(rows), success.reshape(rows) if known else None)
+
+    def close(self) -> None:
+        """Close the simulators."""
+        self.hosted.close()
+
+
+class CompiledEvaluator:
+    """Plays N episodes of each of P learners inside one program."""
+
+    def __init__(self, agent: Agent, environment: AutoReset, num_learners: int) -> None:
+        self.agent, self.environment, self.num_learners = agent, environment, num_learners
+        self._play = jax.jit(self._episodes)
+
+    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        """Play one episode in each environment, started from `seeds` (P x N of them)."""
+        keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+        returns, lengths = jax.device_get(self._play(state, keys, config))
+        return Episodes(returns.reshape(self.num_learners, -1), lengths.reshape(self.num_learners, -1))
+
+    def _episodes(self, state: Any, keys: Array, config: Any) -> tuple[Array, Array]:
+        number = keys.shape[0]
+        rows = (self.num_learners, number // self.num_learners)
+        act = jax.vmap(lambda *arguments: self.agent.act(*arguments, explore=False)[0])
+        unused = jax.vmap(jax.random.key)(jnp.zeros(self.num_learners, jnp.uint32))
+        key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+
+        def body(carry: Any) -> Any:
+            time, observation, environment, done, returns, lengths = carry
+            action = act(state, observation.reshape(*rows, *observation.shape[1:]), unused, config)
+            steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
+            step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
+            ended = (step.terminated | step.truncated) & ~done
+            returns = jnp.where(done, returns, step.episode_return)
+            lengths = jnp.where(done, lengths, step.episode_length)
+            return time + 1, step.observation, environment, done | ended, returns, lengths
+
+        observation, environment = self.environment.reset(key_reset)
+        zero = jnp.zeros((), jnp.int32)
+        carry = (zero, observation, environment, jnp.zeros(number, jnp.bool_))
+        carry += (jnp.zeros(number), jnp.zeros(number, jnp.int32))
+        limit = self.environment.spec.max_episode_steps or LIMIT
+        carry = jax.lax.while_loop(lambda carry: ~carry[3].all() & (carry[0] < limit), body, carry)
+        return carry[4], carry[5]
+
+    def close(self) -> None:
+        """Nothing to let go of."""

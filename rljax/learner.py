@@ -1,0 +1,185 @@
+"""A learner is an agent with its storage and sampler; a `Learner` carries P of them through the same steps.
+
+Every array of a state has the leading axis P, except the counters: all learners step and update together, and a
+branch on an unbatched counter stays a branch. Everything here is pure; the drivers compile it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax import samplers
+from rljax.agent import Agent, Array, EnvSpec, Step, Transition, Weighted
+from rljax.storage import STORAGES, Replay
+
+
+@struct.dataclass
+class Tally:
+    """Metrics summed since the last report."""
+
+    total: dict[str, Array]  # [P] sums of the metric
+    weight: dict[str, Array]  # [P] number of values summed
+    first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite, -1 for none
+
+
+@struct.dataclass
+class LearnerState:
+    """Everything that P learners have learnt and gathered. Keys are never advanced: counters are folded in."""
+
+    agent: Any  # the agent's State, [P, ...]
+    storage: Replay
+    tally: Tally
+    key_act: Array  # [P]
+    key_update: Array  # [P]
+    steps: Array  # [] int32: steps of each environment so far
+    updates: Array  # [] int32: updates of each learner so far
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """P learners of one agent. Every `config` is stacked: its floats are [P], the rest is shared."""
+
+    agent: Agent
+    spec: EnvSpec
+    num_learners: int  # P
+    num_envs: int  # E, of each learner
+    sampler: Callable[..., Transition] = samplers.uniform
+
+    def init(self, keys: Array, config: Any) -> LearnerState:
+        """Fresh learners from one key each, [P]."""
+        key_agent, key_act, key_update = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
+        init = self.over_learners(lambda key, config: self.agent.init(key, self.spec, config))
+        agent_state = init(key_agent, config)
+        stored = STORAGES[self.agent.storage].create(self._example(agent_state, key_act, config), config)
+        zero = jnp.zeros((), jnp.int32)
+        batches = jax.eval_shape(lambda *arguments: self.sampler(*arguments, 1, config.batch_size), stored, key_update)
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
+        metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
+        return LearnerState(
+            agent=agent_state,
+            storage=stored,
+            tally=empty_tally(tuple(metrics), self.num_learners),
+            key_act=key_act,
+            key_update=key_update,
+            steps=zero,
+            updates=zero,
+        )
+
+    def act(
+        self, state: LearnerState, observation: Array, first: Array, config: Any
+    ) -> tuple[LearnerState, Array, dict[str, Array]]:
+        """Exploring actions [P, E, ...] for observations [P, E, ...], uniform ones during the warm-up.
+
+        `first` [P, E] marks the first observations of episodes, for agents that perceive.
+        """
+        if hasattr(self.agent, "perceive"):
+            perceive = self.over_learners(self.agent.perceive)  # type: ignore[attr-defined]
+            state = state.replace(agent=perceive(state.agent, observation, first, config))
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
+
+        def explore() -> tuple[Array, dict[str, Array]]:
+            act = self.over_learners(lambda *arguments: self.agent.act(*arguments, explore=True))
+            return act(state.agent, observation, keys, config)
+
+        def warm_up() -> tuple[Array, dict[str, Array]]:
+            extras = jax.eval_shape(explore)[1]
+            shape = (self.num_envs, *self.spec.action_shape)
+            if self.spec.discrete:
+                action = jax.vmap(lambda key: jax.random.randint(key, shape, 0, self.spec.action_size))(keys)
+            else:
+                action = jax.vmap(lambda key: jax.random.uniform(key, shape, minval=-1.0, maxval=1.0))(keys)
+            return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
+
+        in_warmup = state.steps * self.num_envs < config.warmup_steps
+        action, extras = jax.lax.cond(in_warmup, warm_up, explore)
+        return state, action, extras
+
+    def observe(
+        self, state: LearnerState, observation: Array, action: Array, extras: dict[str, Array], step: Step
+    ) -> LearnerState:
+        """Store what `action` led to; all leaves are [P, E, ...]."""
+        transitions = Transition(
+            observation=observation,
+            action=action,
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            next_observation=step.next_observation,
+            extras=extras,
+        )
+        return state.replace(storage=state.storage.add(transitions), steps=state.steps + 1)
+
+    def ready(self, steps: Any, config: Any) -> Any:
+        """Whether updates may begin after `steps` steps of each environment; never batched."""
+        return STORAGES[self.agent.storage].ready(steps * self.num_envs, config)
+
+    def update(self, state: LearnerState, config: Any) -> LearnerState:
+        """`num_updates` updates, each on a batch of its own; all batches are drawn in one gather."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
+        key_batch, key_noise = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        batches = self.sampler(state.storage, key_batch, config.num_updates, config.batch_size)
+        key_noise = jax.vmap(lambda key: jax.random.split(key, config.num_updates))(key_noise)
+
+        def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, None]:
+            agent_state, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
+            tally = add_to_tally(state.tally, metrics, state.updates)
+            return state.replace(agent=agent_state, tally=tally, updates=state.updates + 1), None
+
+        learnt = state.replace(storage=None)  # read-only here: kept out of the loop's carry
+        inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (batches, key_noise))
+        if config.num_updates == 1:
+            learnt, _ = one(learnt, jax.tree.map(lambda x: x[0], inputs))
+        else:
+            learnt, _ = jax.lax.scan(one, learnt, inputs)
+        return learnt.replace(storage=state.storage)
+
+    def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
+        """`vmap` over P; a single learner is squeezed instead, which spares its products the batch axis."""
+        if self.num_learners > 1:
+            return jax.vmap(function, in_axes=in_axes)
+
+        def single(*arguments: Any) -> Any:
+            axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(arguments)
+            squeezed = [
+                argument if axis is None else jax.tree.map(lambda x: x[0], argument)
+                for argument, axis in zip(arguments, axes, strict=True)
+            ]
+            return jax.tree.map(lambda x: x[None], function(*squeezed))
+
+        return single
+
+    def _update_agents(self, agent_state: Any, batch: Transition, keys: Array, step: Array, config: Any) -> Any:
+        return self.over_learners(self.agent.update, (0, 0, 0, None, 0))(agent_state, batch, keys, step, config)
+
+    def _example(self, agent_state: Any, keys: Array, config: Any) -> Transition:
+        rows = (self.num_learners, self.num_envs)
+        observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), jnp.float32)
+        act = self.over_learners(lambda *arguments: self.agent.act(*arguments, explore=True))
+        action, extras = jax.eval_shape(act, agent_state, observation, keys, config)
+        flag = jax.ShapeDtypeStruct(rows, jnp.bool_)
+        return Transition(observation, action, jax.ShapeDtypeStruct(rows, jnp.float32), flag, flag, observation, extras)
+
+
+def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
+    """A tally of nothing yet."""
+    zeros = {name: jnp.zeros(num_learners) for name in names}
+    none = {name: jnp.full(num_learners, -1, jnp.int32) for name in names}
+    return Tally(total=zeros, weight=jax.tree.map(jnp.copy, zeros), first_bad=none)
+
+
+def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
+    """Count the metrics [P] of one update; `update` [] is its number."""
+    total, weight, first_bad = {}, {}, {}
+    for name, metric in metrics.items():
+        value, counts = (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
+        total[name] = tally.total[name] + value
+        weight[name] = tally.weight[name] + counts
+        bad = (tally.first_bad[name] < 0) & ~jnp.isfinite(value)
+        first_bad[name] = jnp.where(bad, update, tally.first_bad[name])
+    return Tally(total, weight, first_bad)

@@ -1,0 +1,145 @@
+"""Networks: multilayer perceptrons, ensembles of them, and the initialisations that papers name.
+
+A `Network` is a pytree that can be called: parameters as leaves, the Flax module static. Gradients, optimisers
+and `vmap` see only the parameters, and a loss reads `critic(observation, action)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from rljax.agent import Array
+
+Activation = Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"]
+Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform"]
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": nn.relu,
+    "tanh": jnp.tanh,
+    "gelu": lambda x: nn.gelu(x, approximate=False),
+    "silu": nn.silu,
+    "elu": nn.elu,
+    "leaky_relu": nn.leaky_relu,
+}
+
+
+@struct.dataclass
+class Network:
+    """A module with its parameters: `network(x)` applies it. A pytree whose leaves are the parameters."""
+
+    params: Any
+    module: nn.Module = struct.field(pytree_node=False)
+
+    def __call__(self, *inputs: Array) -> Any:
+        """Apply the module to `inputs`."""
+        return self.module.apply({"params": self.params}, *inputs)
+
+
+def create(module: nn.Module, key: Array, *inputs: Array) -> Network:
+    """Initialise `module` for example `inputs` (only their shapes matter)."""
+    return Network(module.init(key, *inputs)["params"], module)
+
+
+def initialisers(name: Initialisation, fan_in: int, scale: float) -> tuple[Callable, Callable]:
+    """Kernel and bias initialisers of a dense layer.
+
+    - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4 (kaiming_uniform with a = sqrt 5);
+    - orthogonal: gain `scale`, biases zero (Andrychowicz et al. 2021 and the PPO of OpenAI Baselines);
+    - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
+    - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC).
+    """
+    match name:
+        case "torch":
+            bound = 1.0 / math.sqrt(fan_in)
+
+            def uniform(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+                return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+            return uniform, uniform
+        case "orthogonal":
+            return nn.initializers.orthogonal(scale), nn.initializers.zeros_init()
+        case "lecun_uniform":
+            return nn.initializers.lecun_uniform(), nn.initializers.zeros_init()
+        case "glorot_uniform":
+            return nn.initializers.glorot_uniform(), nn.initializers.zeros_init()
+
+
+class Dense(nn.Module):
+    """y = x W + b for x [..., I]; both initialised by name, since PyTorch's bias depends on the fan-in."""
+
+    features: int
+    initialisation: Initialisation = "torch"
+    scale: float = 1.0  # gain of the orthogonal initialisation
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Map [..., I] to [..., features]."""
+        kernel_init, bias_init = initialisers(self.initialisation, x.shape[-1], self.scale)
+        kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features))
+        bias = self.param("bias", bias_init, (self.features,))
+        return x @ kernel + bias
+
+
+class MLP(nn.Module):
+    """Dense layers with an activation between; inputs are concatenated on their last axis."""
+
+    hidden: tuple[int, ...]
+    features: int
+    activation: Activation = "relu"
+    initialisation: Initialisation = "torch"
+    output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
+    layer_norm: bool = False  # normalise each hidden layer before its activation
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to [..., features]."""
+        x = jnp.concatenate(inputs, axis=-1) if len(inputs) > 1 else inputs[0]
+        for i, width in enumerate(self.hidden):
+            x = Dense(width, self.initialisation, math.sqrt(2.0), name=f"hidden_{i}")(x)
+            if self.layer_norm:
+                x = nn.LayerNorm(name=f"norm_{i}")(x)
+            x = ACTIVATIONS[self.activation](x)
+        return Dense(self.features, self.initialisation, self.output_scale, name="output")(x)
+
+
+class Ensemble(nn.Module):
+    """`size` independent MLPs with one scalar output each, as one batched product: inputs [B, I] to [C, B]."""
+
+    size: int
+    hidden: tuple[int, ...]
+    activation: Activation = "relu"
+    initialisation: Initialisation = "torch"
+    layer_norm: bool = False
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to [C, ...]."""
+        members = nn.vmap(
+            MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=None, axis_size=self.size
+        )
+        x = jnp.concatenate(inputs, axis=-1)
+        mlp = members(self.hidden, 1, self.activation, self.initialisation, 1.0, self.layer_norm, name="members")
+        return mlp(x).squeeze(-1)
+
+
+def polyak(online: Any, target: Any, rate: Array | float) -> Any:
+    """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf."""
+    return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
+
+
+def copy(tree: Any) -> Any:
+    """Copy every leaf: targets that share buffers with the online parameters could not be donated."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+def member(ensemble: Network, index: int) -> Network:
+    """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
+    params = jax.tree.map(lambda x: x[index : index + 1], ensemble.params)
+    return Network(params, ensemble.module.clone(size=1))

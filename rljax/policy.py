@@ -1,0 +1,190 @@
+"""What a run has learnt, as a policy: act on NumPy observations, play episodes, film them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax import checkpoint, envs, evaluate, statistics
+from rljax import config as configuration
+from rljax.agent import EnvSpec
+from rljax.drivers.common import EVALUATE, environment_seeds
+from rljax.run import Settings, read_config, settings_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Policies:
+    """The deterministic policies of all learners of a run."""
+
+    settings: Settings
+    spec: EnvSpec
+    module: Any  # the agent
+    config: Any  # stacked, floats [P]
+    state: Any  # the agent's State, [P, ...]
+    step: int  # of the checkpoint
+
+
+class Policy:
+    """The policy of one learner."""
+
+    def __init__(self, policies: Policies, learner: int) -> None:
+        """Raises `ValueError` if the run has no such learner."""
+        number = len(policies.settings.seeds)
+        if not 0 <= learner < number:
+            raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
+        self.spec = policies.spec
+        self._state, self._config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
+        module = policies.module
+
+        def act(state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
+            return module.act(state, observation, key, config, explore)[0]
+
+        self._act = jax.jit(act, static_argnames="explore")
+        self._calls = 0
+
+    def __call__(self, observation: np.ndarray, explore: bool = False) -> np.ndarray:
+        """Actions for one observation [O...] or several [N, O...], in [-1, 1] (or integers when discrete).
+
+        `rljax.envs` rescales them to an environment's bounds; `unnormalise` does it by hand. Raises `ValueError` for
+        an observation of another shape.
+        """
+        observation = np.asarray(observation, np.float32)
+        shape = self.spec.observation_shape
+        if observation.shape[-len(shape) :] != shape or observation.ndim > len(shape) + 1:
+            raise ValueError(f"observation has shape {observation.shape}, the policy needs {shape} or [N, *{shape}].")
+        self._calls += 1
+        key = jax.random.key(self._calls)
+        return np.asarray(self._act(self._state, observation, key, self._config, explore))
+
+
+def unnormalise(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Actions in [-1, 1] to the bounds [low, high] of a Gymnasium Box."""
+    return low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
+
+
+def load_all(out: str | Path, *, best: bool = False) -> Policies:
+    """The policies of all learners of the run in `out`: the last ones, or those of their best evaluations.
+
+    Raises `ValueError` where `out` is no run, `CheckpointError` where it has no usable checkpoint.
+    """
+    folder = Path(out)
+    described = read_config(folder)
+    settings = settings_of(described)
+    module = configuration.load_agent(settings.agent)
+    config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
+    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()}
+    spec = EnvSpec(**tuples)
+    stacked = configuration.stack(config, len(settings.seeds))
+    path = checkpoint.newest(folder / "checkpoints")
+    keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
+    template = jax.eval_shape(jax.vmap(lambda key, config: module.init(key, spec, config)), keys, stacked)
+    state = checkpoint.restore(path, "best" if best else "agent", template)
+    return Policies(settings, spec, module, stacked, state, int(path.name))
+
+
+def load(out: str | Path, *, learner: int = 0, best: bool = False) -> Policy:
+    """The policy of one learner of the run in `out`; see `load_all`."""
+    return Policy(load_all(out, best=best), learner)
+
+
+def evaluate_run(
+    out: str | Path, *, episodes: int = 10, env: str | None = None, best: bool = False, seed: int = 0
+) -> dict[str, Any]:
+    """Play `episodes` complete episodes of each learner; returns the evaluation's records and their summary.
+
+    Raises `ValueError` where the environment does not fit the policy.
+    """
+    if episodes < 1:
+        raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
+    policies = load_all(out, best=best)
+    name, number = env or policies.settings.env, len(policies.settings.seeds)
+    if envs.is_compiled(name):
+        environment = envs.make(name)
+        evaluator: Any = evaluate.CompiledEvaluator(policies.module, environment, number)
+        spec = environment.spec
+    else:
+        hosted = envs.make_hosted(name, number * episodes)
+        evaluator, spec = evaluate.HostedEvaluator(policies.module, hosted, number), hosted.spec
+    _require_fit(policies.spec, spec)
+    seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
+    played = evaluator(policies.state, seeds, policies.config)
+    evaluator.close()
+    records = [
+        {
+            "step": policies.step,
+            "learner": i,
+            "seed": policies.settings.seeds[i],
+            "returns": played.returns[i].tolist(),
+            "lengths": played.lengths[i].tolist(),
+            **({} if played.success is None else {"success": played.success[i].tolist()}),
+        }
+        for i in range(number)
+    ]
+    return {"environment": name, "episodes": records, "summary": statistics.summarise(records)["final"]}
+
+
+def table(result: dict[str, Any]) -> str:
+    """An evaluation as text: a line per learner, and one over learners."""
+    lines = [f"{result['environment']}, checkpoint of step {result['summary']['step']:,}"]
+    for record in result["episodes"]:
+        returns, lengths = np.array(record["returns"]), np.array(record["lengths"])
+        lines.append(
+            f"  learner {record['learner']} (seed {record['seed']}): "
+            f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
+            f"length {lengths.mean():,.0f}"
+        )
+    summary = result["summary"]
+    if summary["interval"] is not None:
+        low, high = summary["interval"]
+        lines.append(
+            f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
+        )
+    return "\n".join(lines)
+
+
+def play(
+    out: str | Path,
+    *,
+    learner: int = 0,
+    best: bool = False,
+    seed: int = 0,
+    max_steps: int = 1_000,
+    output: Path | None = None,
+) -> Sequence[Path]:
+    """Film one episode: an MP4 file, and for brax/ environments the HTML view of Brax. Returns what was written.
+
+    Raises `ValueError` for an environment that cannot be rendered.
+    """
+    policies = load_all(out, best=best)
+    policy = Policy(policies, learner)
+    name = policies.settings.env
+    output = output or Path(out) / "play.mp4"
+    (start,) = environment_seeds(seed, EVALUATE, number=1)
+    if envs.is_compiled(name):
+        return envs.film(name, policy, start, max_steps, output)
+    hosted = envs.make_hosted(name, 1, render_mode="rgb_array")
+    frames = []
+    observation = hosted.reset([start])
+    for _ in range(max_steps):
+        frames.append(hosted.render())
+        step = hosted.step(policy(observation))
+        if step.terminated[0] or step.truncated[0]:
+            break
+        observation = step.observation
+    hosted.close()
+    envs.write_video(frames, output)
+    return [output]
+
+
+def _require_fit(trained: EnvSpec, given: EnvSpec) -> None:
+    for name in ("observation_shape", "action_size", "discrete"):
+        if getattr(trained, name) != getattr(given, name):
+            raise ValueError(
+                f"the policy was trained with {name} = {getattr(trained, name)} on '{trained.name}', "
+                f"'{given.name}' has {getattr(given, name)}. Evaluate on an environment of the same shapes."
+            )

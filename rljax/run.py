@@ -1,0 +1,531 @@
+"""One training: chunks, evaluation, checkpoints, interruption, summary. And what was trained, as a policy."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax import checkpoint, envs, evaluate, progress, record, statistics
+from rljax import config as configuration
+from rljax.agent import EnvSpec
+from rljax.drivers.common import EVALUATE, Driver, Report, environment_seeds
+from rljax.drivers.compiled import CompiledDriver
+from rljax.drivers.hosted import HostedDriver
+from rljax.learner import Learner
+from rljax.storage import STORAGES
+
+
+class RunError(Exception):
+    """A run cannot go on; the message says why, and what is saved."""
+
+
+class Diverged(RunError):
+    """A metric or an observation is not finite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything about a run but the agent's hyperparameters. Steps are environment steps of each learner."""
+
+    agent: str  # name, or path of a user's own file
+    env: str  # environment, such as "Hopper-v5" or "brax/ant"
+    steps: int = 1_000_000  # environment steps of each learner
+    seeds: tuple[int, ...] = (0,)  # one learner each
+    log_every: int = 1_000  # steps between lines in metrics.jsonl, and between looks at Ctrl-C
+    eval_every: int = 10_000  # steps between evaluations
+    eval_episodes: int = 10  # complete episodes per evaluation and learner
+    checkpoint_every: int = 50_000  # steps between checkpoints
+    keep_checkpoints: int = 2  # newest ones kept
+    tensorboard: bool = False  # write TensorBoard events to the run's folder
+    wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
+
+
+def train(
+    agent: str,
+    env: str,
+    steps: int = 1_000_000,
+    *,
+    seeds: int | Sequence[int] = 1,
+    config: Any = None,
+    out: str | Path | None = None,
+    quiet: bool = True,
+    command: str | None = None,
+    **settings: Any,
+) -> Path:
+    """Train one learner per seed and return the run's folder.
+
+    `agent` is a name or a file; `seeds` a number of learners (0, 1, ...) or their seeds; `config` an agent's Config, a
+    mapping of changes to the preset, or None; its floats may be sequences, one value per learner. `settings` are
+    further fields of `Settings`.
+
+    Raises `ValueError` or `TypeError` for what cannot work, before anything compiles; `FileExistsError` if `out`
+    exists; `Diverged` for values that are not finite.
+    """
+    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    chosen = Settings(agent, env, steps, seeds, **settings)
+    module = configuration.load_agent(agent)
+    if config is None or isinstance(config, Mapping):
+        config = configuration.replace(configuration.preset(agent, module, env), config or {}, "config")
+    folder = Path(out) if out is not None else default_folder(chosen)
+    run = Run(chosen, module, config, folder, progress.create(quiet))
+    run.create(command or shlex.join(sys.argv))
+    return run.execute()
+
+
+def resume(out: str | Path, steps: int | None = None, *, quiet: bool = True) -> Path:
+    """Continue the run in folder `out` to its end, or to `steps`; the result is that of a run never stopped.
+
+    Raises `ValueError` where `out` is no run or has nothing left to do, `CheckpointError` without a usable checkpoint.
+    """
+    run = Run.open(Path(out), progress.create(quiet))
+    run.resume(steps)
+    return run.execute()
+
+
+def default_folder(settings: Settings) -> Path:
+    """runs/<agent>/<environment>/<time>, as yet unused."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    parent = Path("runs", configuration.agent_name(settings.agent), settings.env.replace("/", "-").replace(":", "-"))
+    folder, number = parent / stamp, 1
+    while folder.exists():
+        folder, number = parent / f"{stamp}-{number}", number + 1
+    return folder
+
+
+class Run:
+    """A training in a folder. Create or resume it, then execute."""
+
+    def __init__(self, settings: Settings, module: Any, config: Any, folder: Path, view: progress.View) -> None:
+        """Check everything that can be wrong; nothing is written or compiled yet."""
+        configuration.persist_compilations()
+        self.settings, self.module, self.config, self.folder, self.view = settings, module, config, folder, view
+        self.clock = _Clock()
+        _check_settings(settings)
+        seeds = settings.seeds
+        self.stacked = configuration.stack(config, len(seeds))
+        _check_sizes(config)
+        storage = STORAGES.get(module.storage)
+        if storage is None:
+            raise ValueError(
+                f"agent '{settings.agent}' asks for storage '{module.storage}'. Known: {', '.join(STORAGES)}."
+            )
+        storage.check(config, config.num_envs)
+        self.iteration = config.num_steps * config.num_envs  # environment steps of a learner in one iteration
+        self.log_every = _round_up(settings.log_every, self.iteration)
+        self.eval_every = _round_up(settings.eval_every, self.log_every)
+        self.checkpoint_every = _round_up(settings.checkpoint_every, self.log_every)
+        self.total = _round_up(settings.steps, self.iteration)
+        self.driver, self.evaluator, self.spec = self._build()
+        self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
+        self.best: Any = None
+        self.best_return = np.full(len(seeds), -np.inf)
+        self.latest = float("nan")
+
+    def _build(self) -> tuple[Driver, Any, EnvSpec]:
+        number, config, name = len(self.settings.seeds), self.config, self.settings.env
+        if envs.is_compiled(name):
+            environment = envs.make(name)
+            self.module.check(environment.spec, config)
+            learner = Learner(self.module, environment.spec, number, config.num_envs)
+            evaluator = evaluate.CompiledEvaluator(self.module, environment, number)
+            return CompiledDriver(learner, environment, self.stacked), evaluator, environment.spec
+        hosted = envs.make_hosted(name, number * config.num_envs)
+        self.module.check(hosted.spec, config)
+        learner = Learner(self.module, hosted.spec, number, config.num_envs)
+        evaluator = evaluate.HostedEvaluator(
+            self.module, envs.make_hosted(name, number * self.settings.eval_episodes), number
+        )
+        return HostedDriver(learner, hosted, self.stacked), evaluator, hosted.spec
+
+    def create(self, command: str) -> None:
+        """Make the folder, note all there is to know of the run, and start from fresh learners."""
+        needed = checkpoint.nbytes(self.driver.template(self.settings.seeds))
+        _check_memory(needed)
+        described = {
+            **dataclasses.asdict(self.settings),
+            "environment": self.settings.env,
+            "config": configuration.as_json(self.config),
+            "spec": dataclasses.asdict(self.spec),
+            "command": command,
+            "state_bytes": needed,
+            **provenance(),
+        }
+        try:
+            self.folder.mkdir(parents=True, exist_ok=False)
+        except FileExistsError:
+            raise FileExistsError(
+                f"'{self.folder}' exists. Choose another --out, or continue that run: rljax resume {self.folder}"
+            ) from None
+        record.write_json(self.folder / "config.json", described)
+        self.recorder = self._record()
+        self.view.start(self.folder, self.total, self.settings, needed)
+        with self.clock.compiling(self.view):
+            self.driver.start(self.settings.seeds)
+
+    @classmethod
+    def open(cls, folder: Path, view: progress.View) -> Run:
+        """The run in `folder`, with the settings that its config.json holds."""
+        described = read_config(folder)
+        settings = settings_of(described)
+        module = configuration.load_agent(settings.agent)
+        config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
+        return cls(settings, module, config, folder, view)
+
+    def resume(self, steps: int | None) -> None:
+        """Continue from the newest whole checkpoint, to `steps` where given."""
+        path = checkpoint.newest(self.folder / "checkpoints")
+        notes = json.loads((path / "run.json").read_text())
+        if steps is not None:
+            self.total = _round_up(steps, self.iteration)
+            described = read_config(self.folder)
+            record.write_json(self.folder / "config.json", described | {"steps": steps})
+            self.settings = dataclasses.replace(self.settings, steps=steps)
+        if notes["step"] >= self.total:
+            raise ValueError(
+                f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
+                f"rljax resume {self.folder} --steps {2 * notes['step']}"
+            )
+        structure = _structure(self.config, self.spec, self.settings.seeds)
+        for name, value in structure.items():
+            if notes["structure"].get(name) != value:
+                raise ValueError(
+                    f"'{self.folder / 'config.json'}' says {name} = {value}, the checkpoint was made with "
+                    f"{notes['structure'].get(name)}. Structural settings cannot change in a resumed run: restore the "
+                    "value, or start a new run."
+                )
+        self.recorder = self._record()
+        self.recorder.truncate(notes["step"])
+        self.view.start(self.folder, self.total, self.settings, read_config(self.folder)["state_bytes"])
+        with self.clock.compiling(self.view):
+            template = self.driver.template(self.settings.seeds)
+            arrays = {name: checkpoint.restore(path, name, template[name]) for name in template}
+            self.best = checkpoint.restore(path, "best", template["agent"])
+            blob = (path / "environments").read_bytes() if notes["environments"] == "saved" else None
+            self.driver.restore(arrays, blob)
+        if notes["environments"] == "lost":
+            self.view.warn(
+                f"the state of '{self.settings.env}' cannot be saved ({notes['reason']}): its episodes start anew, "
+                "so this run will differ from one that was never stopped."
+            )
+        self.step, self.wall = notes["step"], notes["wall_seconds"]
+        self.loop_seconds, self.loop_steps = notes["loop_seconds"], notes["loop_steps"]
+        self.clock.compile_seconds += notes["compile_seconds"]
+        self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
+
+    def execute(self) -> Path:
+        """Train to the end, or to an interruption; the folder holds everything either way."""
+        self.began = time.perf_counter() - self.wall
+        interrupted = False
+        try:
+            with _Interrupt(self.view) as interrupt:
+                while self.step < self.total and not interrupted:
+                    self._chunk()
+                    interrupted = interrupt.requested
+                    if self.step % self.checkpoint_every == 0 or interrupted or self.step >= self.total:
+                        self._save()
+            self._summarise()
+        except (OSError, checkpoint.CheckpointError) as error:
+            raise RunError(f"{error} {self._how_to_resume()}") from error
+        finally:
+            self.recorder.close()
+            self.driver.close()
+            self.evaluator.close()
+            self.view.stop()
+        if interrupted and self.step < self.total:
+            self.view.say(f"stopped at {self.step} steps, all saved. To go on: rljax resume {self.folder}")
+        return self.folder
+
+    def _chunk(self) -> None:
+        until = min(self.total, self.step + self.log_every - self.step % self.log_every)
+        began, compiled = time.perf_counter(), self.clock.compile_seconds
+        with self.clock.compiling(self.view):
+            self.driver.advance((until - self.step) // self.iteration)
+            report = self.driver.report()
+        seconds, taken = time.perf_counter() - began, until - self.step
+        self.step = until
+        speed = taken * len(self.settings.seeds) / seconds
+        if self.clock.compile_seconds == compiled:  # a chunk that compiled says nothing of the loop's speed
+            self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
+        self._require_finite(report)
+        self.wall = time.perf_counter() - self.began
+        line = {"step": self.step, "update": report.updates, "wall_seconds": self.wall, "steps_per_second": speed}
+        self.recorder.metrics(line | {name: value.tolist() for name, value in report.metrics.items()})
+        if np.isfinite(report.metrics["episode/return"]).any():
+            self.latest = float(np.nanmean(report.metrics["episode/return"]))
+        self.view.update(self.step, speed / len(self.settings.seeds), self.latest)
+        if self.step % self.eval_every == 0 or self.step >= self.total:
+            self._evaluate()
+
+    def _require_finite(self, report: Report) -> None:
+        for name, updates in report.first_bad.items():
+            if (updates >= 0).any():
+                learner = int(np.flatnonzero(updates >= 0)[0])
+                raise Diverged(
+                    f"metric '{name}' of learner {learner} (seed {self.settings.seeds[learner]}) is not finite from "
+                    f"update {int(updates[learner])} on, before step {self.step}. Training has stopped and nothing was "
+                    f"saved after it. {self._how_to_resume()} Lower learning rates or scale the rewards in a new run."
+                )
+
+    def _how_to_resume(self) -> str:
+        saved = checkpoint.steps(self.folder / "checkpoints")
+        if not saved:
+            return "There is no checkpoint yet."
+        return f"The last good checkpoint is of step {saved[-1]}: rljax resume {self.folder}"
+
+    def _evaluate(self) -> None:
+        self.view.status("evaluating")
+        with self.clock.compiling(self.view):
+            episodes = evaluate_now(self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked)
+        self.wall = time.perf_counter() - self.began
+        for learner, seed in enumerate(self.settings.seeds):
+            line = {"step": self.step, "learner": learner, "seed": seed, "returns": episodes.returns[learner].tolist()}
+            line |= {"lengths": episodes.lengths[learner].tolist(), "wall_seconds": self.wall}
+            if episodes.success is not None:
+                line["success"] = episodes.success[learner].tolist()
+            self.recorder.evaluation(line)
+        means = episodes.returns.mean(axis=1)
+        improved = means > self.best_return
+        self.best_return = np.where(improved, means, self.best_return)
+        self.best = _choose(improved, self.driver.agent_state, self.best)
+        self.latest = float(means.mean())
+        self.view.evaluated(self.step, means)
+
+    def _save(self) -> None:
+        self.view.status("saving")
+        self.recorder.sync()
+        blobs = {}
+        environments = self.driver.environments()
+        if environments is not None:
+            blobs["environments"] = environments
+        best = self.best if self.best is not None else _choose(self.best_return < 0, self.driver.agent_state, None)
+        notes = {
+            "step": self.step,
+            "wall_seconds": time.perf_counter() - self.began,
+            "compile_seconds": self.clock.compile_seconds,
+            "loop_seconds": self.loop_seconds,
+            "loop_steps": self.loop_steps,
+            "best_return": [None if np.isinf(x) else x for x in self.best_return.tolist()],
+            "structure": _structure(self.config, self.spec, self.settings.seeds),
+            "environments": "saved" if environments is not None else self.driver.without_environments,
+            "reason": self.driver.save_failure,
+        }
+        blobs["run.json"] = json.dumps(notes).encode()
+        items = self.driver.arrays() | {"best": best}
+        keep = self.settings.keep_checkpoints
+        checkpoint.save(self.folder / "checkpoints", self.step, items, blobs, keep=keep)
+
+    def _summarise(self) -> None:
+        evaluations = record.read(self.folder, "evaluations")
+        over = statistics.summarise(evaluations) if evaluations else {"final": None, "best": None}
+        summary = {
+            "agent": self.settings.agent,
+            "environment": self.settings.env,
+            "seeds": list(self.settings.seeds),
+            **over,
+            "steps": self.step,
+            "complete": self.step >= self.total,
+            "wall_seconds": time.perf_counter() - self.began,
+            "compile_seconds": self.clock.compile_seconds,
+            "steps_per_second": self._speed(),
+            "peak_memory_bytes": peak_memory(),
+        }
+        self.recorder.summary(summary)
+        self.view.finished(summary)
+
+    def _speed(self) -> float | None:
+        """Environment steps of all learners per second of the training loop alone."""
+        return self.loop_steps * len(self.settings.seeds) / self.loop_seconds if self.loop_seconds else None
+
+    def _record(self) -> record.Recorder:
+        return record.Recorder(self.folder, tensorboard=self.settings.tensorboard, wandb=self.settings.wandb)
+
+
+def evaluate_now(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> evaluate.Episodes:
+    """Play `eval_episodes` episodes of each learner, on seeds that depend on its seed and the step."""
+    number = settings.eval_episodes
+    seeds = [s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)]
+    return evaluator(state, seeds, config)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A run's config.json. Raises `ValueError` where there is none."""
+    path = folder / "config.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'{folder}' is not a run: its config.json cannot be read ({error}).") from None
+
+
+def settings_of(described: Mapping[str, Any]) -> Settings:
+    """The `Settings` in a run's config.json."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    return Settings(**{name: described[name] for name in names} | {"seeds": tuple(described["seeds"])})
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, devices, revision and precision: what a number can depend on beside the settings."""
+    from importlib import metadata
+
+    names = ("rljax", "jax", "jaxlib", "flax", "optax", "distrax", "gymnasium", "mujoco", "brax", "gymnax", "numpy")
+    versions = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    return {
+        "versions": versions,
+        "devices": [f"{device.device_kind} ({device.platform}:{device.id})" for device in jax.devices()],
+        "processor": _processor(),
+        "platform": platform.platform(),
+        "git_revision": found.stdout.strip() or None,
+        "precision": {
+            "jax_enable_x64": bool(jax.config.jax_enable_x64),
+            "jax_default_matmul_precision": jax.config.jax_default_matmul_precision,
+        },
+    }
+
+
+def peak_memory() -> int:
+    """Peak resident memory of this process in bytes."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()
+
+
+def _structure(config: Any, spec: EnvSpec, seeds: Sequence[int]) -> dict[str, Any]:
+    from rljax.agent import float_fields
+
+    traced = float_fields(type(config))
+    static = {f"config.{name}": v for name, v in configuration.as_json(config).items() if name not in traced}
+    return static | {
+        "seeds": list(seeds),
+        "observation_shape": list(spec.observation_shape),
+        "action_size": spec.action_size,
+    }
+
+
+def _choose(mask: np.ndarray, new: Any, old: Any) -> Any:
+    """Learners [P] of `new` where `mask`, of `old` elsewhere; always copies, since drivers donate their states."""
+    if old is None:
+        return _copy(new)
+    return _select(mask, new, old)
+
+
+@jax.jit
+def _copy(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.copy(), tree)
+
+
+@jax.jit
+def _select(mask: Any, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jax.numpy.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _check_settings(settings: Settings) -> None:
+    for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")
+    if not settings.seeds:
+        raise ValueError("no seeds: give --seeds K for seeds 0 to K - 1, or --seed S.")
+    if len(set(settings.seeds)) < len(settings.seeds):
+        raise ValueError(f"seeds {list(settings.seeds)} repeat: each learner needs a seed of its own.")
+    if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
+        raise ValueError(f"seeds {list(settings.seeds)} must lie in [0, 2^32).")
+
+
+def _check_sizes(config: Any) -> None:
+    for name in ("num_envs", "num_steps", "num_updates", "batch_size"):
+        if getattr(config, name, 1) < 1:
+            raise ValueError(f"--config.{name.replace('_', '-')} is {getattr(config, name)}, it must be at least 1.")
+
+
+def _check_memory(needed: int) -> None:
+    device = jax.devices()[0]
+    stats = device.memory_stats() or {}
+    limit = stats.get("bytes_limit")
+    if limit is None and sys.platform == "linux":
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path("/proc/meminfo").read_text().splitlines()
+            limit = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    if limit is not None and needed > limit:
+        raise ValueError(
+            f"the run's state needs {needed / 1e9:.1f} GB on {device.device_kind}, {limit / 1e9:.1f} GB are there. "
+            "Lower --config.replay-size or --seeds."
+        )
+
+
+class _Clock:
+    """Counts the seconds that JAX spends tracing and compiling, and the programs."""
+
+    EVENTS = "/jax/core/compile/"
+
+    def __init__(self) -> None:
+        self.compile_seconds, self.programs, self._listening = 0.0, 0, False
+
+    def _heard(self, event: str, seconds: float, **_: Any) -> None:
+        if self._listening and event.startswith(self.EVENTS):
+            self.compile_seconds += seconds
+            self.programs += event.endswith("backend_compile_duration")
+
+    @contextlib.contextmanager
+    def compiling(self, view: progress.View) -> Iterator[None]:
+        """Count what compiles inside, and let the view say so."""
+        del view
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+        self._listening = True
+        try:
+            yield
+        finally:
+            self._listening = False
+            jax.monitoring.unregister_event_duration_listener(self._heard)
+
+
+class _Interrupt:
+    """Turns the first Ctrl-C or SIGTERM into a request; a second one stops at once."""
+
+    def __init__(self, view: progress.View) -> None:
+        self.requested, self.view = False, view
+
+    def __enter__(self) -> _Interrupt:
+        self.before: dict[int, Any] = {}
+        with contextlib.suppress(ValueError):  # not in the main thread: leave signals alone
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self._request)
+        return self
+
+    def _request(self, number: int, frame: Any) -> None:
+        del frame
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        self.view.say(f"{signal.Signals(number).name}: finishing this chunk and saving. Again to stop at once.")
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,210 @@
+"""Statistics of evaluations: means, interquartile means and bootstrap intervals.
+
+The unit of every statement about an agent is the learner (one seed), not the episode: the episodes of one learner
+share its weights and say nothing of how the next seed would do. Over learners, each learner therefore counts once,
+with the mean of its episodes; a single learner has no interval over learners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Statistic = Callable[..., Any]  # (values, axis=None) -> array without that axis
+Table = Mapping[Hashable, Mapping[int, Mapping[str, Any]]]  # evaluation records by learner and step
+
+_CHUNK = 1_000_000  # resampled values held at once
+
+
+def mean(values: ArrayLike, axis: int | None = None) -> Any:
+    """Mean along `axis`, of all values where it is None. Raises `ValueError` where there are none."""
+    values = _filled(values, axis)
+    with np.errstate(invalid="ignore"):
+        return values.mean(axis=axis)
+
+
+def iqm(values: ArrayLike, axis: int | None = None) -> Any:
+    """Interquartile mean along `axis`, of all values where it is None.
+
+    Of N values the N // 4 lowest and the N // 4 highest are left out whole, and the mean of the others is taken: for
+    fewer than 4 values it is the mean. One value that is not a number makes the result not a number.
+    Raises `ValueError` where there are no values.
+
+    Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, arXiv:2108.13264,
+    section 4.3, trimmed as their library and `scipy.stats.trim_mean(values, 0.25)` do.
+    """
+    values = _filled(values, axis)
+    ordered = np.sort(values.ravel() if axis is None else np.moveaxis(values, axis, -1), axis=-1)
+    cut = ordered.shape[-1] // 4
+    with np.errstate(invalid="ignore"):
+        middle = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
+    return np.where(np.isnan(ordered[..., -1]), np.nan, middle)[()]  # a NaN is sorted to the end
+
+
+def interval(
+    values: ArrayLike, statistic: Statistic = iqm, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a statistic; the same arguments give the same interval.
+
+    Args:
+        values: [N] values to resample, or [learners, episodes]: there a learner is resampled as a whole, by the
+            mean of its episodes, and the interval is over learners.
+        statistic: `mean`, `iqm`, or any function of (values, axis).
+        level: share of the resampled statistics that lies inside, in (0, 1).
+        resamples: number of samples drawn with replacement.
+        seed: of the generator that draws them.
+
+    Returns:
+        (low, high); both NaN where there is a single value (or learner), or one that is not finite. With fewer than
+        about 10 learners a percentile interval is narrower than its level promises.
+
+    Raises:
+        ValueError: no values, more than two axes, a level outside (0, 1), or no resamples.
+    """
+    values = _filled(values, None)
+    if values.ndim not in (1, 2):
+        raise ValueError(f"values has shape {values.shape}, an interval needs [N] or [learners, episodes].")
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level:g}, it must lie between 0 and 1, for example 0.95.")
+    if resamples < 1:
+        raise ValueError(f"resamples is {resamples}, it must be at least 1; 2000 is usual.")
+    units = mean(values, axis=1) if values.ndim == 2 else values
+    if len(units) == 1 or not np.isfinite(units).all():
+        return float("nan"), float("nan")
+    generator = np.random.Generator(np.random.PCG64(seed))
+    rows = max(1, _CHUNK // len(units))
+    estimates = [
+        statistic(units[generator.integers(len(units), size=(min(rows, resamples - start), len(units)))], axis=1)
+        for start in range(0, resamples, rows)
+    ]
+    low, high = np.quantile(np.concatenate(estimates), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def summarise(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The `final` and `best` entries of a run's summary, ready for JSON.
+
+    `evaluations` has one record per learner and evaluation: `step, learner, seed, returns` and, where the
+    environment has them, `scores` and `success`, all per episode.
+
+    Each entry has `step` (environment steps of each learner), `mean`, `iqm` (of the learners' mean returns),
+    `interval` ([low, high], 95 % bootstrap interval of that IQM over learners), `score`, `success` (means) and
+    `learners`: for each one `learner, seed, step` and the same five, over its episodes. What does not exist is None:
+    the interval of a single learner or episode, a score, a success, anything computed from a return that is not finite.
+
+    `final` is the last step at which every learner was evaluated. `best` over learners is the step with the highest
+    mean over learners, and for each learner its own best step; the earlier one of equals. A maximum over noisy
+    evaluations is optimistic: compare agents by `final`. Both are None before the first evaluation.
+    """
+    table = _by_learner(evaluations)
+    shared = sorted(set.intersection(*(set(records) for records in table.values()))) if table else []
+    if not shared:
+        return {"final": None, "best": None}
+    means = {learner: {step: _mean_return(record) for step, record in own.items()} for learner, own in table.items()}
+    best = _highest({step: float(mean([own[step] for own in means.values()])) for step in shared})
+    own_best = {learner: _highest(own) for learner, own in means.items()}
+    last = shared[-1]
+    return {
+        "final": _entry(table, last, {learner: last for learner in table}),
+        "best": _entry(table, best, own_best),
+    }
+
+
+def curves(
+    evaluations: Sequence[Mapping[str, Any]], statistic: Statistic = mean, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A learning curve with its interval: (steps, mean, low, high), each [S] float64.
+
+    Over several learners, each counts with its mean return, and the interval is over learners; a single learner's is
+    over its episodes. `mean` is the given statistic. `low` and `high` are NaN where there is no interval.
+
+    Learners evaluated at different steps (of several runs; `learner` may be any hashable name) are brought to the
+    union of their steps by linear interpolation between their own, over the range that all of them cover.
+    The arrays are empty where there is none.
+    """
+    table = _by_learner(evaluations)
+    if len(table) == 1:
+        (own,) = table.values()
+        steps = list(own)
+        samples = [_floats(record["returns"]) for record in own.values()]
+    elif table:
+        first, last = max(min(own) for own in table.values()), min(max(own) for own in table.values())
+        steps = sorted({step for own in table.values() for step in own if first <= step <= last})
+        learners = [np.interp(steps, list(own), [_mean_return(r) for r in own.values()]) for own in table.values()]
+        samples = list(np.stack(learners, axis=1))
+    else:
+        steps, samples = [], []
+    bounds = np.array([interval(sample, statistic, level) for sample in samples]).reshape(-1, 2)
+    centre = np.array([statistic(sample) for sample in samples], np.float64)
+    return np.array(steps, np.float64), centre, bounds[:, 0], bounds[:, 1]
+
+
+def _by_learner(evaluations: Sequence[Mapping[str, Any]]) -> Table:
+    """Records by learner and step, both ascending; of two records of the same evaluation the later one."""
+    table: dict[Hashable, dict[int, Mapping[str, Any]]] = {}
+    for record in evaluations:
+        table.setdefault(record["learner"], {})[record["step"]] = record
+    return {learner: dict(sorted(table[learner].items())) for learner in sorted(table)}  # type: ignore[type-var]
+
+
+def _entry(table: Table, step: int, own_steps: Mapping[Hashable, int]) -> dict[str, Any]:
+    """Over the learners at one step, and for each learner at its own of `own_steps`."""
+    records = [own[step] for own in table.values()]
+    means = np.array([_mean_return(record) for record in records])
+    return {
+        "step": step,
+        **_numbers(means),
+        "score": _mean_of(records, "scores"),
+        "success": _mean_of(records, "success"),
+        "learners": [
+            {
+                "learner": record["learner"],
+                "seed": record["seed"],
+                "step": record["step"],
+                **_numbers(_floats(record["returns"])),
+                "score": _mean_of([record], "scores"),
+                "success": _mean_of([record], "success"),
+            }
+            for record in (own[own_steps[learner]] for learner, own in table.items())
+        ],
+    }
+
+
+def _numbers(values: np.ndarray) -> dict[str, Any]:
+    low, high = (_number(bound) for bound in interval(values))
+    bounds = None if low is None or high is None else [low, high]
+    return {"mean": _number(mean(values)), "iqm": _number(iqm(values)), "interval": bounds}
+
+
+def _mean_of(records: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The mean over learners of their episodes' mean, None where one of them lacks it."""
+    if not all(record.get(name) for record in records):
+        return None
+    return _number(np.mean([mean(_floats(record[name])) for record in records]))
+
+
+def _highest(values: Mapping[int, float]) -> int:
+    """The step of the highest value, the first of equals; a value that is not a number is below all others."""
+    return max(values, key=lambda step: -np.inf if np.isnan(values[step]) else values[step])
+
+
+def _mean_return(record: Mapping[str, Any]) -> float:
+    return float(mean(_floats(record["returns"])))
+
+
+def _floats(values: ArrayLike) -> np.ndarray:
+    return np.asarray(values, np.float64)  # None, which JSON has for what is not finite, becomes NaN
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _filled(values: ArrayLike, axis: int | None) -> np.ndarray:
+    values = _floats(values)
+    if values.size == 0 or values.ndim == 0:
+        raise ValueError(f"values has shape {values.shape}, a statistic needs one value or more along axis {axis}.")
+    return values

@@ -1,0 +1,78 @@
+"""Where experience waits until `update` reads it, on the device, for P learners at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.agent import Array, Transition
+
+
+@struct.dataclass
+class Replay:
+    """A ring of transitions per learner: the newest overwrite the oldest.
+
+    Reads of a config: `replay_size`, `batch_size`, `warmup_steps`.
+
+    `position` and `size` are shared by all learners and never batched: a batched index would turn the slice
+    update into a scatter.
+    """
+
+    data: Transition  # [P, capacity, ...]
+    position: Array  # [] int32: the next row to write
+    size: Array  # [] int32: rows that hold a transition
+
+    @classmethod
+    def check(cls, config: Any, num_envs: int) -> None:
+        """Raise `ValueError` for sizes that can never work."""
+        if config.replay_size < config.batch_size:
+            raise ValueError(
+                f"--config.batch-size is {config.batch_size}, more than --config.replay-size {config.replay_size} "
+                "transitions can hold. Lower the one or raise the other."
+            )
+        if config.replay_size < num_envs:
+            raise ValueError(
+                f"--config.replay-size is {config.replay_size}, one step of --config.num-envs {num_envs} environments "
+                "would not fit. Raise it."
+            )
+
+    @classmethod
+    def create(cls, example: Transition, config: Any) -> Replay:
+        """An empty ring for transitions shaped as `example` [P, E, ...].
+
+        The capacity is rounded down to a multiple of E, so that one write never wraps in its middle.
+        """
+        num_envs = example.reward.shape[1]
+        rows = config.replay_size // num_envs * num_envs
+        data = jax.tree.map(lambda x: jnp.zeros((x.shape[0], rows, *x.shape[2:]), x.dtype), example)
+        return cls(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    @property
+    def capacity(self) -> int:
+        """Rows per learner."""
+        return self.data.reward.shape[1]
+
+    def add(self, transitions: Transition) -> Replay:
+        """Write transitions [P, E, ...] at the ring's position; in place where the ring is donated or carried."""
+        number = transitions.reward.shape[1]
+
+        def write(ring: Array, rows: Array) -> Array:
+            start = (0, self.position) + (0,) * (ring.ndim - 2)
+            return jax.lax.dynamic_update_slice(ring, rows.astype(ring.dtype), start)
+
+        return self.replace(  # type: ignore[attr-defined]
+            data=jax.tree.map(write, self.data, transitions),
+            position=(self.position + number) % self.capacity,
+            size=jnp.minimum(self.size + number, self.capacity),
+        )
+
+    @staticmethod
+    def ready(steps: Any, config: Any) -> Any:
+        """Whether updates may begin after `steps` environment steps of each learner."""
+        return steps >= max(config.warmup_steps, config.batch_size)
+
+
+STORAGES: dict[str, type[Replay]] = {"replay": Replay}

@@ -1,0 +1,203 @@
+"""Speed and memory of online training, beside Stable Baselines Jax (sbx-rl) on the same machine in the same run.
+
+Measurements alternate (ours, peer, ours, peer, ...), each in a process of its own, and medians are reported. The peer
+is installed in an environment of its own, whose Python is given:
+
+  python scripts/benchmark_online.py --peer peer/bin/python --output results/benchmark_online.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = "HalfCheetah-v5"
+WARMUP = 1_000
+
+
+def process_age() -> float:
+    """Seconds since this process started (Linux)."""
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def peak_memory() -> int:
+    """Peak resident memory of this process in bytes (Linux)."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def prepared(agent: str, folder: Path, seeds: int, steps: int, warmup: int) -> Any:
+    """A run of ours, created but not started, with the peer's settings."""
+    from rljax import config, progress, run
+
+    module = config.load_agent(agent)
+    settings = run.Settings(
+        agent, ENVIRONMENT, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
+    )
+    hyperparameters = module.Config(warmup_steps=warmup)
+    training = run.Run(settings, module, hyperparameters, folder, progress.View())
+    training.create("benchmark")
+    return training
+
+
+def ours(agent: str, steps: int, seeds: int) -> dict[str, Any]:
+    """Steps per second of the training loop: environment, storage, update, metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        training = prepared(agent, Path(folder, "run"), seeds, WARMUP + steps, WARMUP)
+        training.driver.advance(WARMUP + 200)
+        training.driver.report()
+        began = time.perf_counter()
+        training.driver.advance(steps)
+        training.driver.report()
+        seconds = time.perf_counter() - began
+    return {"steps_per_second": steps * seeds / seconds, "peak_memory_bytes": peak_memory()}
+
+
+def bound(agent: str, steps: int) -> dict[str, Any]:
+    """Updates per second with nothing around them: the same update in one compiled loop."""
+    import jax
+
+    with tempfile.TemporaryDirectory() as folder:
+        training = prepared(agent, Path(folder, "run"), 1, WARMUP, WARMUP)
+        training.driver.advance(WARMUP)
+        learner, stacked = training.driver.learner, training.stacked
+
+        def loop(state: Any, config: Any) -> Any:
+            return jax.lax.fori_loop(0, steps, lambda _, state: learner.update(state, config), state)
+
+        compiled = jax.jit(loop)
+        jax.block_until_ready(compiled(training.driver.learners, stacked))
+        began = time.perf_counter()
+        jax.block_until_ready(compiled(training.driver.learners, stacked))
+    return {"steps_per_second": steps / (time.perf_counter() - began)}
+
+
+def first_update(agent: str, cache: str) -> dict[str, Any]:
+    """Seconds from the start of the process to the end of the first update, with the given compile cache."""
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    with tempfile.TemporaryDirectory() as folder:
+        training = prepared(agent, Path(folder, "run"), 1, 300, 256)
+        training.driver.advance(257)
+        training.driver.report()
+    return {"seconds": process_age()}
+
+
+def peer(agent: str, steps: int) -> dict[str, Any]:
+    """The same training in sbx-rl."""
+    import sbx
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Timer(BaseCallback):
+        """Times the last `steps` steps."""
+
+        def _on_step(self) -> bool:
+            if self.num_timesteps == WARMUP + 200:
+                self.began = time.perf_counter()
+            return True
+
+    algorithm = {"sac": sbx.SAC, "td3": sbx.TD3}[agent]
+    timer = Timer()
+    model = algorithm("MlpPolicy", ENVIRONMENT, learning_starts=WARMUP, buffer_size=1_000_000, batch_size=256, seed=0)
+    model.learn(WARMUP + 200 + steps, callback=timer)
+    seconds = time.perf_counter() - timer.began
+    return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
+
+
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "ours": ours,
+    "bound": bound,
+    "first_update": first_update,
+    "peer": peer,
+}
+
+
+def measure(python: str, worker: str, *arguments: Any) -> dict[str, Any]:
+    """Run a worker in a process of its own and read its result."""
+    command = [python, __file__, "--worker", worker, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def seconds_of(command: list[str]) -> float:
+    """Wall-clock seconds of a command."""
+    began = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=True)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure everything, print a table, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours is measured")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3_000)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--worker", nargs="+")
+    options = parser.parse_args()
+    if options.worker:
+        name, *arguments = options.worker
+        print(json.dumps(WORKERS[name](*(int(x) if x.isdigit() else x for x in arguments))))
+        return
+
+    samples: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        samples.setdefault(name, []).append(value)
+        print(f"{name:<36} {value:>14,.2f}", flush=True)
+
+    for _ in range(options.rounds):
+        for agent in ("sac", "td3"):
+            result = measure(sys.executable, "ours", agent, options.steps, 1)
+            note(f"{agent} ours steps/s", result["steps_per_second"])
+            note(f"{agent} ours peak MB", result["peak_memory_bytes"] / 1e6)
+            if options.peer:
+                result = measure(options.peer, "peer", agent, options.steps)
+                note(f"{agent} sbx-rl steps/s", result["steps_per_second"])
+                note(f"{agent} sbx-rl peak MB", result["peak_memory_bytes"] / 1e6)
+            note(f"{agent} bound steps/s", measure(sys.executable, "bound", agent, options.steps)["steps_per_second"])
+        population = measure(sys.executable, "ours", "sac", options.steps // 3, 4)
+        note("sac 4 learners total steps/s", population["steps_per_second"])
+    for _ in range(min(options.rounds, 3)):
+        with tempfile.TemporaryDirectory() as cache:
+            note("first update, cold, s", measure(sys.executable, "first_update", "sac", cache)["seconds"])
+            note("first update, cached, s", measure(sys.executable, "first_update", "sac", cache)["seconds"])
+        note("rljax --help, s", seconds_of([sys.executable, "-m", "rljax", "--help"]))
+
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    ratios = {}
+    for agent in ("sac", "td3"):
+        speed = medians[f"{agent} ours steps/s"]
+        ratios[f"{agent} ours / bound"] = speed / medians[f"{agent} bound steps/s"]
+        if options.peer:
+            ratios[f"{agent} ours / sbx-rl"] = speed / medians[f"{agent} sbx-rl steps/s"]
+            ratios[f"{agent} memory ours / sbx-rl"] = (
+                medians[f"{agent} ours peak MB"] / medians[f"{agent} sbx-rl peak MB"]
+            )
+    ratios["sac 4 learners / 1"] = medians["sac 4 learners total steps/s"] / medians["sac ours steps/s"]
+    print("\nmedians")
+    for name, value in (medians | ratios).items():
+        print(f"  {name:<36} {value:>14,.3f}")
+    if options.output:
+        from rljax.run import provenance
+
+        command = " ".join(["python", *sys.argv])
+        figures = {"command": command, **provenance(), "medians": medians, "ratios": ratios, "samples": samples}
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
