@@ -70,8 +70,7 @@ class Config:
     normalise_observations: bool = False  # running mean and std of observations; Brax: True
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
     actor: networks.Network  # [O] -> [2 A]: mean and log std

@@ -65,8 +65,7 @@ class Config:
     normalise_observations: bool = False  # running mean and std of observations; own setting
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
     actor: networks.Network  # [O] -> [A]: before tanh

@@ -49,8 +49,7 @@ class EnvSpec:
         return jnp.int32 if self.discrete else jnp.float32
 
 
-@struct.dataclass
-class Transition:
+class Transition(struct.PyTreeNode):
     """One step of experience; every field has the same leading axes.
 
     `next_observation` is the true successor, also where the environment reset itself. Bootstrapping stops
@@ -66,8 +65,7 @@ class Transition:
     extras: Mapping[str, Array] = struct.field(default_factory=dict)  # what `act` returned beside the action
 
 
-@struct.dataclass
-class Step:
+class Step(struct.PyTreeNode):
     """What an environment that resets itself returns for one action.
 
     `observation` is what to act on next: the first observation of a new episode where one has begun, and
@@ -91,13 +89,13 @@ def config(cls: type[T]) -> type[T]:
     Fields annotated `float` (or `float | None`) are leaves: traced, so that a new value never recompiles,
     and stackable along the population axis. Every other field is static: it shapes the program.
     """
-    cls = dataclasses.dataclass(frozen=True)(cls)
-    traced = float_fields(cls)
-    static = [field.name for field in dataclasses.fields(cls) if field.name not in traced]  # type: ignore[arg-type]
-    return jax.tree_util.register_dataclass(cls, data_fields=list(traced), meta_fields=static)
+    frozen: Any = dataclasses.dataclass(frozen=True)(cls)
+    traced = float_fields(frozen)
+    static = [field.name for field in dataclasses.fields(frozen) if field.name not in traced]
+    return jax.tree_util.register_dataclass(frozen, data_fields=list(traced), meta_fields=static)
 
 
-def float_fields(cls: type) -> tuple[str, ...]:
+def float_fields(cls: Any) -> tuple[str, ...]:
     """Names of a Config's traced fields, in the order of their definition."""
     hints = typing.get_type_hints(cls)
     return tuple(
@@ -132,8 +130,7 @@ class Agent(Protocol):
         ...
 
 
-@struct.dataclass
-class Weighted:
+class Weighted(struct.PyTreeNode):
     """A metric that only some updates have: `weight` is 0 on the others, and the mean is over the weights."""
 
     value: Array  # []

@@ -19,8 +19,7 @@ from rljax.agent import Agent, Array, EnvSpec, Step, Transition, Weighted
 from rljax.storage import STORAGES, Replay
 
 
-@struct.dataclass
-class Tally:
+class Tally(struct.PyTreeNode):
     """Metrics summed since the last report."""
 
     total: dict[str, Array]  # [P] sums of the metric
@@ -28,8 +27,7 @@ class Tally:
     first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite, -1 for none
 
 
-@struct.dataclass
-class LearnerState:
+class LearnerState(struct.PyTreeNode):
     """Everything that P learners have learnt and gathered. Keys are never advanced: counters are folded in."""
 
     agent: Any  # the agent's State, [P, ...]
@@ -78,9 +76,9 @@ class Learner:
 
         `first` [P, E] marks the first observations of episodes, for agents that perceive.
         """
-        if hasattr(self.agent, "perceive"):
-            perceive = self.over_learners(self.agent.perceive)  # type: ignore[attr-defined]
-            state = state.replace(agent=perceive(state.agent, observation, first, config))
+        perceive = getattr(self.agent, "perceive", None)
+        if perceive is not None:
+            state = state.replace(agent=self.over_learners(perceive)(state.agent, observation, first, config))
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
         def explore() -> tuple[Array, dict[str, Array]]:
@@ -158,12 +156,21 @@ class Learner:
         return self.over_learners(self.agent.update, (0, 0, 0, None, 0))(agent_state, batch, keys, step, config)
 
     def _example(self, agent_state: Any, keys: Array, config: Any) -> Transition:
-        rows = (self.num_learners, self.num_envs)
-        observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), jnp.float32)
+        def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
+            return jax.ShapeDtypeStruct((self.num_learners, self.num_envs, *shape), dtype)
+
+        observation = shaped(self.spec.observation_shape, jnp.float32)
         act = self.over_learners(lambda *arguments: self.agent.act(*arguments, explore=True))
         action, extras = jax.eval_shape(act, agent_state, observation, keys, config)
-        flag = jax.ShapeDtypeStruct(rows, jnp.bool_)
-        return Transition(observation, action, jax.ShapeDtypeStruct(rows, jnp.float32), flag, flag, observation, extras)
+        return Transition(
+            observation=observation,
+            action=action,
+            reward=shaped((), jnp.float32),
+            terminated=shaped((), jnp.bool_),
+            truncated=shaped((), jnp.bool_),
+            next_observation=observation,
+            extras=extras,
+        )
 
 
 def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:

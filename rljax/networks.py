@@ -30,8 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@struct.dataclass
-class Network:
+class Network(struct.PyTreeNode):
     """A module with its parameters: `network(x)` applies it. A pytree whose leaves are the parameters."""
 
     params: Any
@@ -100,7 +99,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to [..., features]."""
-        x = jnp.concatenate(inputs, axis=-1) if len(inputs) > 1 else inputs[0]
+        x = jnp.concatenate(inputs, axis=-1)
         for i, width in enumerate(self.hidden):
             x = Dense(width, self.initialisation, math.sqrt(2.0), name=f"hidden_{i}")(x)
             if self.layer_norm:
@@ -121,8 +120,9 @@ class Ensemble(nn.Module):
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to [C, ...]."""
-        members = nn.vmap(
-            MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=None, axis_size=self.size
+        shared: Any = None  # every member sees the same inputs
+        members: Any = nn.vmap(
+            MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=shared, axis_size=self.size
         )
         x = jnp.concatenate(inputs, axis=-1)
         mlp = members(self.hidden, 1, self.activation, self.initialisation, 1.0, self.layer_norm, name="members")

@@ -8,8 +8,7 @@ from flax import struct
 from rljax.agent import Array
 
 
-@struct.dataclass
-class Statistics:
+class Statistics(struct.PyTreeNode):
     """Mean and variance of everything seen so far, per feature.
 
     The count is a float32 and stops growing at 2^24, the last integer it holds exactly; from there on the

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, envs, evaluate, statistics
+from rljax import checkpoint, envs, evaluate, film, statistics
 from rljax import config as configuration
 from rljax.agent import EnvSpec
 from rljax.drivers.common import EVALUATE, environment_seeds
@@ -77,7 +77,7 @@ def load_all(out: str | Path, *, best: bool = False) -> Policies:
     settings = settings_of(described)
     module = configuration.load_agent(settings.agent)
     config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
-    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()}
+    tuples: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()}
     spec = EnvSpec(**tuples)
     stacked = configuration.stack(config, len(settings.seeds))
     path = checkpoint.newest(folder / "checkpoints")
@@ -165,8 +165,10 @@ def play(
     name = policies.settings.env
     output = output or Path(out) / "play.mp4"
     (start,) = environment_seeds(seed, EVALUATE, number=1)
+    if name.startswith("brax/"):
+        return film.brax(envs.make(name), policy, start, max_steps, output)
     if envs.is_compiled(name):
-        return envs.film(name, policy, start, max_steps, output)
+        raise ValueError(f"'{name}' has no pictures: `rljax play` films Gymnasium's and Brax's environments.")
     hosted = envs.make_hosted(name, 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
@@ -177,8 +179,7 @@ def play(
             break
         observation = step.observation
     hosted.close()
-    envs.write_video(frames, output)
-    return [output]
+    return [film.write(frames, output, hosted.frames_per_second)]
 
 
 def _require_fit(trained: EnvSpec, given: EnvSpec) -> None:

@@ -371,8 +371,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def settings_of(described: Mapping[str, Any]) -> Settings:
     """The `Settings` in a run's config.json."""
-    names = [field.name for field in dataclasses.fields(Settings)]
-    return Settings(**{name: described[name] for name in names} | {"seeds": tuple(described["seeds"])})
+    values: dict[str, Any] = {field.name: described[field.name] for field in dataclasses.fields(Settings)}
+    values["seeds"] = tuple(described["seeds"])
+    return Settings(**values)
 
 
 def provenance() -> dict[str, Any]:
@@ -393,8 +394,8 @@ def provenance() -> dict[str, Any]:
         "platform": platform.platform(),
         "git_revision": found.stdout.strip() or None,
         "precision": {
-            "jax_enable_x64": bool(jax.config.jax_enable_x64),
-            "jax_default_matmul_precision": jax.config.jax_default_matmul_precision,
+            "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
+            "jax_default_matmul_precision": jax.config.values["jax_default_matmul_precision"],
         },
     }
 
@@ -488,9 +489,9 @@ class _Clock:
     def __init__(self) -> None:
         self.compile_seconds, self.programs, self._listening = 0.0, 0, False
 
-    def _heard(self, event: str, seconds: float, **_: Any) -> None:
+    def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
         if self._listening and event.startswith(self.EVENTS):
-            self.compile_seconds += seconds
+            self.compile_seconds += duration_secs
             self.programs += event.endswith("backend_compile_duration")
 
     @contextlib.contextmanager

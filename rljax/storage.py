@@ -11,8 +11,7 @@ from flax import struct
 from rljax.agent import Array, Transition
 
 
-@struct.dataclass
-class Replay:
+class Replay(struct.PyTreeNode):
     """A ring of transitions per learner: the newest overwrite the oldest.
 
     Reads of a config: `replay_size`, `batch_size`, `warmup_steps`.
@@ -63,7 +62,7 @@ class Replay:
             start = (0, self.position) + (0,) * (ring.ndim - 2)
             return jax.lax.dynamic_update_slice(ring, rows.astype(ring.dtype), start)
 
-        return self.replace(  # type: ignore[attr-defined]
+        return self.replace(
             data=jax.tree.map(write, self.data, transitions),
             position=(self.position + number) % self.capacity,
             size=jnp.minimum(self.size + number, self.capacity),

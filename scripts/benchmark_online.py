@@ -95,8 +95,8 @@ def first_update(agent: str, cache: str) -> dict[str, Any]:
 
 def peer(agent: str, steps: int) -> dict[str, Any]:
     """The same training in sbx-rl."""
-    import sbx
-    from stable_baselines3.common.callbacks import BaseCallback
+    import sbx  # pyright: ignore[reportMissingImports]
+    from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]
 
     class Timer(BaseCallback):
         """Times the last `steps` steps."""

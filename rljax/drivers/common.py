@@ -35,20 +35,25 @@ class Report:
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
     """Bring a tally and the episodes' sums to the host and average them."""
-    tally, updates, episodes = jax.device_get((tally, updates, episodes))
+    host: Any = jax.device_get((tally, updates, episodes))
+    tally, updates, episodes = host
     with np.errstate(invalid="ignore", divide="ignore"):
-        metrics = {name: tally.total[name] / tally.weight[name] for name in tally.total}
+        metrics = {name: np.asarray(tally.total[name] / tally.weight[name]) for name in tally.total}
         ended = np.asarray(episodes["count"], np.float64)
         metrics["episode/return"] = episodes["return"] / ended
         metrics["episode/length"] = episodes["length"] / ended
-    return Report(metrics, dict(tally.first_bad), int(updates))
+    return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
 
 
 class Driver(Protocol):
     """Moves P learners through time. Holds its state; the state is what a checkpoint saves."""
 
     spec: EnvSpec
-    learners: LearnerState
+
+    @property
+    def learners(self) -> LearnerState:
+        """The learners as they are now."""
+        ...
 
     def start(self, seeds: Sequence[int]) -> None:
         """Fresh learners and environments, one learner per seed."""
@@ -77,8 +82,15 @@ class Driver(Protocol):
         """The rest: host environments' state; None where there is none or it cannot be saved."""
         ...
 
-    without_environments: str  # what None from `environments` means: "none" to save, or "lost"
-    save_failure: str | None  # why they are lost
+    @property
+    def without_environments(self) -> str:
+        """What None from `environments` means: "none" to save, or "lost"."""
+        ...
+
+    @property
+    def save_failure(self) -> str | None:
+        """Why they are lost, where they are."""
+        ...
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue from what `arrays` and `environments` returned."""

@@ -16,8 +16,7 @@ from rljax.drivers.common import TRAIN, Report, environment_seeds, report
 from rljax.learner import Learner, LearnerState, empty_tally
 
 
-@struct.dataclass
-class Carry:
+class Carry(struct.PyTreeNode):
     """The loop's state."""
 
     learners: LearnerState
@@ -31,7 +30,8 @@ class Carry:
 class CompiledDriver:
     """Moves P learners through P x E environments inside the program; see `rljax.drivers.common.Driver`."""
 
-    without_environments, save_failure = "none", None
+    without_environments = "none"
+    save_failure: str | None = None
 
     def __init__(self, learner: Learner, environment: AutoReset, config: Any) -> None:
         """`config` is stacked over P."""
@@ -152,5 +152,5 @@ class CompiledDriver:
 
 
 def _split(carry: Carry) -> dict[str, Any]:
-    without = carry.learners.replace(agent=None)  # type: ignore[attr-defined]
-    return {"agent": carry.learners.agent, "training": carry.replace(learners=without)}  # type: ignore[attr-defined]
+    without = carry.learners.replace(agent=None)
+    return {"agent": carry.learners.agent, "training": carry.replace(learners=without)}

@@ -15,12 +15,13 @@ from rljax.envs.gymnasium import Hosted
 
 from rljax.agent import Step
 from rljax.drivers.common import TRAIN, Report, environment_seeds, report
-from rljax.learner import Learner, empty_tally
+from rljax.learner import Learner, LearnerState, empty_tally
 
 
 class HostedDriver:
     """Moves P learners through P x E environments on the host; see `rljax.drivers.common.Driver`."""
 
+    learners: LearnerState
     without_environments = "lost"
 
     def __init__(self, learner: Learner, environments: Hosted, config: Any) -> None:
@@ -139,7 +140,7 @@ class HostedDriver:
 
 def _for_device(step: Step) -> Step:
     """Only what a transition holds crosses to the device."""
-    return step.replace(observation=None, episode_return=None, episode_length=None)  # type: ignore[attr-defined]
+    return step.replace(observation=None, episode_return=None, episode_length=None)
 
 
 def _split(learners: Any, action: Any, extras: Any) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""The protocol of environments inside the program, and what their adapters share."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from rljax.agent import Array, EnvSpec
+
+
+class Environment(Protocol):
+    """One environment as pure functions, with the signature of gymnax >= 1.0.
+
+    It never resets itself: `rljax.envs.autoreset` does that, and enforces `spec.max_episode_steps`. States are
+    pytrees of arrays whose shapes and dtypes `step` does not change. Both functions are traced under `vmap`.
+    """
+
+    spec: EnvSpec
+    params: Any  # the default parameters, a pytree or None; passed to `reset` and `step`
+
+    def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
+        """Begin an episode: the first observation [O...] and the state."""
+        ...
+
+    def step(
+        self, key: Array, state: Any, action: Array, params: Any
+    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
+        """Apply one action: `observation, state, reward, terminated, truncated, info`.
+
+        `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size). `observation` [O...] is the true
+        successor, also where the episode ends. `terminated` [] is the environment's own end; `truncated` [] an end
+        from outside that the environment knows of itself, always False where it knows of none.
+        """
+        ...
+
+
+class MissingPackageError(ValueError):
+    """A family of environments whose package is not installed."""
+
+    def __init__(self, package: str, command: str) -> None:
+        self.command = command  # what installs it
+        super().__init__(f"'{package}/' environments need the package '{package}', which is not installed: {command}")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings that a simulator's own code raises when imported or traced, and what it prints then.
+
+    A user can do nothing about them, and they would come again with every compilation.
+    """
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def rescale(action: Any, low: Any, high: Any) -> Any:
+    """From [-1, 1] to [low, high], elementwise."""
+    return low + (action + 1) * 0.5 * (high - low)
+
+
+def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
+    """The error for an environment that `family` does not have; suggests the nearest of `names`."""
+    spellings = {known.lower(): known for known in names}
+    nearest = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)]
+    suggestion = f" Nearest: {', '.join(repr(known) for known in nearest)}." if nearest else ""
+    return ValueError(f"no environment '{name}' in {family}.{suggestion} All of them: rljax list")

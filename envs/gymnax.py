@@ -1,0 +1,107 @@
+"""Adapter: gymnax's environments, as `gymnax/<name>`, of gymnax 1.0 and newer, and 0.0.9.
+
+They are stepped below gymnax's own auto-reset, so that the true final observation is seen. Before 1.0, `done` is also
+true at the time limit: there, what ends an episode with the limit but not without it is truncation.
+
+Reference: Lange, gymnax: A JAX-based Reinforcement Learning Environment Library, 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, EnvSpec
+from rljax.envs.environment import Environment, MissingPackageError, quiet, rescale, unknown
+
+NO_LIMIT = np.iinfo(np.int32).max
+
+
+class Gymnax:
+    """One of gymnax's environments; its state is gymnax's `EnvState`.
+
+    A discrete observation becomes a one-hot vector.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            self.gymnax, self.params = _gymnax().make(name.removeprefix("gymnax/"))
+            with quiet():
+                observation = jax.eval_shape(lambda key: self.gymnax.reset_env(key, self.params)[0], jax.random.key(0))
+        except OSError as error:  # some of them download their data
+            raise ValueError(f"'{name}' could not be made, gymnax says: {error}.") from error
+        if len(jax.tree.leaves(observation)) != 1:
+            raise ValueError(f"'{name}' observes several arrays, agents need one. Choose another environment.")
+        self._categories = getattr(self.gymnax.observation_space(self.params), "n", None)
+        shape = tuple(observation.shape) if self._categories is None else (self._categories,)
+        self._action = self.gymnax.action_space(self.params)
+        discrete = hasattr(self._action, "n")
+        if not discrete:
+            self._require_bounds(name)
+        self.spec = EnvSpec(
+            name=name,
+            observation_shape=shape,
+            action_size=int(self._action.n if discrete else np.prod(self._action.shape)),
+            discrete=discrete,
+            max_episode_steps=int(self.params.max_steps_in_episode),
+        )
+
+    def _require_bounds(self, name: str) -> None:
+        if not (np.isfinite(self._action.low).all() and np.isfinite(self._action.high).all()):
+            raise ValueError(
+                f"the actions of '{name}' have no bounds (low {self._action.low}, high {self._action.high}), "
+                "which agents' actions in [-1, 1] could be scaled to. Choose another environment."
+            )
+
+    def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
+        """Begin an episode."""
+        with quiet():
+            observation, state = self.gymnax.reset_env(key, params)
+        return self._observe(observation), state
+
+    def step(
+        self, key: Array, state: Any, action: Array, params: Any
+    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        if not self.spec.discrete:
+            action = rescale(action.reshape(self._action.shape), self._action.low, self._action.high)
+        with quiet():
+            observation, after, reward, terminated, info = self.gymnax.step_env(key, state, action, params)
+            if hasattr(self.gymnax, "is_truncated"):
+                truncated = self.gymnax.is_truncated(after, params)
+            else:
+                done, unlimited = terminated, params.replace(max_steps_in_episode=NO_LIMIT)
+                # The compiler merges this with the step above: only the condition is computed twice.
+                terminated = self.gymnax.step_env(key, state, action, unlimited)[3]
+                truncated = done & ~terminated
+        return self._observe(observation), after, jnp.asarray(reward, jnp.float32), terminated, truncated, info
+
+    def _observe(self, observation: Array) -> Array:
+        if self._categories is not None:
+            return jax.nn.one_hot(observation, self._categories)
+        return jnp.asarray(observation, jnp.float32)
+
+
+def names() -> list[str]:
+    """All of gymnax's environments; raises `MissingPackageError` without gymnax."""
+    return [f"gymnax/{name}" for name in _gymnax().registered_envs]
+
+
+def make(name: str) -> Environment:
+    """The environment called `name`, such as "gymnax/CartPole-v1"; raises `ValueError` where there is none."""
+    if name not in names():
+        raise unknown(name, "gymnax", names())
+    return Gymnax(name)
+
+
+def _gymnax() -> Any:
+    try:
+        import gymnax
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "gymnax":
+            raise
+        raise MissingPackageError("gymnax", "pip install 'rljax[gymnax]'") from error
+    return gymnax

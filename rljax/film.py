@@ -1,0 +1,54 @@
+"""Films of episodes: MP4 files, and the HTML view of Brax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax.envs.autoreset import AutoReset
+
+
+def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
+    """Write frames [H, W, 3] uint8 as a video; the suffix of `path` names the format (.mp4, .gif).
+
+    Raises `ValueError` for a suffix that is no video.
+    """
+    import imageio.v3 as imageio
+
+    if path.suffix not in (".mp4", ".gif"):
+        raise ValueError(f"'{path}' is not the name of a video: it must end in .mp4 or .gif.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]  # as H.264 demands
+    if path.suffix == ".gif":
+        imageio.imwrite(path, even, duration=1000 / frames_per_second, loop=0)
+    else:
+        imageio.imwrite(path, even, fps=frames_per_second, macro_block_size=1)
+    return path
+
+
+def brax(
+    environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, path: Path
+) -> list[Path]:
+    """Play one episode of a Brax environment: its HTML view beside `path`, and the video itself."""
+    from brax.io import html, image
+
+    simulator: Any = environment.environment
+    reset, step = jax.jit(simulator.reset), jax.jit(simulator.step)
+    key = jax.random.key(seed)
+    observation, state = reset(key, None)
+    states = [state.pipeline_state]
+    for _ in range(min(max_steps, environment.spec.max_episode_steps or max_steps)):
+        observation, state, _, terminated, _, _ = step(key, state, policy(observation), None)
+        states.append(state.pipeline_state)
+        if terminated:
+            break
+    system = simulator.brax.sys.tree_replace({"opt.timestep": simulator.brax.dt})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = path.with_suffix(".html")
+    page.write_text(html.render(system, states))
+    frames: Any = image.render_array(simulator.brax.sys, states, height=240, width=320)
+    return [page, write(frames, path, 1.0 / float(simulator.brax.dt))]

@@ -1,0 +1,118 @@
+"""Collect finished runs into results/: compact curves, figures, and a table beside published curves.
+
+The runs behind the committed table are made by (one line per agent and environment):
+
+  rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/sac-HalfCheetah-v5
+  rljax train sac --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/sac-Hopper-v5
+  rljax train td3 --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/td3-HalfCheetah-v5
+  rljax train td3 --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/td3-Hopper-v5
+  python scripts/results_online.py runs/results/*
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax import record, report, statistics
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
+BEGIN, END = "<!-- online -->", "<!-- /online -->"
+
+
+def published() -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Published learning curves by agent and environment: `step, mean, std, seeds` and their source."""
+    table: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    with (RESULTS / "published" / "online.csv").open() as file:
+        for row in csv.DictReader(file):
+            numbers = {name: float(row[name]) for name in ("step", "mean", "std", "seeds")}
+            table.setdefault((row["agent"], row["environment"]), []).append({**row, **numbers})
+    return table
+
+
+def collect(run: Path) -> dict[str, Any]:
+    """A run as one small object: what it was, and each learner's mean return at each evaluation."""
+    described = json.loads((run / "config.json").read_text())
+    summary = json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else {}
+    evaluations = record.read(run, "evaluations")
+    steps = sorted({line["step"] for line in evaluations})
+    returns = [
+        [round(float(np.mean(line["returns"])), 2) for line in evaluations if line["learner"] == i]
+        for i in range(len(described["seeds"]))
+    ]
+    shared = min(len(own) for own in returns)
+    timing = {name: summary.get(name) for name in ("wall_seconds", "compile_seconds", "steps_per_second")}
+    return {
+        **{name: described[name] for name in KEPT},
+        "environment": described["env"],
+        "reached": steps[shared - 1],
+        "episodes_per_evaluation": len(evaluations[0]["returns"]),
+        **timing,
+        "steps_evaluated": steps[:shared],
+        "returns": [own[:shared] for own in returns],
+    }
+
+
+def row(run: dict[str, Any], references: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+    """One line of the table: the mean of the last three evaluations, beside the published mean at that step."""
+    last = np.array(run["returns"])[:, -3:].mean(axis=1)
+    spread = f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"
+    low, high = statistics.interval(last, statistic=statistics.mean)
+    curve = references.get((run["agent"], run["environment"]), [])
+    near = min(curve, key=lambda point: abs(point["step"] - run["reached"]), default=None)
+    theirs = "-"
+    if near is not None:
+        theirs = f"{near['mean']:,.0f} +- {near['std']:,.0f} at {near['step'] / 1000:,.0f}k ({near['seeds']:.0f} seeds, "
+        theirs += f"{near['published_environment']}, {near['repository']})"
+    speed = f"{run['steps_per_second']:,.0f}" if run["steps_per_second"] else "-"
+    wall = f"{run['wall_seconds'] / 60:,.0f} min" if run["wall_seconds"] else "-"
+    compiling = f"{run['compile_seconds']:.0f} s" if run["compile_seconds"] else "-"
+    return (
+        f"| {run['agent']} | {run['environment']} | {run['reached'] // 1000}k | {len(run['seeds'])} | {spread} "
+        f"| [{low:,.0f}, {high:,.0f}] | {theirs} | {speed} | {wall} | {compiling} |"
+    )
+
+
+def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    steps, means, stds = (np.array([point[name] for point in points]) for name in ("step", "mean", "std"))
+    return steps, means, stds
+
+
+def main() -> None:
+    """Write results/online/*.json, the figure and the table in results/README.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    runs = parser.parse_args().runs
+    references = published()
+    folder = RESULTS / "online"
+    folder.mkdir(parents=True, exist_ok=True)
+    collected = [collect(run) for run in runs]
+    for run in collected:
+        name = f"{run['agent']}-{run['environment']}.json".replace("/", "-")
+        (folder / name).write_text(json.dumps(run) + "\n")
+    curves = {
+        key: _columns([point for point in points if point["step"] <= 300_000])
+        for key, points in references.items()
+        if key in {(run["agent"], run["environment"]) for run in collected}
+    }
+    report.plot(runs, folder / "curves.png", references=curves)
+    header = (
+        "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds | 95 % interval "
+        "| published, mean +- std | steps/s, all seeds | wall | compile |\n|---|---|---|---|---|---|---|---|---|---|"
+    )
+    rows = "\n".join(row(run, references) for run in sorted(collected, key=lambda r: (r["environment"], r["agent"])))
+    page = RESULTS / "README.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n{header}\n{rows}\n{END}{after}")
+    print(header, rows, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Auto-reset: ends, true successors, totals, and independence of the batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from rljax import envs
+from rljax.agent import EnvSpec, Step
+from rljax.envs.autoreset import CHUNK, AutoReset
+
+
+@struct.dataclass
+class CounterState:
+    count: jax.Array
+    start: jax.Array
+
+
+class Counter:
+    """Counts up from a random start in [0, 1); terminates after 3 steps; everything in careless dtypes."""
+
+    spec = EnvSpec("counter", (2,), 1)
+    params = 3  # steps to the end
+
+    def __init__(self, limit=None, on_reset=None):
+        self.spec = EnvSpec("counter", (2,), 1, max_episode_steps=limit)
+        self.on_reset = on_reset
+
+    def reset(self, key, params):
+        if self.on_reset is not None:
+            jax.debug.callback(self.on_reset)
+        start = jax.random.uniform(key)
+        return jnp.stack([start, start]), CounterState(count=0, start=start)
+
+    def step(self, key, state, action, params):
+        state = state.replace(count=state.count + 1.0)  # a float where `reset` gave a Python int
+        observation = jnp.stack([state.start, state.start + state.count]).astype(jnp.float16)
+        return observation, state, 2, state.count >= params, False, {"unused": 0}
+
+
+def roll(environment: AutoReset, keys, steps: int, policy=None) -> tuple[jax.Array, Step]:
+    """First observations [N, O...], and Steps [T, N, ...] under `policy` (zeros by default)."""
+
+    def body(carry, time):
+        observation, state = carry
+        key = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time)
+        spec = environment.spec
+        action = policy(observation) if policy else jnp.zeros((len(keys), *spec.action_shape), spec.action_dtype)
+        step, state = environment.step(key, state, action)
+        return (step.observation, state), step
+
+    observation, state = environment.reset(keys)
+    return observation, jax.lax.scan(body, (observation, state), jnp.arange(1, steps + 1))[1]
+
+
+def keys_of(number: int, first: int = 0):
+    return jax.vmap(jax.random.key)(jnp.arange(first, first + number, dtype=jnp.uint32))
+
+
+def test_true_final_observation_and_next_episode():
+    _, step = jax.jit(lambda: roll(AutoReset(Counter()), keys_of(2), 7))()
+    start, count = step.observation[..., 0], step.next_observation[..., 1] - step.next_observation[..., 0]
+    np.testing.assert_allclose(count, np.repeat([[1, 2, 3, 1, 2, 3, 1]], 2, axis=0).T, atol=2e-3)
+    ended = np.asarray(step.terminated)
+    np.testing.assert_array_equal(ended[:, 0], [False, False, True, False, False, True, False])
+    # What to act on is the successor within an episode, and the new episode's beginning after its end.
+    np.testing.assert_array_equal(step.observation[~ended], step.next_observation[~ended])
+    np.testing.assert_array_equal(step.observation[ended][:, 0], step.observation[ended][:, 1])
+    assert len(np.unique(np.asarray(start)[[0, 2, 5]])) == 6  # fresh starts, for each environment and episode
+
+
+def test_totals_run_and_end():
+    _, step = roll(AutoReset(Counter()), keys_of(1), 5)
+    np.testing.assert_array_equal(step.reward[:, 0], [2, 2, 2, 2, 2])
+    np.testing.assert_array_equal(step.episode_return[:, 0], [2, 4, 6, 2, 4])
+    np.testing.assert_array_equal(step.episode_length[:, 0], [1, 2, 3, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("limit", "terminated", "truncated"),
+    [
+        (None, [0, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]),
+        (2, [0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 1]),
+        (3, [0, 0, 1, 0, 0, 1], [0, 0, 1, 0, 0, 1]),  # both at once: `terminated` decides about bootstrapping
+        (4, [0, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_the_limit_truncates_and_never_terminates(limit, terminated, truncated):
+    _, step = roll(AutoReset(Counter(limit)), keys_of(2), 6)
+    np.testing.assert_array_equal(step.terminated[:, 1], np.array(terminated, bool))
+    np.testing.assert_array_equal(step.truncated[:, 1], np.array(truncated, bool))
+
+
+def test_an_environments_own_truncation_is_kept():
+    class Truncating(Counter):
+        def step(self, key, state, action, params):
+            *rest, ended, _, info = super().step(key, state, action, params)
+            return *rest, False, ended, info
+
+    _, step = roll(AutoReset(Truncating()), keys_of(1), 3)
+    np.testing.assert_array_equal(step.truncated[:, 0], [False, False, True])
+    assert not step.terminated.any()
+
+
+def test_dtypes_and_shapes_are_those_of_the_contract_and_stay():
+    environment = AutoReset(Counter())
+    keys = keys_of(3)
+    observation, state = environment.reset(keys)
+    step, after = environment.step(keys, state, jnp.zeros((3, 1)))
+    assert observation.shape == step.observation.shape == step.next_observation.shape == (3, 2)
+    for name, dtype in {
+        "observation": np.float32,
+        "next_observation": np.float32,
+        "reward": np.float32,
+        "terminated": np.bool_,
+        "truncated": np.bool_,
+        "episode_return": np.float32,
+        "episode_length": np.int32,
+    }.items():
+        assert getattr(step, name).dtype == dtype, name
+        assert getattr(step, name).shape[0] == 3, name
+    describe = [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves((observation, state))]
+    assert describe == [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves((step.observation, after))]
+    assert not any(weak for _, _, weak in describe)
+
+
+def test_stepping_compiles_once():
+    environment = AutoReset(Counter())
+    step = jax.jit(environment.step)
+    keys = keys_of(2)
+    _, state = environment.reset(keys)
+    for _ in range(4):
+        _, state = step(keys, state, jnp.zeros((2, 1)))
+    assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("name", ["rljax/Observation", "rljax/Endless", "rljax/Follow-discrete"])
+def test_a_trajectory_does_not_depend_on_the_batch(name):
+    environment = envs.make(name)
+    play = jax.jit(lambda keys: roll(environment, keys, 8))
+    first, together = play(keys_of(5))
+    for row in range(5):
+        alone_first, alone = play(keys_of(1, first=row))
+        np.testing.assert_array_equal(alone_first[0], first[row])
+        for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
+            np.testing.assert_array_equal(a[:, 0], b[:, row])
+
+
+def test_more_ends_at_once_than_reset_in_one_go():
+    number = 2 * CHUNK + 3
+    environment = AutoReset(Counter())
+    _, step = jax.jit(lambda: roll(environment, keys_of(number), 4))()
+    assert step.terminated[2].all()
+    np.testing.assert_array_equal(step.episode_length[3], np.ones(number))
+    starts = np.asarray(step.observation[2, :, 0])
+    assert len(np.unique(starts)) > 0.99 * number  # each from its own key
+    _, alone = roll(environment, keys_of(1, first=number - 1), 4)
+    np.testing.assert_array_equal(alone.observation[:, 0], step.observation[:, -1])
+
+
+def test_resets_run_only_where_an_episode_ended():
+    resets = []
+    environment = AutoReset(Counter(on_reset=lambda: resets.append(1)))
+    step = jax.jit(environment.step)
+    keys = keys_of(4)
+    _, state = environment.reset(keys)
+    counts = []
+    for _ in range(6):
+        jax.effects_barrier()
+        resets.clear()
+        _, state = step(keys, state, jnp.zeros((4, 1)))
+        jax.block_until_ready(state)
+        jax.effects_barrier()
+        counts.append(len(resets))
+    assert counts == [0, 0, 1, 0, 0, 1]  # once for the whole batch

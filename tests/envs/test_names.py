@@ -1,0 +1,81 @@
+"""Names of environments: which family they mean, and what is said where there is none."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rljax import envs
+
+
+@pytest.mark.parametrize("name", ["brax/ant", "gymnax/CartPole-v1", "rljax/Follow", "rljax/nothing"])
+def test_prefixes_are_inside_the_program(name):
+    assert envs.is_compiled(name)
+
+
+@pytest.mark.parametrize("name", ["Hopper-v5", "ALE/Pong-v5", "module:Name-v0", "brax", "rljax"])
+def test_other_names_are_on_the_host(name):
+    assert not envs.is_compiled(name)
+
+
+def test_importing_imports_no_simulator():
+    code = (
+        "import sys, rljax.envs, rljax.envs.autoreset, rljax.envs.brax, rljax.envs.gymnax, rljax.envs.analytic;"
+        "print([name for name in ('brax', 'gymnax', 'gymnasium', 'mujoco') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_names_by_family():
+    names = envs.names()
+    assert {"Gymnasium", "rljax", "brax"} <= set(names)
+    assert "Hopper-v5" in names["Gymnasium"]
+    assert "brax/ant" in names["brax"]
+    assert "rljax/Follow-discrete" in names["rljax"]
+    assert all(envs.is_compiled(name) for name in names["rljax"] + names["brax"])
+    assert not any(envs.is_compiled(name) for name in names["Gymnasium"])
+
+
+@pytest.mark.parametrize("name", ["rljax/Follow", "rljax/Pendulum"])
+def test_make_gives_what_was_named(name):
+    assert envs.make(name).spec.name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rljax/Folow", r"no environment 'rljax/Folow' in rljax. Nearest: 'rljax/Follow'.* All of them: rljax list"),
+        ("rljax/pendulum", r"no environment 'rljax/pendulum' in rljax. Nearest: 'rljax/Pendulum'"),
+        ("rljax/" + "q" * 40, r"in rljax. All of them: rljax list"),
+        ("Hopper-v5", r"'Hopper-v5' is not inside the program: such names begin with 'rljax/', 'brax/', 'gymnax/'"),
+    ],
+)
+def test_unknown_names(name, message):
+    with pytest.raises(ValueError, match=message):
+        envs.make(name)
+
+
+def test_compiled_names_are_not_hosted():
+    with pytest.raises(ValueError, match="'brax/ant' is inside the program: Gymnasium's names do not begin with"):
+        envs.make_hosted("brax/ant", 2)
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "command"),
+    [("gymnax", "gymnax/CartPole-v1", r"pip install 'rljax\[gymnax\]'"), ("brax", "brax/ant", "pip install brax")],
+)
+def test_an_absent_package_says_what_to_install(monkeypatch, package, name, command):
+    monkeypatch.setitem(sys.modules, package, None)  # importing it raises ModuleNotFoundError
+    if package == "brax":
+        monkeypatch.setitem(sys.modules, "brax.envs", None)
+    expected = f"'{package}/' environments need the package '{package}', which is not installed: {command}"
+    with pytest.raises(ValueError, match=expected):
+        envs.make(name)
+
+
+def test_an_absent_package_is_listed_empty(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnax", None)
+    names = envs.names()
+    assert "gymnax" not in names
+    assert names["gymnax (not installed: pip install 'rljax[gymnax]')"] == []

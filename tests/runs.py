@@ -1,0 +1,70 @@
+"""Small runs that several tests share, and what two runs must have in common to be the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax import checkpoint, record, run
+
+SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "warmup_steps": 64, "replay_size": 300}
+EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
+FLAGS = "--log-every 50 --eval-every 100 --eval-episodes 2 --checkpoint-every 100".split()
+FLAGS += "--config.hidden 16 16 --config.batch-size 32 --config.warmup-steps 64 --config.replay-size 300".split()
+
+
+def train(agent: str, env: str, steps: int, out: Path, config: dict[str, Any] | None = None, **settings: Any) -> Path:
+    """A run of seconds."""
+    return run.train(agent, env, steps, config=SMALL | (config or {}), out=out, **(EVERY | settings))
+
+
+def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "rljax", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+def arrays(out: Path) -> dict[str, np.ndarray]:
+    """Every array of a run's newest checkpoint, by its place in it."""
+    path = checkpoint.newest(out / "checkpoints")
+    opened = run.Run.open(out, run.progress.View())
+    template = opened.driver.template(opened.settings.seeds)
+    opened.driver.close()
+    opened.evaluator.close()
+    found = {name: checkpoint.restore(path, name, template[name]) for name in template}
+    found["best"] = checkpoint.restore(path, "best", template["agent"])
+    leaves = jax.tree_util.tree_leaves_with_path(found)
+    return {jax.tree_util.keystr(place): _plain(leaf) for place, leaf in leaves}
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    """A run's metrics and evaluations, without what depends on the clock."""
+    found = record.read(out, "metrics") + record.read(out, "evaluations")
+    clock = ("wall_seconds", "steps_per_second")
+    return [{name: value for name, value in line.items() if name not in clock} for line in found]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Two runs ended in the same bits and wrote the same lines."""
+    first, second = arrays(one), arrays(other)
+    assert first.keys() == second.keys()
+    different = [name for name in first if first[name].tobytes() != second[name].tobytes()]
+    assert not different
+    assert lines(one) == lines(other)

@@ -1,0 +1,89 @@
+"""Agents on environments with known values: the first probe that fails names the broken part."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax import config as configuration
+from rljax import envs
+from rljax.drivers.compiled import CompiledDriver
+from rljax.learner import Learner
+
+DISCOUNT = 0.9
+QUICK: dict[str, Any] = {
+    "hidden": (32, 32),
+    "actor_lr": 3e-3,
+    "critic_lr": 3e-3,
+    "target_rate": 0.05,
+    "batch_size": 64,
+    "replay_size": 4_000,
+    "warmup_steps": 1_000,
+    "num_envs": 4,
+    "discount": DISCOUNT,
+}
+# SAC's values count entropy: at this fixed temperature it hardly weighs.
+OWN: dict[str, dict[str, Any]] = {"sac": {"init_temperature": 1e-3, "learn_temperature": False}, "td3": {}}
+OBSERVATIONS = {
+    "Constant": [[0.0]],
+    "Delay": [[0.0], [1.0]],
+    "Endless": [[0.0]],
+    "Finite": [[0.0], [0.4], [0.8]],
+    "Observation": [[-1.0], [1.0]],
+    "Action": [[0.0]],
+    "Both": [[-1.0], [1.0]],
+    "Follow": [[-1.0], [1.0]],
+    "Memory": [[0.0, 0.0]],
+}
+SLOW = {"Constant", "Observation", "Action", "Both", "Memory", "Delay"}
+
+
+def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500) -> tuple[Any, Any]:
+    """One learner's State after training on a probe, and its Config."""
+    config = configuration.replace(module.Config(), QUICK | changes, "test")
+    stacked = configuration.stack(config, 1)
+    environment = envs.make(name)
+    driver = CompiledDriver(Learner(module, environment.spec, 1, config.num_envs), environment, stacked)
+    driver.start([0])
+    driver.advance(iterations)
+    return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
+
+
+def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Any]:
+    """The learnt values and greedy actions at the probe's observations, and the probe."""
+    state, config = trained(module, name, changes)
+    observations = np.array(OBSERVATIONS[name.partition("/")[2]], np.float32)
+    action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+    return np.asarray(state.critic(observations, action).min(axis=0)), np.asarray(action), observations
+
+
+@pytest.mark.parametrize("agent", ["sac", "td3"])
+@pytest.mark.parametrize(
+    "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
+)
+def test_probe(agent: str, probe: str) -> None:
+    module, name = configuration.load_agent(agent), f"rljax/{probe}"
+    value, action, observations = solution(module, name, OWN[agent])
+    known: Any = envs.make(name).environment
+    expected = np.asarray(known.value(observations, DISCOUNT))
+    np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+    if probe in ("Action", "Both", "Follow", "Memory"):
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+
+
+def test_bootstrap_that_stops_at_truncation_is_caught() -> None:
+    """The probe can fail: the same agent with the usual mistake is far off."""
+    td3 = configuration.load_agent("td3")
+    wrong = types.ModuleType("wrong")
+    wrong.__dict__.update(td3.__dict__)
+
+    def update(state: Any, batch: Any, *arguments: Any) -> Any:
+        return td3.update(state, batch.replace(terminated=batch.terminated | batch.truncated), *arguments)
+
+    wrong.__dict__["update"] = update
+    value, _, _ = solution(wrong, "rljax/Endless", OWN["td3"])
+    assert value.max() < 0.6 / (1 - DISCOUNT)

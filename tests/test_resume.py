@@ -1,0 +1,119 @@
+"""A run that was killed and resumed equals one that never stopped, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rljax import checkpoint, run
+from tests import runs
+
+CASES = [
+    pytest.param("sac", "rljax/Pendulum", 1, id="compiled"),
+    pytest.param("td3", "rljax/Pendulum", 2, id="compiled-population"),
+    pytest.param("td3", "Hopper-v5", 1, id="mujoco"),
+    pytest.param("sac", "Hopper-v5", 2, id="mujoco-population"),
+    pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population"),
+]
+
+
+def killed(agent: str, env: str, seeds: int, out: Path, after: int, steps: int) -> None:
+    """Start a run as a user would and kill it as soon as its checkpoint of step `after` is there."""
+    command = [sys.executable, "-m", "rljax", "train", agent, "--env", env, "--steps", str(steps)]
+    command += ["--seeds", str(seeds), "--out", str(out), "--quiet", *runs.FLAGS]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not checkpoint.steps(out / "checkpoints"):
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert checkpoint.steps(out / "checkpoints")[0] >= after
+
+
+@pytest.mark.parametrize(("agent", "env", "seeds"), CASES)
+def test_killed_and_resumed_equals_uninterrupted(agent: str, env: str, seeds: int, tmp_path: Path) -> None:
+    runs.train(agent, env, 400, tmp_path / "whole", seeds=seeds)
+    killed(agent, env, seeds, tmp_path / "broken", after=100, steps=100_000)
+    resumed_from = checkpoint.steps(tmp_path / "broken" / "checkpoints")[-1]
+    if resumed_from >= 400:
+        pytest.fail(f"killed too late, at step {resumed_from}")
+    run.resume(tmp_path / "broken", 400)
+    runs.assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
+    runs.train("td3", "rljax/Pendulum", 400, tmp_path / "whole")
+    runs.train("td3", "rljax/Pendulum", 200, tmp_path / "half")
+    run.resume(tmp_path / "half", 400)
+    runs.assert_same(tmp_path / "whole", tmp_path / "half")
+
+
+def test_same_seed_same_bits(tmp_path: Path) -> None:
+    runs.train("sac", "Pendulum-v1", 200, tmp_path / "one", seeds=2)
+    runs.train("sac", "Pendulum-v1", 200, tmp_path / "two", seeds=2)
+    runs.assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_damaged_newest_checkpoint_falls_back(tmp_path: Path) -> None:
+    out = runs.train("td3", "rljax/Pendulum", 200, tmp_path / "run")
+    runs.train("td3", "rljax/Pendulum", 300, tmp_path / "whole")
+    newest = checkpoint.newest(out / "checkpoints")
+    victim = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"is damaged .* falling back to the one before it"):
+        run.resume(out, 300)
+    runs.assert_same(tmp_path / "whole", out)
+
+
+def test_half_written_checkpoint_is_ignored(tmp_path: Path) -> None:
+    out = runs.train("td3", "rljax/Pendulum", 200, tmp_path / "run")
+    (out / "checkpoints" / ".partial-000000000300").mkdir()
+    assert checkpoint.steps(out / "checkpoints") == [100, 200]
+    run.resume(out, 300)
+    assert checkpoint.steps(out / "checkpoints") == [200, 300]
+
+
+def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "rljax", "train", "td3", "--env", "Pendulum-v1", "--steps", "1000000"]
+    process = subprocess.Popen(
+        [*command, "--out", str(out), *runs.FLAGS, "--checkpoint-every", "1000000"], stderr=subprocess.PIPE, text=True
+    )
+    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGTERM)
+    _, printed = process.communicate(timeout=60)
+    (step,) = checkpoint.steps(out / "checkpoints")
+    assert process.returncode == 0
+    assert f"rljax resume {out}" in printed.replace("\n", "")
+    run.resume(out, step + 100)
+    runs.train("td3", "Pendulum-v1", step + 100, tmp_path / "whole", checkpoint_every=1_000_000)
+    runs.assert_same(tmp_path / "whole", out)
+
+
+def test_structural_change_is_refused(tmp_path: Path) -> None:
+    out = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    config = out / "config.json"
+    config.write_text(config.read_text().replace('"batch_size": 32', '"batch_size": 16'))
+    with pytest.raises(ValueError, match=r"config\.batch_size = 16, the checkpoint was made with 32"):
+        run.resume(out, 200)
+
+
+def test_nothing_left_to_do(tmp_path: Path) -> None:
+    out = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"is complete at 100 steps\. To go on: rljax resume"):
+        run.resume(out)
+
+
+def test_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a run"):
+        run.resume(tmp_path)
