@@ -181,4 +181,4 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
 if __name__ == "__main__":
     from rljax import cli
 
-    cli.main(["train", __file__])
+    cli.train_file(__file__)

@@ -9,13 +9,14 @@ arXiv:2106.13281.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, MissingPackageError, quiet, unknown
+from rljax.envs.environment import Environment, MissingPackageError, foreign, unknown
 
 MAX_EPISODE_STEPS = 1000  # `episode_length` of brax.envs.create
 
@@ -29,8 +30,8 @@ class Brax:
     params = None
 
     def __init__(self, name: str) -> None:
-        self.brax = _make(name.removeprefix("brax/"))  # Brax's environment, for its rendering
-        with quiet():
+        self.brax = _make(name)  # Brax's environment, for its rendering
+        with foreign(name):
             state = jax.eval_shape(self.brax.reset, jax.random.key(0))
         self.spec = EnvSpec(
             name=name,
@@ -41,7 +42,7 @@ class Brax:
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, Any]:
         """Begin an episode."""
-        with quiet():
+        with foreign(self.spec.name):
             state = self.brax.reset(key)
         return jnp.asarray(state.obs, jnp.float32), state
 
@@ -49,7 +50,7 @@ class Brax:
         self, key: Array, state: Any, action: Array, params: Any = None
     ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
-        with quiet():  # a copy of the state, since it writes into the dictionaries
+        with foreign(self.spec.name):  # a copy of the state, since it writes into the dictionaries
             state = self.brax.step(jax.tree.map(lambda leaf: leaf, state), action)
         observation = jnp.asarray(state.obs, jnp.float32)
         reward = jnp.asarray(state.reward, jnp.float32)
@@ -69,25 +70,23 @@ def make(name: str) -> Environment:
 
 
 def _brax() -> Any:
-    with quiet():
-        try:
-            import brax.envs
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "brax":
-                raise
-            raise MissingPackageError("brax", "pip install brax") from error
-    return brax.envs
+    try:
+        with foreign("brax/"):
+            return importlib.import_module("brax.envs")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "brax":
+            raise
+        raise MissingPackageError("brax", "pip install brax") from error
 
 
 def _make(name: str) -> Any:
     package = _brax()
-    import mujoco
-
+    mujoco: Any = importlib.import_module("mujoco")
     # MuJoCo's warnings about Brax's model files would go to a log file in the current folder.
     warn = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
     try:
-        with quiet():
-            return package.get_environment(name)
+        with foreign(name):
+            return package.get_environment(name.removeprefix("brax/"))
     finally:
         mujoco.set_mju_user_warning(warn)

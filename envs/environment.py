@@ -47,14 +47,23 @@ class MissingPackageError(ValueError):
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warnings that a simulator's own code raises when imported or traced, and what it prints then.
+def foreign(name: str) -> Iterator[None]:
+    """Around the code of the simulator behind the environment or family `name`, when imported, made and traced.
 
-    A user can do nothing about them, and they would come again with every compilation.
+    Its warnings and what it prints are kept back: a user can do nothing about them, and they would come again with
+    every compilation. Raises `ValueError` where it fails, such as for want of its data or with a newer JAX.
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        yield
+        try:
+            yield
+        except ImportError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"'{name}' failed inside its own package, with {type(error).__name__}: {error}. "
+                "Choose another environment, or another version of the package."
+            ) from error
 
 
 def rescale(action: Any, low: Any, high: Any) -> Any:

@@ -8,6 +8,7 @@ Reference: Lange, gymnax: A JAX-based Reinforcement Learning Environment Library
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, MissingPackageError, quiet, rescale, unknown
+from rljax.envs.environment import Environment, MissingPackageError, foreign, rescale, unknown
 
 NO_LIMIT = np.iinfo(np.int32).max
 
@@ -27,14 +28,12 @@ class Gymnax:
     """
 
     def __init__(self, name: str) -> None:
-        try:
-            self.gymnax, self.params = _gymnax().make(name.removeprefix("gymnax/"))
-            with quiet():
-                observation = jax.eval_shape(lambda key: self.gymnax.reset_env(key, self.params)[0], jax.random.key(0))
-        except OSError as error:  # some of them download their data
-            raise ValueError(f"'{name}' could not be made, gymnax says: {error}.") from error
-        if len(jax.tree.leaves(observation)) != 1:
-            raise ValueError(f"'{name}' observes several arrays, agents need one. Choose another environment.")
+        package = _gymnax()
+        with foreign(name):
+            self.gymnax, self.params = package.make(name.removeprefix("gymnax/"))
+            observation = jax.eval_shape(lambda key: self.gymnax.reset_env(key, self.params)[0], jax.random.key(0))
+        if not isinstance(observation, jax.ShapeDtypeStruct):
+            raise ValueError(f"'{name}' observes a structure, agents need one array. Choose another environment.")
         self._categories = getattr(self.gymnax.observation_space(self.params), "n", None)
         shape = tuple(observation.shape) if self._categories is None else (self._categories,)
         self._action = self.gymnax.action_space(self.params)
@@ -58,7 +57,7 @@ class Gymnax:
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
         """Begin an episode."""
-        with quiet():
+        with foreign(self.spec.name):
             observation, state = self.gymnax.reset_env(key, params)
         return self._observe(observation), state
 
@@ -68,7 +67,7 @@ class Gymnax:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         if not self.spec.discrete:
             action = rescale(action.reshape(self._action.shape), self._action.low, self._action.high)
-        with quiet():
+        with foreign(self.spec.name):
             observation, after, reward, terminated, info = self.gymnax.step_env(key, state, action, params)
             if hasattr(self.gymnax, "is_truncated"):
                 truncated = self.gymnax.is_truncated(after, params)
@@ -99,9 +98,9 @@ def make(name: str) -> Environment:
 
 def _gymnax() -> Any:
     try:
-        import gymnax
+        with foreign("gymnax/"):
+            return importlib.import_module("gymnax")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "gymnax":
             raise
         raise MissingPackageError("gymnax", "pip install 'rljax[gymnax]'") from error
-    return gymnax

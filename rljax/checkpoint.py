@@ -6,6 +6,7 @@ with that name is whole; a manifest of sizes and checksums finds what went wrong
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -39,6 +40,7 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
         for left_over in folder.glob(".partial-*"):
             shutil.rmtree(left_over, ignore_errors=True)
         partial.mkdir()
+        _require_space(folder, items)
         with ocp.StandardCheckpointer() as checkpointer:
             for name, tree in items.items():
                 checkpointer.save(partial / name, tree)
@@ -131,6 +133,17 @@ def restore(path: Path, name: str, template: Any) -> Any:
 def nbytes(tree: Any) -> int:
     """Bytes of all leaves of a pytree of arrays or of their shapes."""
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _require_space(folder: Path, items: Mapping[str, Any]) -> None:
+    """Raise `OSError` rather than let the disk fill up half-way: other programs may need it too."""
+    needed = sum(nbytes(tree) for tree in items.values())
+    before = steps(folder)
+    if before:  # arrays are compressed: the last checkpoint tells how well
+        size = sum(path.stat().st_size for path in _files(folder / f"{before[-1]:012d}"))
+        needed = min(needed, 2 * size)
+    if shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, f"No space left on device: about {needed / 1e6:.0f} MB are needed")
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -140,6 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _guarded(commands[arguments[0]], arguments[1:])
 
 
+def train_file(path: str) -> None:
+    """What an agent file does when it is run as a program: `python agents/sac.py --env ...`."""
+    main(["train", path, *sys.argv[1:]])
+
+
 def _guarded(command: Callable[[list[str]], None], arguments: list[str]) -> None:
     """Errors that a user can mend are one message and exit code 2; a run that failed, 1."""
     try:

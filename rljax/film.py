@@ -17,10 +17,13 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
 
     Raises `ValueError` for a suffix that is no video.
     """
-    import imageio.v3 as imageio
-
     if path.suffix not in (".mp4", ".gif"):
         raise ValueError(f"'{path}' is not the name of a video: it must end in .mp4 or .gif.")
+    try:
+        import imageio.v3 as imageio
+        import imageio_ffmpeg  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"writing a video needs a package that is not installed ({error.name}): pip install 'rljax[video]'") from None
     path.parent.mkdir(parents=True, exist_ok=True)
     even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]  # as H.264 demands
     if path.suffix == ".gif":

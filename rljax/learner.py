@@ -101,17 +101,24 @@ class Learner:
     def observe(
         self, state: LearnerState, observation: Array, action: Array, extras: dict[str, Array], step: Step
     ) -> LearnerState:
-        """Store what `action` led to; all leaves are [P, E, ...]."""
-        transitions = Transition(
-            observation=observation,
-            action=action,
-            reward=step.reward,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            next_observation=step.next_observation,
-            extras=extras,
+        """Store what `action` led to, and count the step; all leaves are [P, E, ...]."""
+        return state.replace(
+            storage=self.store(state.storage, observation, action, extras, step), steps=state.steps + 1
         )
-        return state.replace(storage=state.storage.add(transitions), steps=state.steps + 1)
+
+    def store(self, storage: Replay, observation: Array, action: Array, extras: dict[str, Array], step: Step) -> Replay:
+        """Add transitions to a storage; all leaves are [P, E, ...]."""
+        return storage.add(
+            Transition(
+                observation=observation,
+                action=action,
+                reward=step.reward,
+                terminated=step.terminated,
+                truncated=step.truncated,
+                next_observation=step.next_observation,
+                extras=extras,
+            )
+        )
 
     def ready(self, steps: Any, config: Any) -> Any:
         """Whether updates may begin after `steps` steps of each environment; never batched."""

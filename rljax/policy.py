@@ -77,7 +77,9 @@ def load_all(out: str | Path, *, best: bool = False) -> Policies:
     settings = settings_of(described)
     module = configuration.load_agent(settings.agent)
     config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
-    tuples: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()}
+    tuples: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()
+    }
     spec = EnvSpec(**tuples)
     stacked = configuration.stack(config, len(settings.seeds))
     path = checkpoint.newest(folder / "checkpoints")

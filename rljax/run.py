@@ -237,6 +237,8 @@ class Run:
                     if self.step % self.checkpoint_every == 0 or interrupted or self.step >= self.total:
                         self._save()
             self._summarise()
+        except FloatingPointError as error:
+            raise Diverged(f"{error} {self._how_to_resume()}") from error
         except (OSError, checkpoint.CheckpointError) as error:
             raise RunError(f"{error} {self._how_to_resume()}") from error
         finally:
@@ -252,14 +254,18 @@ class Run:
         until = min(self.total, self.step + self.log_every - self.step % self.log_every)
         began, compiled = time.perf_counter(), self.clock.compile_seconds
         with self.clock.compiling(self.view):
-            self.driver.advance((until - self.step) // self.iteration)
+            try:
+                self.driver.advance((until - self.step) // self.iteration)
+            except FloatingPointError:
+                self._require_finite(self.driver.report(), until)  # the cause, where it is a loss
+                raise
             report = self.driver.report()
         seconds, taken = time.perf_counter() - began, until - self.step
         self.step = until
         speed = taken * len(self.settings.seeds) / seconds
         if self.clock.compile_seconds == compiled:  # a chunk that compiled says nothing of the loop's speed
             self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
-        self._require_finite(report)
+        self._require_finite(report, self.step)
         self.wall = time.perf_counter() - self.began
         line = {"step": self.step, "update": report.updates, "wall_seconds": self.wall, "steps_per_second": speed}
         self.recorder.metrics(line | {name: value.tolist() for name, value in report.metrics.items()})
@@ -269,15 +275,20 @@ class Run:
         if self.step % self.eval_every == 0 or self.step >= self.total:
             self._evaluate()
 
-    def _require_finite(self, report: Report) -> None:
-        for name, updates in report.first_bad.items():
-            if (updates >= 0).any():
-                learner = int(np.flatnonzero(updates >= 0)[0])
-                raise Diverged(
-                    f"metric '{name}' of learner {learner} (seed {self.settings.seeds[learner]}) is not finite from "
-                    f"update {int(updates[learner])} on, before step {self.step}. Training has stopped and nothing was "
-                    f"saved after it. {self._how_to_resume()} Lower learning rates or scale the rewards in a new run."
-                )
+    def _require_finite(self, report: Report, step: int) -> None:
+        bad = [
+            (int(update), name, learner)
+            for name, updates in report.first_bad.items()
+            for learner, update in enumerate(updates)
+            if update >= 0
+        ]
+        if bad:
+            update, name, learner = min(bad)
+            raise Diverged(
+                f"metric '{name}' of learner {learner} (seed {self.settings.seeds[learner]}) is not finite from "
+                f"update {update} on, before step {step}. Training has stopped and nothing was saved after it. "
+                f"{self._how_to_resume()} If it happens again, lower the learning rates or scale the rewards."
+            )
 
     def _how_to_resume(self) -> str:
         saved = checkpoint.steps(self.folder / "checkpoints")
@@ -429,14 +440,7 @@ def _structure(config: Any, spec: EnvSpec, seeds: Sequence[int]) -> dict[str, An
 
 def _choose(mask: np.ndarray, new: Any, old: Any) -> Any:
     """Learners [P] of `new` where `mask`, of `old` elsewhere; always copies, since drivers donate their states."""
-    if old is None:
-        return _copy(new)
-    return _select(mask, new, old)
-
-
-@jax.jit
-def _copy(tree: Any) -> Any:
-    return jax.tree.map(lambda x: x.copy(), tree)
+    return _select(mask, new, new if old is None else old)
 
 
 @jax.jit

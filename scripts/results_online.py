@@ -68,7 +68,9 @@ def row(run: dict[str, Any], references: dict[tuple[str, str], list[dict[str, An
     near = min(curve, key=lambda point: abs(point["step"] - run["reached"]), default=None)
     theirs = "-"
     if near is not None:
-        theirs = f"{near['mean']:,.0f} +- {near['std']:,.0f} at {near['step'] / 1000:,.0f}k ({near['seeds']:.0f} seeds, "
+        theirs = (
+            f"{near['mean']:,.0f} +- {near['std']:,.0f} at {near['step'] / 1000:,.0f}k ({near['seeds']:.0f} seeds, "
+        )
         theirs += f"{near['published_environment']}, {near['repository']})"
     speed = f"{run['steps_per_second']:,.0f}" if run["steps_per_second"] else "-"
     wall = f"{run['wall_seconds'] / 60:,.0f} min" if run["wall_seconds"] else "-"

@@ -15,8 +15,9 @@ from rljax import checkpoint, record, run
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "warmup_steps": 64, "replay_size": 300}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
-FLAGS = "--log-every 50 --eval-every 100 --eval-episodes 2 --checkpoint-every 100".split()
-FLAGS += "--config.hidden 16 16 --config.batch-size 32 --config.warmup-steps 64 --config.replay-size 300".split()
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
+FLAGS += [f"--config.{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name != "hidden"]
+FLAGS += ["--config.hidden", "16", "16"]
 
 
 def train(agent: str, env: str, steps: int, out: Path, config: dict[str, Any] | None = None, **settings: Any) -> Path:

@@ -11,82 +11,75 @@ from typing import Any
 
 import jax
 import numpy as np
-from rljax.envs.gymnasium import Hosted
 
-from rljax.agent import Step
+from rljax.agent import Array, EnvSpec, Step
 from rljax.drivers.common import TRAIN, Report, environment_seeds, report
+from rljax.envs.gymnasium import Hosted
 from rljax.learner import Learner, LearnerState, empty_tally
 
 
 class HostedDriver:
-    """Moves P learners through P x E environments on the host; see `rljax.drivers.common.Driver`."""
+    """Moves P learners through P x E environments on the host; see `rljax.drivers.common.Driver`.
 
-    learners: LearnerState
+    The learners are held in two parts, since each call should only be handed what it changes: `learnt`, a
+    `LearnerState` without storage, and `storage`.
+    """
+
     without_environments = "lost"
 
     def __init__(self, learner: Learner, environments: Hosted, config: Any) -> None:
         """`environments` holds P x E of them, learner by learner; `config` is stacked over P."""
-        self.spec = environments.spec
+        self.spec: EnvSpec = environments.spec
         self.learner, self.hosted, self.config = learner, environments, config
         self._init = jax.jit(learner.init)
-        self._act = jax.jit(learner.act, donate_argnums=0)
-        self._observe = jax.jit(learner.observe, donate_argnums=0)
-
-        def learn_and_act(learnt: Any, storage: Any, observation: Any, first: Any, config: Any) -> Any:
-            state = learner.update(learnt.replace(storage=storage), config)
-            state, action, extras = learner.act(state, observation, first, config)
-            return state.replace(storage=None), action, extras
-
-        self._learn_and_act = jax.jit(learn_and_act, donate_argnums=0)
+        self._store = jax.jit(learner.store, donate_argnums=0)
+        self._act = jax.jit(self._acting, donate_argnums=0)
+        self._learn_and_act = jax.jit(self._learning, donate_argnums=0)
 
     def start(self, seeds: Sequence[int]) -> None:
         """Fresh learners and environments, one learner per seed."""
-        keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
-        self.learners = self._init(keys, self.config)
+        learners = self._init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.config)
+        self.learnt, self.storage = learners.replace(storage=None), learners.storage
         number = self.learner.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         self.observation = self._per_learner(self.hosted.reset(starts))
-        self._begin(steps=0)
-        first = np.ones(self.observation.shape[:2], np.bool_)
-        self.learners, self.action, self.extras = self._act(self.learners, self.observation, first, self.config)
-
-    def _begin(self, steps: int) -> None:
-        self.steps = steps  # of each environment; the host's copy of `learners.steps`
-        zero = np.zeros(self.learner.num_learners)
-        self.episodes = {"return": zero.copy(), "length": zero.copy(), "count": zero.copy()}
+        self.steps = 0  # of each environment
+        self._forget()
+        self._act_on_first()
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
         for _ in range(iterations * self.config.num_steps):
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = jax.tree.map(self._per_learner, step)
-            self.learners = self._observe(self.learners, self.observation, self.action, self.extras, _for_device(step))
+            sent = step.replace(observation=None, episode_return=None, episode_length=None)  # the rest stays here
+            self.storage = self._store(self.storage, self.observation, self.action, self.extras, sent)
             self.steps += 1
-            self.observation = step.observation
-            first = step.terminated | step.truncated
+            self.observation, first = step.observation, step.terminated | step.truncated
             if first.any():
                 self._count_episodes(step, first)
+            inputs = (np.int32(self.steps), self.observation, first, self.config)
             if self.steps % self.config.num_steps == 0 and self.learner.ready(self.steps, self.config):
-                storage = self.learners.storage
-                learnt, self.action, self.extras = self._learn_and_act(
-                    self.learners.replace(storage=None), storage, self.observation, first, self.config
-                )
-                self.learners = learnt.replace(storage=storage)
+                self.learnt, self.action, self.extras = self._learn_and_act(self.learnt, self.storage, *inputs)
             else:
-                self.learners, self.action, self.extras = self._act(self.learners, self.observation, first, self.config)
+                self.learnt, self.action, self.extras = self._act(self.learnt, *inputs)
 
-    def report(self) -> Report:
-        """The means since the last report, which it forgets."""
-        result = report(self.learners.tally, self.learners.updates, self.episodes)
-        tally = empty_tally(tuple(self.learners.tally.total), self.learner.num_learners)
-        self.learners = self.learners.replace(tally=tally)
-        self._begin(self.steps)
-        return result
+    @property
+    def learners(self) -> LearnerState:
+        """The learners as they are now."""
+        return self.learnt.replace(storage=self.storage)
 
     @property
     def agent_state(self) -> Any:
         """The agents' State, [P, ...]."""
-        return self.learners.agent
+        return self.learnt.agent
+
+    def report(self) -> Report:
+        """The means since the last report, which it forgets."""
+        result = report(self.learnt.tally, self.learnt.updates, self.episodes)
+        self.learnt = self.learnt.replace(tally=empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners))
+        self._forget()
+        return result
 
     def arrays(self) -> dict[str, Any]:
         """The agents; the rest of the learners, and the action that the environments have not yet had."""
@@ -113,18 +106,33 @@ class HostedDriver:
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly; without `environments`, from fresh episodes."""
         learners, self.action, self.extras = arrays["training"]
-        self.learners = learners.replace(agent=arrays["agent"])
-        self._begin(int(self.learners.steps))
+        self.learnt, self.storage = learners.replace(agent=arrays["agent"], storage=None), learners.storage
+        self.steps = int(learners.steps)
+        self._forget()
         if environments is not None:
             self.observation = self._per_learner(self.hosted.restore(environments))
-            return
-        self.observation = self._per_learner(self.hosted.reset(None))
-        first = np.ones(self.observation.shape[:2], np.bool_)
-        self.learners, self.action, self.extras = self._act(self.learners, self.observation, first, self.config)
+        else:
+            self.observation = self._per_learner(self.hosted.reset(None))
+            self._act_on_first()
 
     def close(self) -> None:
         """Close the simulators."""
         self.hosted.close()
+
+    def _acting(self, learnt: Any, steps: Array, observation: Array, first: Array, config: Any) -> Any:
+        return self.learner.act(learnt.replace(steps=steps), observation, first, config)
+
+    def _learning(self, learnt: Any, storage: Any, steps: Array, observation: Array, first: Array, config: Any) -> Any:
+        learnt = self.learner.update(learnt.replace(storage=storage), config).replace(storage=None)
+        return self._acting(learnt, steps, observation, first, config)
+
+    def _act_on_first(self) -> None:
+        first = np.ones(self.observation.shape[:2], np.bool_)
+        inputs = (np.int32(self.steps), self.observation, first, self.config)
+        self.learnt, self.action, self.extras = self._act(self.learnt, *inputs)
+
+    def _forget(self) -> None:
+        self.episodes = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
 
     def _count_episodes(self, step: Step, ended: np.ndarray) -> None:
         self.episodes["return"] += np.where(ended, step.episode_return, 0).sum(axis=1)
@@ -136,11 +144,6 @@ class HostedDriver:
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(-1, *rows.shape[2:])
-
-
-def _for_device(step: Step) -> Step:
-    """Only what a transition holds crosses to the device."""
-    return step.replace(observation=None, episode_return=None, episode_length=None)
 
 
 def _split(learners: Any, action: Any, extras: Any) -> dict[str, Any]:

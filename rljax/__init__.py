@@ -1,0 +1,33 @@
+"""Deep reinforcement learning in JAX: one readable file per algorithm, everything around it compiled and shared.
+
+    out = rljax.train("sac", "Hopper-v5", 300_000, seeds=3)
+    policy = rljax.load(out)
+    action = policy(observation)
+
+Importing `rljax` imports nothing heavy; JAX comes with the first of these names that is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rljax.policy import Policy, load
+    from rljax.run import resume, train
+
+__version__ = "0.1.0"
+__all__ = ["Policy", "__version__", "load", "resume", "train"]
+
+_HOMES = {"Policy": "rljax.policy", "load": "rljax.policy", "resume": "rljax.run", "train": "rljax.run"}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported when they are first used (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rljax' has no attribute '{name}'. Its names: {', '.join(sorted(__all__))}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

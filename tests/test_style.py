@@ -1,0 +1,170 @@
+"""What readers of the code rely on: every agent's file in the same order, everything documented, nothing private."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+AGENTS = sorted(path for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
+MODULES = sorted(path for folder in ("rljax", "agents", "envs") for path in (ROOT / folder).rglob("*.py"))
+LINES = 260  # of an agent's file; past it, something belongs in rljax/ or is a second agent
+
+agents = pytest.mark.parametrize("path", AGENTS, ids=lambda path: path.stem)
+
+
+def section(node: ast.stmt) -> str | None:
+    """Which part of an agent's file a top-level statement is; None for what has no place of its own."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return "imports"
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return "docstring"
+    if isinstance(node, ast.ClassDef):
+        return node.name if node.name in ("Config", "State") else None
+    if isinstance(node, ast.FunctionDef):
+        return "losses" if node.name.endswith("_loss") else {"perceive": "act"}.get(node.name, node.name)
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+        return "__main__"
+    return None
+
+
+ORDER = ["docstring", "imports", "Config", "State", "check", "init", "act", "losses", "update", "__main__"]
+
+
+def misplaced(source: str) -> list[str]:
+    """The sections of an agent's file in its order, if it is not the one that all agents share; [] if it is."""
+    found = [name for name in map(section, ast.parse(source).body) if name in ORDER]
+    expected = sorted(found, key=ORDER.index)
+    return [] if found == expected and set(found) == set(ORDER) else found
+
+
+@agents
+def test_agent_has_its_sections_in_order(path: Path) -> None:
+    found = misplaced(path.read_text())
+    assert not found, f"{ORDER} is the order"
+
+
+def test_sections_out_of_order_are_found() -> None:
+    source = (ROOT / "agents" / "sac.py").read_text()
+    assert not misplaced(source)
+    assert misplaced(source.replace("def update(", "def improve("))
+    assert misplaced(source.replace("def init(", "def update(").replace("\ndef update(state:", "\ndef init(state:"))
+
+
+@agents
+def test_agent_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LINES
+
+
+@agents
+def test_agent_is_introduced(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert re.match(r"[\w-]+[^:\n]*: ", docstring), "the first line is 'NAME: what it is', which rljax list prints"
+    assert "Departs from the paper" in docstring
+    assert re.search(r"^\[1\] ", docstring, re.MULTILINE), "the paper comes as [1]"
+    assert f"rljax train {path.stem} --env " in docstring, "a command that trains it"
+
+
+@agents
+def test_every_hyperparameter_is_explained(path: Path) -> None:
+    source = path.read_text()
+    (config,) = [node for node in ast.parse(source).body if section(node) == "Config"]
+    assert isinstance(config, ast.ClassDef)
+    lines = source.splitlines()
+    for field in config.body:
+        if isinstance(field, ast.AnnAssign):
+            assert field.lineno == field.end_lineno, "one line per field: the comment on it is its help"
+            assert re.search(r"\S  # \S.{5,}", lines[field.lineno - 1]), lines[field.lineno - 1].strip()
+
+
+@agents
+def test_agent_has_its_page(path: Path) -> None:
+    page = ROOT / "docs" / "agents" / f"{path.stem}.md"
+    assert page.is_file(), f"docs/agents/{path.stem}.md is missing"
+    assert f"agents/{path.stem}.py" in page.read_text()
+
+
+def test_every_page_has_its_agent() -> None:
+    pages = {page.stem for page in (ROOT / "docs" / "agents").glob("*.md")} - {"README", "index"}
+    assert pages <= {path.stem for path in AGENTS}
+
+
+def undocumented(tree: ast.Module) -> Iterator[str]:
+    """Public names without a docstring; a method that overrides a documented one needs none."""
+    if tree.body and not ast.get_docstring(tree):
+        yield "module"
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
+            if not ast.get_docstring(node):
+                yield node.name
+            if isinstance(node, ast.ClassDef):
+                bases = [classes[ast.unparse(base)] for base in node.bases if ast.unparse(base) in classes]
+                inherited = {name for base in bases for name in documented(base)}
+                methods = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+                missing = {name for name in methods if name[0] != "_"} - documented(node) - inherited
+                yield from (f"{node.name}.{name}" for name in sorted(missing))
+
+
+def documented(node: ast.ClassDef) -> set[str]:
+    """The methods of a class that have a docstring."""
+    return {child.name for child in node.body if isinstance(child, ast.FunctionDef) and ast.get_docstring(child)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_public_names_are_documented(path: Path) -> None:
+    assert list(undocumented(ast.parse(path.read_text()))) == []
+
+
+def test_undocumented_names_are_found() -> None:
+    source = '"""m"""\nclass A:\n    """a"""\n    def b(self): ...\ndef c(): ...\ndef _d(): ...\n'
+    source += 'class _E:\n    def f(self):\n        """f"""\nclass G(_E):\n    """g"""\n    def f(self): ...\n'
+    assert list(undocumented(ast.parse(source))) == ["A.b", "c"]
+
+
+# Of a package registry (a mirror's name is not for others), and of one person's machine.
+FORBIDDEN = {
+    "registry": re.compile(
+        r"https?://[\w.-]*(?:pypi|pythonhosted|anaconda|npmjs|artifactory|nexus|devpi)[\w.-]*/", re.IGNORECASE
+    ),
+    "machine": re.compile(r"(?<![\w.~$}])/(?:home|root|Users|work|workspace|mnt)/[\w.-]+"),
+}
+
+
+def tracked() -> list[Path]:
+    """Text files that git keeps, or would."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listing.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file() and path.suffix not in (".png", ".mp4", ".npz", ".gz")]
+
+
+def test_nothing_of_one_machine_is_kept() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()} ({kind})"
+        for path in tracked()
+        for kind, pattern in FORBIDDEN.items()
+        for match in pattern.finditer(path.read_text(errors="replace"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("registry", "https:" + "//pypi.org/simple/x"), ("registry", "https:" + "//files.pythonhosted.org/packages"),
+     ("machine", "cd /" + "home/jane/rljax"), ("machine", "'/" + "Users/jane'")],
+)  # fmt: skip
+def test_forbidden_text_is_found(kind: str, text: str) -> None:
+    assert FORBIDDEN[kind].search(text)
+    assert not FORBIDDEN[kind].search("see runs/home/x, $HOME/runs, https:" + "//arxiv.org/abs/1812.05905")
