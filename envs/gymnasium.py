@@ -8,11 +8,14 @@ Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Lear
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import importlib
+import importlib.util
 import io
 import os
 import pickle
+import re
 import sys
 import types
 import warnings
@@ -133,7 +136,9 @@ class Hosted:
         raw, reward, terminated, truncated, info = self.vector_env.step(self._denormalised(np.asarray(action)))
         next_observation = observation = self._vectors(raw)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        self._require_finite(reward, "reward")
+        with np.errstate(over="ignore"):
+            single = np.array(reward, np.float32)
+        self._require_finite(single, "reward")
         self._return += reward
         self._length += 1
         episode_return, episode_length = self._return.astype(np.float32), self._length.copy()
@@ -153,7 +158,7 @@ class Hosted:
         fields: dict[str, Any] = dict(
             observation=observation,
             next_observation=next_observation,
-            reward=np.array(reward, np.float32),
+            reward=single,
             terminated=terminated,
             truncated=truncated,
             episode_return=episode_return,
@@ -214,9 +219,15 @@ class Hosted:
                 f"To continue it: pip install mujoco=={state['mujoco']}"
             )
         parts = _parts(self._environments)
-        for place, simulator in simulators.items():
-            _restore_simulator(simulator, parts[place])
-        attributes = _Unpickler(io.BytesIO(state["attributes"]), parts).load()
+        try:
+            for place, simulator in simulators.items():
+                _restore_simulator(simulator, parts[place])
+            attributes = _Unpickler(io.BytesIO(state["attributes"]), parts).load()
+        except Exception as error:
+            raise ValueError(
+                f"the saved state does not fit '{self.name}': {type(error).__name__}: {error}. "
+                "Make the environments with the same settings, from the same code."
+            ) from error
         for layer, values in zip(_layers(self._environments), attributes, strict=True):
             for name in [name for name, value in vars(layer).items() if not _is_kept(name, value)]:
                 if name not in values:
@@ -425,7 +436,8 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
                 "lie on Python's path. Where it lies in the current folder: PYTHONPATH=. rljax ..."
             ) from error
     try:
-        return gymnasium.make(within, **make_kwargs)
+        with _silent_models(within):
+            return gymnasium.make(within, **make_kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"'{name}' needs a package that is not installed. {error}") from error
     except ImportError as error:
@@ -440,11 +452,30 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         raise ValueError(f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}") from error
 
 
+@contextlib.contextmanager
+def _silent_models(name: str) -> Iterator[None]:
+    """Without MuJoCo's warnings of outdated settings in Gymnasium's model files.
+
+    A user can do nothing about them; MuJoCo prints them and writes them to a file in the current folder.
+    """
+    entry = getattr(gymnasium.registry.get(name), "entry_point", None)
+    if not str(entry).startswith("gymnasium.envs.mujoco.") or importlib.util.find_spec("mujoco") is None:
+        yield
+        return
+    mujoco: Any = importlib.import_module("mujoco")
+    warn = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(warn)
+
+
 def _has_left(spec: Any) -> bool:
     """Whether the environment has left Gymnasium: a placeholder that raises, or MuJoCo's of before version 4."""
     entry = spec.entry_point
     if isinstance(entry, str):
-        return entry.startswith("gymnasium.envs.mujoco.") and spec.version < 4
+        return entry.startswith("gymnasium.envs.mujoco.") and re.search(r"_v([4-9]|\d\d):", entry) is None
     return entry is None or getattr(entry, "__module__", None) == "gymnasium.envs"
 
 

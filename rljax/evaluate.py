@@ -13,11 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rljax.envs.autoreset import AutoReset
-from rljax.envs.gymnasium import Hosted
 
 from rljax.agent import Agent, Array
-
+from rljax.envs.autoreset import AutoReset
+from rljax.envs.gymnasium import Hosted
 
 LIMIT = 10_000  # environment steps of an evaluated episode where the environment has no limit of its own
 

@@ -23,7 +23,9 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
         import imageio.v3 as imageio
         import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"writing a video needs a package that is not installed ({error.name}): pip install 'rljax[video]'") from None
+        raise ValueError(
+            f"writing a video needs a package that is not installed ({error.name}): pip install 'rljax[video]'"
+        ) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]  # as H.264 demands
     if path.suffix == ".gif":

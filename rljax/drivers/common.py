@@ -59,7 +59,11 @@ class Driver(Protocol):
         """Fresh learners and environments, one learner per seed."""
 
     def advance(self, iterations: int) -> None:
-        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+        """Run iterations of, once warm, `num_updates` updates, and `num_steps` environment steps.
+
+        An iteration acts, learns from what is stored, then steps and stores: learning never needs the step that it
+        runs beside.
+        """
 
     def report(self) -> Report:
         """The means since the last report, which it forgets."""

@@ -1,4 +1,7 @@
-"""Environments inside the program: acting, stepping, storing and learning are one compiled loop."""
+"""Environments inside the program: acting, learning, stepping and storing are one compiled loop.
+
+Acting comes before learning, as in the hosted driver: there the simulators step while the device learns.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from rljax.envs.autoreset import AutoReset
 
 from rljax.agent import Array
 from rljax.drivers.common import TRAIN, Report, environment_seeds, report
+from rljax.envs.autoreset import AutoReset
 from rljax.learner import Learner, LearnerState, empty_tally
 
 
@@ -72,11 +75,19 @@ class CompiledDriver:
         return jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config), carry)
 
     def _iterate(self, carry: Carry, config: Any) -> Carry:
+        carry, *acted = self._act(carry, config)
+        carry = carry.replace(learners=self._learn(carry.learners, config))
+        carry = self._step(carry, *acted)
         if config.num_steps == 1:
-            carry = self._step(carry, config)
-        else:
-            carry = jax.lax.fori_loop(0, config.num_steps, lambda _, carry: self._step(carry, config), carry)
-        learners = carry.learners
+            return carry
+        act_and_step = lambda _, carry: self._step(*self._act(carry, config))  # noqa: E731
+        return jax.lax.fori_loop(1, config.num_steps, act_and_step, carry)
+
+    def _act(self, carry: Carry, config: Any) -> tuple[Carry, Array, dict[str, Array]]:
+        learners, action, extras = self.learner.act(carry.learners, carry.observation, carry.first, config)
+        return carry.replace(learners=learners), action, extras
+
+    def _learn(self, learners: LearnerState, config: Any) -> LearnerState:
         storage = learners.storage  # read in the branch, but not carried through it: it would be copied
 
         def update(learnt: LearnerState) -> LearnerState:
@@ -84,11 +95,10 @@ class CompiledDriver:
 
         ready = self.learner.ready(learners.steps, config)
         learnt = jax.lax.cond(ready, update, lambda learnt: learnt, learners.replace(storage=None))
-        return carry.replace(learners=learnt.replace(storage=storage))
+        return learnt.replace(storage=storage)
 
-    def _step(self, carry: Carry, config: Any) -> Carry:
-        learners, action, extras = self.learner.act(carry.learners, carry.observation, carry.first, config)
-        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, learners.steps)
+    def _step(self, carry: Carry, action: Array, extras: dict[str, Array]) -> Carry:
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, carry.learners.steps)
         flat = action.reshape(-1, *action.shape[2:])
         step, environment = self.environment.step(keys, carry.environment, flat)
         step = jax.tree.map(lambda x: x.reshape(*action.shape[:2], *x.shape[1:]), step)
@@ -99,7 +109,7 @@ class CompiledDriver:
             "count": carry.episodes["count"] + ended.sum(axis=1),
         }
         return carry.replace(
-            learners=self.learner.observe(learners, carry.observation, action, extras, step),
+            learners=self.learner.observe(carry.learners, carry.observation, action, extras, step),
             environment=environment,
             observation=step.observation,
             first=ended,
@@ -107,7 +117,7 @@ class CompiledDriver:
         )
 
     def advance(self, iterations: int) -> None:
-        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+        """Run iterations of, once warm, `num_updates` updates, and `num_steps` environment steps."""
         self.carry = self._advance(self.carry, jnp.asarray(iterations, jnp.int32), self.config)
 
     @property

@@ -1,7 +1,8 @@
-"""Environments on the host: two compiled calls a step for all learners, and the simulators between them.
+"""Environments on the host: three compiled calls a step for all learners, and the simulators beside them.
 
-One call stores the transition, in place; another learns and acts. In one call together they would copy the whole
-replay buffer on the CPU, since a program that both writes and gathers from a donated buffer cannot do either in place.
+The calls act, learn and store. Acting comes before learning, and neither waits for the host: while the device learns, the
+simulators already step, and the host hands over the next calls. Storing is a call of its own, since a program that both
+writes to and gathers from a donated buffer copies all of it on the CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class HostedDriver:
         self._init = jax.jit(learner.init)
         self._store = jax.jit(learner.store, donate_argnums=0)
         self._act = jax.jit(self._acting, donate_argnums=0)
-        self._learn_and_act = jax.jit(self._learning, donate_argnums=0)
+        self._learn = jax.jit(self._learning, donate_argnums=0)
 
     def start(self, seeds: Sequence[int]) -> None:
         """Fresh learners and environments, one learner per seed."""
@@ -42,27 +43,25 @@ class HostedDriver:
         self.learnt, self.storage = learners.replace(storage=None), learners.storage
         number = self.learner.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
-        self.observation = self._per_learner(self.hosted.reset(starts))
+        observation = self._per_learner(self.hosted.reset(starts))
         self.steps = 0  # of each environment
         self._forget()
-        self._act_on_first()
+        self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
 
     def advance(self, iterations: int) -> None:
-        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+        """Run iterations of, once warm, `num_updates` updates, and `num_steps` environment steps."""
         for _ in range(iterations * self.config.num_steps):
+            if self.steps % self.config.num_steps == 0 and self.learner.ready(self.steps, self.config):
+                self.learnt = self._learn(self.learnt, self.storage, self.config)
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = jax.tree.map(self._per_learner, step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # the rest stays here
             self.storage = self._store(self.storage, self.observation, self.action, self.extras, sent)
             self.steps += 1
-            self.observation, first = step.observation, step.terminated | step.truncated
+            first = step.terminated | step.truncated
             if first.any():
                 self._count_episodes(step, first)
-            inputs = (np.int32(self.steps), self.observation, first, self.config)
-            if self.steps % self.config.num_steps == 0 and self.learner.ready(self.steps, self.config):
-                self.learnt, self.action, self.extras = self._learn_and_act(self.learnt, self.storage, *inputs)
-            else:
-                self.learnt, self.action, self.extras = self._act(self.learnt, *inputs)
+            self._act_on(step.observation, first)
 
     @property
     def learners(self) -> LearnerState:
@@ -112,8 +111,8 @@ class HostedDriver:
         if environments is not None:
             self.observation = self._per_learner(self.hosted.restore(environments))
         else:
-            self.observation = self._per_learner(self.hosted.reset(None))
-            self._act_on_first()
+            observation = self._per_learner(self.hosted.reset(None))
+            self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
 
     def close(self) -> None:
         """Close the simulators."""
@@ -122,14 +121,13 @@ class HostedDriver:
     def _acting(self, learnt: Any, steps: Array, observation: Array, first: Array, config: Any) -> Any:
         return self.learner.act(learnt.replace(steps=steps), observation, first, config)
 
-    def _learning(self, learnt: Any, storage: Any, steps: Array, observation: Array, first: Array, config: Any) -> Any:
-        learnt = self.learner.update(learnt.replace(storage=storage), config).replace(storage=None)
-        return self._acting(learnt, steps, observation, first, config)
+    def _learning(self, learnt: Any, storage: Any, config: Any) -> Any:
+        return self.learner.update(learnt.replace(storage=storage), config).replace(storage=None)
 
-    def _act_on_first(self) -> None:
-        first = np.ones(self.observation.shape[:2], np.bool_)
-        inputs = (np.int32(self.steps), self.observation, first, self.config)
-        self.learnt, self.action, self.extras = self._act(self.learnt, *inputs)
+    def _act_on(self, observation: np.ndarray, first: np.ndarray) -> None:
+        self.observation = observation
+        steps = np.int32(self.steps)
+        self.learnt, self.action, self.extras = self._act(self.learnt, steps, observation, first, self.config)
 
     def _forget(self) -> None:
         self.episodes = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}

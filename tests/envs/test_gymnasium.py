@@ -215,15 +215,15 @@ def test_same_steps_in_processes(mode):
 
 
 def test_returned_arrays_are_never_written_again():
-    space = spaces.Box(-np.inf, np.inf, (2,), np.float32)  # no cast that would copy
-    hosted = make_hosted("Walk-v0", 3, observation_space=space)
+    hosted = make_hosted("Walk-v0", 3, observation_space=spaces.Box(-np.inf, np.inf, (2,), np.float32))  # as returned
     hosted.reset([0, 1, 2])
-    steps = [hosted.step(action) for action in actions_for(hosted, 40)]
-    again = make_hosted("Walk-v0", 3, observation_space=space)
-    again.reset([0, 1, 2])
-    record = roll(again, actions_for(again, 40))
-    for name in FIELDS:
-        np.testing.assert_array_equal(np.stack([getattr(step, name) for step in steps]), record[name])
+    steps, copies = [], []
+    for action in actions_for(hosted, 40):
+        steps.append(hosted.step(action))
+        copies.append({name: getattr(steps[-1], name).copy() for name in FIELDS})
+    for step, copy in zip(steps, copies, strict=True):
+        for name in FIELDS:
+            np.testing.assert_array_equal(getattr(step, name), copy[name])
 
 
 def test_an_environment_does_not_depend_on_its_neighbours():
@@ -364,6 +364,7 @@ def test_spaces_that_are_not_supported(kwargs, error, message):
             "environment 1 of 'Walk-v0' returned the observation nan at index 1, it must be finite. Its simulation",
         ),
         ((0, np.array([1e300, 0.0])), FloatingPointError, "environment 1 of 'Walk-v0' returned the observation inf"),
+        ((1, 1e300), FloatingPointError, "environment 1 of 'Walk-v0' returned the reward inf"),
         ((1, -np.inf), FloatingPointError, "environment 1 of 'Walk-v0' returned the reward -inf, it must be finite"),
         (
             (0, np.zeros(1)),
@@ -464,6 +465,16 @@ def test_hosted_names():
     assert {"Hopper-v5", "Pendulum-v1", "Walk-v0"} <= set(names)
     assert not {"Hopper-v3", "GymV21Environment-v0"} & set(names)  # they only raise
     assert names == sorted(names)
+    register("MyHopper", "gymnasium.envs.mujoco.hopper_v5:HopperEnv")
+    assert "MyHopper" in adapter.hosted_names()
+
+
+def test_models_are_made_in_silence(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    make_hosted("HalfCheetah-v5", 2)  # its model file has a setting that MuJoCo 4 warns of
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+    assert mujoco.get_mju_user_warning() is None
 
 
 @pytest.mark.parametrize("number", [0, -2])
@@ -596,8 +607,9 @@ def test_all_of_a_simulator_is_restored():
         one.step(action)
         two.restore(one.save() or b"")
         ours, theirs = inner(two)[0].data, inner(one)[0].data
-        # Without Python's own, and a matrix of the constraints that its solver neither sets nor reads.
-        for name in [name for name in dir(theirs) if not name.startswith(("_", "efc_AR"))]:
+        # Without what every step computes anew for its constraints: some versions leave part of it unset.
+        anew = ("_", "efc_", "i", "map_", "dof_island", "tree_island")
+        for name in [name for name in dir(theirs) if not name.startswith(anew)]:
             value = getattr(theirs, name)
             if isinstance(value, np.ndarray):
                 np.testing.assert_array_equal(value, getattr(ours, name), err_msg=name)
@@ -682,6 +694,10 @@ def test_nothing_to_save_before_the_first_reset():
         make_hosted("Walk-v0", 1).save()
 
 
+class Extra:
+    """What code that has changed no longer holds."""
+
+
 def test_states_that_do_not_fit(monkeypatch):
     hosted = make_hosted("Hopper-v5", 2)
     hosted.reset([0, 1])
@@ -690,6 +706,11 @@ def test_states_that_do_not_fit(monkeypatch):
         make_hosted("Hopper-v5", 1).restore(blob)
     with pytest.raises(ValueError, match=r"saved state is of 2 x .*HopperEnv, 'Ant-v5' is 2 x .*AntEnv. Make"):
         make_hosted("Ant-v5", 2).restore(blob)
+    inner(hosted)[0].extra = Extra()
+    with_extra = hosted.save() or b""
+    monkeypatch.delattr(sys.modules[__name__], "Extra")
+    with pytest.raises(ValueError, match=r"the saved state does not fit 'Hopper-v5': AttributeError.* the same code"):
+        make_hosted("Hopper-v5", 2).restore(with_extra)
     with pytest.raises(ValueError, match=r"this is not a state of 'Hopper-v5' saved by Hosted.save"):
         hosted.restore(blob[:-20])
     with pytest.raises(ValueError, match="'Walk' cannot be restored: Batch keeps the state of its environments out"):

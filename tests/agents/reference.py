@@ -1,0 +1,166 @@
+"""Float64 NumPy that agents are checked against: multilayer perceptrons with gradients by hand, and Adam.
+
+Nothing here comes from JAX but the parameters to start from and the noise, which is drawn as the agents draw it. An
+MLP is a list of arrays [W_0, b_0, W_1, b_1, ...]; critics are a list of MLPs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import networks
+from rljax.agent import Transition, Weighted
+
+MLP = list[np.ndarray]
+
+
+def transitions(seed: int = 0, size: int = 5, observations: int = 3, actions: int = 2) -> Transition:
+    """A batch of every kind: terminated, truncated, both, neither."""
+    generator = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(generator.normal(size=shape), jnp.float32)
+
+    return Transition(
+        observation=normal(size, observations),
+        action=jnp.tanh(normal(size, actions)),
+        reward=normal(size),
+        terminated=jnp.arange(size) % 4 >= 2,
+        truncated=jnp.arange(size) % 2 == 1,
+        next_observation=normal(size, observations),
+    )
+
+
+def mlp(network: networks.Network) -> MLP:
+    """The parameters of a network with two hidden layers, in float64."""
+    layers = [network.params[name] for name in ("hidden_0", "hidden_1", "output")]
+    return [np.asarray(layer[part], np.float64) for layer in layers for part in ("kernel", "bias")]
+
+
+def critics(network: networks.Network) -> list[MLP]:
+    """The parameters of each member of an ensemble."""
+    stacked = mlp(networks.Network(network.params["members"], network.module))
+    return [[array[c] for array in stacked] for c in range(len(stacked[0]))]
+
+
+def forward(mlp: MLP, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Outputs [B, K] for x [B, I], and the input of each layer."""
+    inputs = []
+    for i in range(0, len(mlp), 2):
+        inputs.append(x)
+        x = x @ mlp[i] + mlp[i + 1]
+        if i + 2 < len(mlp):
+            x = np.maximum(x, 0.0)
+    return x, inputs
+
+
+def backward(mlp: MLP, inputs: list[np.ndarray], change: np.ndarray) -> tuple[MLP, np.ndarray]:
+    """Gradients of the parameters and of x, where `change` [B, K] is that of the outputs.
+
+    y = x W + b:  dW = x^T dy,  db = sum_B dy,  dx = dy W^T, which relu lets through where its output is positive.
+    """
+    gradient: MLP = []
+    for i in reversed(range(len(mlp) // 2)):
+        gradient = [inputs[i].T @ change, change.sum(axis=0), *gradient]
+        change = change @ mlp[2 * i].T
+        if i:
+            change = change * (inputs[i] > 0.0)
+    return gradient, change
+
+
+def value(critic: MLP, observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Q(s, a) [B] and its gradient in the action [B, A], each row's own."""
+    q, inputs = forward(critic, np.concatenate([observation, action], axis=-1))
+    return q[:, 0], backward(critic, inputs, np.ones_like(q))[1][:, observation.shape[1] :]
+
+
+def smallest(critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """min_c Q_c(s, a) [B], and the gradient of the smallest one in the action [B, A]."""
+    q, slope = map(np.stack, zip(*[value(critic, observation, action) for critic in critics], strict=True))
+    row = np.arange(len(observation))
+    return q.min(axis=0), slope[q.argmin(axis=0), row]
+
+
+def squared_errors(critics: Sequence[MLP], observation: Any, action: Any, target: np.ndarray) -> tuple[float, Any, Any]:
+    """sum_c mean (Q_c - y)^2, all values [C, B], and each critic's gradient: dQ = 2 (Q - y) / B."""
+    values, gradients = [], []
+    for critic in critics:
+        q, inputs = forward(critic, np.concatenate([observation, action], axis=-1))
+        values.append(q[:, 0])
+        gradients.append(backward(critic, inputs, 2.0 * (q - target[:, None]) / len(target))[0])
+    q = np.stack(values)
+    return float(np.square(q - target).mean(axis=1).sum()), q, gradients
+
+
+@dataclasses.dataclass
+class Adam:
+    """Kingma and Ba, arXiv:1412.6980, algorithm 1, with its defaults for the moments and epsilon."""
+
+    rate: float
+    count: int = 0
+    first: Any = 0.0
+    second: Any = 0.0
+
+    def step(self, parameter: Any, gradient: Any) -> Any:
+        """The parameters (an array, or lists of them) after one step down the gradient."""
+        if self.count == 0:
+            self.first = self.second = zip_map(lambda x: 0.0 * x, gradient)
+        self.count += 1
+        self.first = zip_map(lambda m, g: 0.9 * m + 0.1 * g, self.first, gradient)
+        self.second = zip_map(lambda v, g: 0.999 * v + 0.001 * g**2, self.second, gradient)
+
+        def moved(x: Any, m: Any, v: Any) -> Any:
+            return x - self.rate * (m / (1 - 0.9**self.count)) / (np.sqrt(v / (1 - 0.999**self.count)) + 1e-8)
+
+        return zip_map(moved, parameter, self.first, self.second)
+
+
+def zip_map(function: Any, *trees: Any) -> Any:
+    """`function` of the arrays that stand in the same place of nested lists."""
+    if isinstance(trees[0], list):
+        return [zip_map(function, *parts) for parts in zip(*trees, strict=True)]
+    return function(*trees)
+
+
+def towards(online: Any, target: Any, rate: float) -> Any:
+    """(1 - rho) target + rho online."""
+    return zip_map(lambda new, old: (1.0 - rate) * old + rate * new, online, target)
+
+
+def normalised(seen: np.ndarray | None, observation: Any) -> np.ndarray:
+    """Observations in float64, shifted and scaled by what was seen (if anything was), within +-10."""
+    observation = np.asarray(observation, np.float64)
+    if seen is None:
+        return observation
+    return np.clip((observation - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + 1e-8), -10.0, 10.0)
+
+
+def assert_same(actual: Any, expected: Any, name: str = "") -> None:
+    """Parameters (nested lists) agree to float32, far closer than one step of Adam moves them."""
+    if isinstance(expected, list):
+        assert len(actual) == len(expected), name
+        for i, (left, right) in enumerate(zip(actual, expected, strict=True)):
+            assert_same(left, right, f"{name}[{i}]")
+    else:
+        np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def assert_metrics(actual: dict[str, Any], expected: dict[str, float]) -> None:
+    """Metrics agree; a `Weighted` one counts if, and only if, it is expected."""
+    counted = {}
+    for name, metric in actual.items():
+        if not isinstance(metric, Weighted):
+            counted[name] = metric
+        elif metric.weight:
+            counted[name] = metric.value
+        else:
+            assert metric.value == 0.0, name
+    assert counted.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(counted[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
