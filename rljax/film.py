@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,12 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
         ) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]  # as H.264 demands
-    if path.suffix == ".gif":
-        imageio.imwrite(path, even, duration=1000 / frames_per_second, loop=0)
-    else:
-        imageio.imwrite(path, even, fps=frames_per_second, macro_block_size=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # ffmpeg is another program: no lock is shared
+        if path.suffix == ".gif":
+            imageio.imwrite(path, even, duration=1000 / frames_per_second, loop=0)
+        else:
+            imageio.imwrite(path, even, fps=frames_per_second, macro_block_size=1)
     return path
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax import networks
-from rljax.agent import Transition, Weighted
+from rljax import networks, normalise
+from rljax.agent import EnvSpec, Transition, Weighted
 
 MLP = list[np.ndarray]
 
@@ -24,17 +25,49 @@ def transitions(seed: int = 0, size: int = 5, observations: int = 3, actions: in
     """A batch of every kind: terminated, truncated, both, neither."""
     generator = np.random.default_rng(seed)
 
-    def normal(*shape: int) -> jax.Array:
-        return jnp.asarray(generator.normal(size=shape), jnp.float32)
+    def normal(*shape: int) -> Any:
+        return generator.normal(size=shape).astype(np.float32)
 
-    return Transition(
+    batch = Transition(
         observation=normal(size, observations),
-        action=jnp.tanh(normal(size, actions)),
+        action=np.tanh(normal(size, actions)),  # pyright: ignore[reportArgumentType]
         reward=normal(size),
-        terminated=jnp.arange(size) % 4 >= 2,
-        truncated=jnp.arange(size) % 2 == 1,
+        terminated=np.arange(size) % 4 >= 2,  # pyright: ignore[reportArgumentType]
+        truncated=np.arange(size) % 2 == 1,  # pyright: ignore[reportArgumentType]
         next_observation=normal(size, observations),
     )
+    return jax.tree.map(jnp.asarray, batch)
+
+
+def observed(seed: int = 1, size: int = 12, observations: int = 3) -> np.ndarray:
+    """Observations so close together that those of `transitions` lie beyond the limit of +-10 here and there."""
+    return np.random.default_rng(seed).normal(0.3, 0.1, size=(size, observations)).astype(np.float32)
+
+
+def noise(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normal noise in float64, as distributions draw a single sample of it."""
+    return np.asarray(jax.random.normal(key, (1, *shape)), np.float64)[0]
+
+
+def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
+    """A State as `agent.init` makes it, but for its networks: all are drawn by NumPy, the targets too.
+
+    Drawing them in JAX takes seconds to compile, and targets equal to the online networks would hide a confusion.
+    """
+    generator = np.random.default_rng(0)
+
+    def draw(x: Any) -> jax.Array:
+        return jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype)
+
+    def part(name: str, shapes: Any) -> Any:
+        if isinstance(shapes, networks.Network):
+            return jax.tree.map(draw, shapes)
+        if isinstance(shapes, normalise.Statistics):
+            return normalise.create(spec.observation_shape)
+        return known[name] if name in known else jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    shapes = jax.eval_shape(lambda key: agent.init(key, spec, config), jax.random.key(0))
+    return shapes.replace(**{field.name: part(field.name, getattr(shapes, field.name)) for field in fields(shapes)})
 
 
 def mlp(network: networks.Network) -> MLP:

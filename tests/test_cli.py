@@ -1,0 +1,90 @@
+"""The command line as a person meets it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rljax import cli
+from tests import runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.train("td3", "Hopper-v5", 100, tmp_path_factory.mktemp("cli") / "run")
+
+
+def test_help_is_instant() -> None:
+    runs.command("--help")  # the first one may have to read Python's files from the disk
+    began = time.perf_counter()
+    done = runs.command("--help")
+    assert time.perf_counter() - began < 0.7
+    assert done.returncode == 0
+    for command in ("train", "resume", "eval", "play", "plot", "list", "new"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_help_explains_each_hyperparameter(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["train", "sac", "--help"])
+    assert not exit.value.code
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--config.discount FLOAT" in printed
+    assert "per environment step, in [0, 1]" in printed
+
+
+def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "sac", "--env", "Pendulum-v1", "--help"])
+    assert "(default: 0.001)" in capsys.readouterr().out
+
+
+def test_list_names_agents_environments_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["list"])
+    printed = capsys.readouterr().out
+    for expected in (
+        "  sac ",
+        "  td3 ",
+        "  Hopper-v5\n",
+        "  rljax/Pendulum\n",
+        "  brax/ant\n",
+        "presets: sac",
+        "(RL Zoo",
+    ):
+        assert expected in printed
+
+
+def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["train", "--env", "Hopper-v5", "sac"])
+    assert exit.value.code == 2
+    assert "the agent comes first: rljax train sac --env Hopper-v5" in capsys.readouterr().err
+
+
+def test_eval_prints_each_learner(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["eval", str(trained), "--episodes", "2"])
+    assert "learner 0 (seed 0): return" in capsys.readouterr().out
+
+
+def test_plot_writes_the_curve(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["plot", str(trained)])
+    assert capsys.readouterr().out.strip() == str(trained / "curve.png")
+    assert (trained / "curve.png").stat().st_size > 5_000
+
+
+def test_play_films_without_a_display(trained: Path) -> None:
+    done = runs.command("play", trained, "--max-steps", "20")
+    if "could not be rendered" in done.stderr:
+        pytest.skip("no library to draw with, such as libegl1")
+    assert done.returncode == 0, done.stderr
+    assert (trained / "play.mp4").stat().st_size > 1_000
+
+
+def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["play", str(out)])
+    assert exit.value.code == 2
+    assert "'rljax/Pendulum' has no pictures" in capsys.readouterr().err
