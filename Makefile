@@ -8,7 +8,7 @@ DEMO := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 DEMO_STEPS := 30000
 PYTEST_FLAGS :=
 # With other versions: what could differ there, and not what takes minutes or never runs anything.
-OTHER_VERSIONS := -m "not learn" --ignore=tests/test_probes.py --ignore=tests/test_style.py
+OTHER_VERSIONS := -m "not learn" --ignore=tests/test_probes.py --ignore=tests/test_style.py -k "not killed"
 
 # The first Python that runs (some are only shims), is of the right age and can make environments.
 PYENV := $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3) $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3) \

@@ -112,7 +112,7 @@ class Run:
         """Check everything that can be wrong; nothing is written or compiled yet."""
         configuration.persist_compilations()
         self.settings, self.module, self.config, self.folder, self.view = settings, module, config, folder, view
-        self.clock = _Clock()
+        self.clock = _Clock(view)
         _check_settings(settings)
         seeds = settings.seeds
         self.stacked = configuration.stack(config, len(seeds))
@@ -172,7 +172,7 @@ class Run:
         record.write_json(self.folder / "config.json", described)
         self.recorder = self._record()
         self.view.start(self.folder, self.total, self.settings, needed)
-        with self.clock.compiling(self.view):
+        with self.clock.compiling():
             self.driver.start(self.settings.seeds)
 
     @classmethod
@@ -209,7 +209,7 @@ class Run:
         self.recorder = self._record()
         self.recorder.truncate(notes["step"])
         self.view.start(self.folder, self.total, self.settings, read_config(self.folder)["state_bytes"])
-        with self.clock.compiling(self.view):
+        with self.clock.compiling():
             template = self.driver.template(self.settings.seeds)
             arrays = {name: checkpoint.restore(path, name, template[name]) for name in template}
             self.best = checkpoint.restore(path, "best", template["agent"])
@@ -253,7 +253,7 @@ class Run:
     def _chunk(self) -> None:
         until = min(self.total, self.step + self.log_every - self.step % self.log_every)
         began, compiled = time.perf_counter(), self.clock.compile_seconds
-        with self.clock.compiling(self.view):
+        with self.clock.compiling():
             try:
                 self.driver.advance((until - self.step) // self.iteration)
             except FloatingPointError:
@@ -298,7 +298,7 @@ class Run:
 
     def _evaluate(self) -> None:
         self.view.status("evaluating")
-        with self.clock.compiling(self.view):
+        with self.clock.compiling():
             episodes = evaluate_now(self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked)
         self.wall = time.perf_counter() - self.began
         for learner, seed in enumerate(self.settings.seeds):
@@ -486,29 +486,29 @@ def _check_memory(needed: int) -> None:
 
 
 class _Clock:
-    """Counts the seconds that JAX spends tracing and compiling, and the programs."""
+    """Counts the seconds that JAX spends tracing and compiling, and tells the view when it begins to."""
 
-    EVENTS = "/jax/core/compile/"
+    def __init__(self, view: progress.View) -> None:
+        self.view, self.compile_seconds = view, 0.0
 
-    def __init__(self) -> None:
-        self.compile_seconds, self.programs, self._listening = 0.0, 0, False
+    def _began(self, event: str, **kwargs: str | int) -> None:
+        if event.startswith("/jax/compilation_cache/compile_requests"):
+            self.view.status("compiling")
 
-    def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
-        if self._listening and event.startswith(self.EVENTS):
+    def _took(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event.startswith("/jax/core/compile/"):
             self.compile_seconds += duration_secs
-            self.programs += event.endswith("backend_compile_duration")
 
     @contextlib.contextmanager
-    def compiling(self, view: progress.View) -> Iterator[None]:
-        """Count what compiles inside, and let the view say so."""
-        del view
-        jax.monitoring.register_event_duration_secs_listener(self._heard)
-        self._listening = True
+    def compiling(self) -> Iterator[None]:
+        """Count what compiles inside."""
+        jax.monitoring.register_event_listener(self._began)
+        jax.monitoring.register_event_duration_secs_listener(self._took)
         try:
             yield
         finally:
-            self._listening = False
-            jax.monitoring.unregister_event_duration_listener(self._heard)
+            jax.monitoring.unregister_event_listener(self._began)
+            jax.monitoring.unregister_event_duration_listener(self._took)
 
 
 class _Interrupt:

@@ -1,0 +1,243 @@
+"""What every agent promises to the rest of rljax: `rljax/agent.py` in tests. A new agents/*.py is found by itself.
+
+Each agent's own test module exports `example()`: a spec, a small Config and a batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import types
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
+from rljax.storage import STORAGES
+
+ROOT = Path(__file__).parents[2]
+AGENTS = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
+SIGNATURES = {
+    "check": ["spec", "config"],
+    "init": ["key", "spec", "config"],
+    "act": ["state", "observation", "key", "config", "explore"],
+    "update": ["state", "batch", "key", "step", "config"],
+}
+OPTIONAL = {"perceive": ["state", "observation", "first", "config"]}
+KEY = jax.random.key(0)
+
+agents = pytest.mark.parametrize("name", AGENTS)
+
+
+class Subject(NamedTuple):
+    """An agent with what to try it on."""
+
+    module: types.ModuleType
+    spec: EnvSpec
+    config: Any
+    batch: Transition
+    state: Any
+    update: Any  # compiled
+    act: Any  # compiled
+
+
+@functools.cache
+def subject(name: str) -> Subject:
+    """An agent, by its file's name, and its State without `jit`: a compiled copy could share a buffer."""
+    module = importlib.import_module(f"rljax.agents.{name}")
+    spec, config, batch = importlib.import_module(f"tests.agents.test_{name}").example()
+    state = module.init(KEY, spec, config)
+    act = jax.jit(module.act, static_argnames="explore")
+    return Subject(module, spec, config, batch, state, jax.jit(module.update), act)
+
+
+def last_step(config: Any) -> int:
+    """A step on which everything that an agent changes is due."""
+    return getattr(config, "policy_delay", 1) - 1
+
+
+def is_trained(name: str) -> bool:
+    """Whether a field of a State holds what losses teach: neither targets, nor optimisers', nor inputs' statistics."""
+    return not (name.startswith("target_") or name.endswith("_optimiser") or name == "statistics")
+
+
+def targets(state: Any) -> list[tuple[str, str]]:
+    """Each target of a State with what it follows."""
+    names = [field.name for field in dataclasses.fields(state) if field.name.startswith("target_")]
+    return [(name, name.removeprefix("target_")) for name in names]
+
+
+def scalars(metrics: Metrics) -> dict[str, Any]:
+    """Metrics as plain values."""
+    return {name: metric.value if isinstance(metric, Weighted) else metric for name, metric in metrics.items()}
+
+
+def described(tree: Any) -> Any:
+    """A pytree's structure, and shape and dtype of each leaf; weak types too, which would compile anew."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves]
+
+
+def assert_close(actual: Any, expected: Any) -> None:
+    """Equal but for rounding, leaf by leaf."""
+    for left, right in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+@agents
+def test_has_the_names_of_the_contract(name: str) -> None:
+    module = importlib.import_module(f"rljax.agents.{name}")
+    found = {part: list(inspect.signature(getattr(module, part)).parameters) for part in SIGNATURES}
+    assert found == SIGNATURES
+    for part, parameters in OPTIONAL.items():
+        if hasattr(module, part):
+            assert list(inspect.signature(getattr(module, part)).parameters) == parameters
+    assert module.storage in STORAGES
+
+
+@agents
+def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
+    config = subject(name).config
+    given = [name for name in float_fields(type(config)) if getattr(config, name) is not None]
+    assert jax.tree.leaves(config) == [getattr(config, name) for name in given]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, given[0], 0.0)
+    assert jax.tree.unflatten(jax.tree.structure(config), jax.tree.leaves(config)) == config
+    subject(name).module.check(subject(name).spec, config)
+
+
+@agents
+def test_update_keeps_the_state_as_it_is_built(name: str) -> None:
+    module, _, config, batch, state, update, _ = subject(name)
+    changed, metrics = update(state, batch, KEY, last_step(config), config)
+    assert described(changed) == described(state)
+    again = jax.eval_shape(module.update, changed, batch, KEY, 0, config)
+    assert described(again[0])[0] == described(state)[0]
+    assert again[1].keys() == metrics.keys()
+    for key, value in metrics.items():
+        assert jax.tree.map(jnp.shape, value) in ((), Weighted((), ())), key  # pyright: ignore[reportArgumentType]
+        assert key.count("/") == 1, "metrics are named part/what"
+
+
+@agents
+def test_act_hands_out_actions(name: str) -> None:
+    _, spec, config, batch, state, _, act = subject(name)
+    for explore in (False, True):
+        for shape in ((), (4,), (2, 3)):
+            observation = jax.ShapeDtypeStruct((*shape, *spec.observation_shape), jnp.float32)
+            found, extras = jax.eval_shape(functools.partial(act, explore=explore), state, observation, KEY, config)
+            assert (found.shape, found.dtype) == ((*shape, *spec.action_shape), spec.action_dtype)
+            assert all(leaf.shape[: len(shape)] == shape for leaf in jax.tree.leaves(extras))
+        action = act(state, batch.observation, KEY, config, explore=explore)[0]
+        if not spec.discrete:
+            assert np.abs(action).max() <= 1.0
+
+
+@agents
+def test_only_exploring_is_random(name: str) -> None:
+    _, _, config, batch, state, _, act = subject(name)
+    one, other = jax.random.split(KEY)
+    chosen = [act(state, batch.observation, key, config, explore=False)[0] for key in (one, other)]
+    np.testing.assert_array_equal(*chosen)
+    explored = [act(state, batch.observation, key, config, explore=True)[0] for key in (one, other)]
+    assert np.any(np.asarray(explored[0]) != np.asarray(explored[1]))
+
+
+@agents
+def test_new_floats_are_not_compiled_anew(name: str) -> None:
+    module, _, config, batch, state, update, _ = subject(name)
+    traces = []
+
+    def counted(*arguments: Any) -> Any:
+        traces.append(arguments)
+        return module.update(*arguments)
+
+    compiled = jax.jit(counted)
+    names = compiled.trace(state, batch, KEY, 0, config).out_info[1].keys()
+    moved, metrics = update(state, batch, KEY, 0, config)
+    compiled.trace(moved, batch, KEY, 1, jax.tree.map(lambda x: 0.5 * x, config))
+    assert len(traces) == 1, "a float of the Config, the step or the State's own result is static"
+    assert metrics.keys() == names
+    compiled.trace(moved, batch, KEY, 1, dataclasses.replace(config, batch_size=config.batch_size + 1))
+    assert len(traces) == 2, "the count can rise"
+
+
+@agents
+def test_acting_does_not_depend_on_being_compiled(name: str) -> None:
+    module, _, config, batch, state, _, act = subject(name)
+    plain = module.act(state, batch.observation, KEY, config, explore=False)
+    assert_close(plain, act(state, batch.observation, KEY, config, explore=False))
+
+
+@pytest.mark.learn  # it does not, but takes as long: hundreds of operations, each compiled alone
+@agents
+def test_updating_does_not_depend_on_being_compiled(name: str) -> None:
+    module, _, config, batch, state, update, _ = subject(name)
+    step = last_step(config)
+    with jax.disable_jit():
+        plain = module.update(state, batch, KEY, jnp.asarray(step), config)
+    assert_close(plain, update(state, batch, KEY, step, config))
+
+
+@agents
+def test_a_population_learns_as_each_learner_alone(name: str) -> None:
+    module, _, config, batch, state, update, _ = subject(name)
+    step, scales = last_step(config), [1.0, 0.5]
+    configs = [jax.tree.map(lambda x, scale=scale: scale * x, config) for scale in scales]
+    states = [jax.tree.map(lambda x, scale=scale: (scale * np.asarray(x)).astype(x.dtype), state) for scale in scales]
+    batches = [batch.replace(reward=scale * np.asarray(batch.reward)) for scale in scales]
+    keys = jax.random.split(KEY, 2)
+
+    def stack(*leaves: Any) -> np.ndarray:
+        return np.asarray(leaves, np.float32) if isinstance(leaves[0], float) else np.stack(leaves)
+
+    stacked = [jax.tree.map(stack, *trees) for trees in (states, batches, configs)]
+    together = jax.jit(jax.vmap(module.update, in_axes=(0, 0, 0, None, 0)))
+    result = together(stacked[0], stacked[1], keys, step, stacked[2])
+    for i in range(2):
+        alone = update(states[i], batches[i], keys[i], step, configs[i])
+        assert_close(jax.tree.map(lambda x, i=i: np.asarray(x)[i], result), alone)
+
+
+@agents
+def test_update_teaches_every_parameter(name: str) -> None:
+    module, _, config, batch, state, update, _ = subject(name)
+    del module
+    new = state
+    for step in range(last_step(config) + 1):
+        new, metrics = update(new, batch, KEY, step, config)
+    assert all(np.isfinite(value) for value in scalars(metrics).values())
+    for field in dataclasses.fields(state):
+        if is_trained(field.name):
+            pairs = zip(*map(jax.tree.leaves, (getattr(state, field.name), getattr(new, field.name))), strict=True)
+            assert all(np.any(np.asarray(old) != np.asarray(changed)) for old, changed in pairs), field.name
+
+
+@agents
+def test_targets_follow_at_their_rate(name: str) -> None:
+    _, _, config, batch, state, update, _ = subject(name)
+    new, _ = update(state, batch, KEY, last_step(config), config)
+    for target, online in targets(state):
+        expected = jax.tree.map(
+            lambda old, towards: np.asarray(old) + config.target_rate * (np.asarray(towards) - np.asarray(old)),
+            getattr(state, target),
+            getattr(new, online),
+        )
+        for left, right in zip(*map(jax.tree.leaves, (getattr(new, target), expected)), strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
+
+
+@agents
+def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
+    state = subject(name).state
+    for target, online in targets(state):
+        for left, right in zip(*map(jax.tree.leaves, (getattr(state, target), getattr(state, online))), strict=True):
+            np.testing.assert_array_equal(left, right)
+    addresses = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+    assert len(set(addresses)) == len(addresses), "two leaves in one buffer cannot both be donated"
