@@ -55,7 +55,7 @@ test: lint quick  ## lint, types and the quick tests
 lint: setup  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --project . --pythonpath $(BIN)/python
 
 quick: setup  ## the quick tests
 	$(BIN)/python -m pytest -m "not learn" $(PYTEST_FLAGS)

@@ -69,16 +69,36 @@ class Learner:
             updates=zero,
         )
 
-    def act(
-        self, state: LearnerState, observation: Array, first: Array, config: Any
-    ) -> tuple[LearnerState, Array, dict[str, Array]]:
-        """Exploring actions [P, E, ...] for observations [P, E, ...], uniform ones during the warm-up.
-
-        `first` [P, E] marks the first observations of episodes, for agents that perceive.
-        """
+    def perceives(self, config: Any) -> bool:
+        """Whether observations change the agents' states: not if the agent's `perceive` hands them back untouched."""
         perceive = getattr(self.agent, "perceive", None)
-        if perceive is not None:
-            state = state.replace(agent=self.over_learners(perceive)(state.agent, observation, first, config))
+        if perceive is None:
+            return False
+        untouched = True
+
+        def compare(key: Array, observation: Array, first: Array, config: Any) -> None:
+            nonlocal untouched
+            before = self.agent.init(key, self.spec, config)
+            after = perceive(before, observation, first, config)
+            leaves = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+            untouched = all(old is new for old, new in leaves)
+
+        observation = jax.ShapeDtypeStruct((self.num_envs, *self.spec.observation_shape), jnp.float32)
+        first = jax.ShapeDtypeStruct((self.num_envs,), jnp.bool_)
+        one = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], config))
+        jax.eval_shape(compare, jax.eval_shape(lambda: jax.random.key(0)), observation, first, one)
+        return not untouched
+
+    def perceive(self, state: LearnerState, observation: Array, first: Array, config: Any) -> LearnerState:
+        """Let the agents count observations [P, E, ...]; `first` [P, E] marks the first ones of episodes.
+
+        Only for agents that perceive, once for every observation and before acting on it.
+        """
+        perceive = self.over_learners(self.agent.perceive)  # type: ignore[attr-defined]
+        return state.replace(agent=perceive(state.agent, observation, first, config))
+
+    def act(self, state: LearnerState, observation: Array, config: Any) -> tuple[Array, dict[str, Array]]:
+        """Exploring actions [P, E, ...] for observations [P, E, ...], uniform ones during the warm-up."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
         def explore() -> tuple[Array, dict[str, Array]]:
@@ -95,8 +115,7 @@ class Learner:
             return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
 
         in_warmup = state.steps * self.num_envs < config.warmup_steps
-        action, extras = jax.lax.cond(in_warmup, warm_up, explore)
-        return state, action, extras
+        return jax.lax.cond(in_warmup, warm_up, explore)
 
     def observe(
         self, state: LearnerState, observation: Array, action: Array, extras: dict[str, Array], step: Step

@@ -54,6 +54,18 @@ def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
     runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
 
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
+    config = {"normalise_observations": True, "num_envs": 2, "num_steps": 5, "num_updates": 2}
+    runs.train("sac", env, 400, tmp_path / "whole", config)
+    runs.train("sac", env, 200, tmp_path / "half", config)
+    run.resume(tmp_path / "half", 400)
+    runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    counts = [array for place, array in runs.arrays(tmp_path / "half").items() if place.endswith("statistics.count")]
+    # Every observation acted on is counted once: on the host also the one that waits for its action to be taken.
+    assert counts[0].item() in (400, 402)
+
+
 def test_same_seed_same_bits(tmp_path: Path) -> None:
     runs.train("sac", "Pendulum-v1", 200, tmp_path / "one", seeds=2)
     runs.train("sac", "Pendulum-v1", 200, tmp_path / "two", seeds=2)

@@ -84,8 +84,10 @@ class CompiledDriver:
         return jax.lax.fori_loop(1, config.num_steps, act_and_step, carry)
 
     def _act(self, carry: Carry, config: Any) -> tuple[Carry, Array, dict[str, Array]]:
-        learners, action, extras = self.learner.act(carry.learners, carry.observation, carry.first, config)
-        return carry.replace(learners=learners), action, extras
+        learners = carry.learners
+        if self.learner.perceives(config):
+            learners = self.learner.perceive(learners, carry.observation, carry.first, config)
+        return carry.replace(learners=learners), *self.learner.act(learners, carry.observation, config)
 
     def _learn(self, learners: LearnerState, config: Any) -> LearnerState:
         storage = learners.storage  # read in the branch, but not carried through it: it would be copied

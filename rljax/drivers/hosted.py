@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Step
@@ -34,7 +35,9 @@ class HostedDriver:
         self.learner, self.hosted, self.config = learner, environments, config
         self._init = jax.jit(learner.init)
         self._store = jax.jit(learner.store, donate_argnums=0)
-        self._act = jax.jit(self._acting, donate_argnums=0)
+        self._perceives = learner.perceives(config)
+        self._perceive = jax.jit(learner.perceive, donate_argnums=0)
+        self._act = jax.jit(self._acting)
         self._learn = jax.jit(self._learning, donate_argnums=0)
 
     def start(self, seeds: Sequence[int]) -> None:
@@ -66,7 +69,7 @@ class HostedDriver:
     @property
     def learners(self) -> LearnerState:
         """The learners as they are now."""
-        return self.learnt.replace(storage=self.storage)
+        return self.learnt.replace(storage=self.storage, steps=jnp.asarray(self.steps, jnp.int32))
 
     @property
     def agent_state(self) -> Any:
@@ -90,8 +93,7 @@ class HostedDriver:
         learners = jax.eval_shape(self._init, keys, self.config)
         rows = (self.learner.num_learners, self.learner.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
-        first = jax.ShapeDtypeStruct(rows, np.bool_)
-        return _split(*jax.eval_shape(self.learner.act, learners, observation, first, self.config))
+        return _split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.config))
 
     def environments(self) -> bytes | None:
         """The simulators' state, or None where it cannot be saved."""
@@ -118,16 +120,17 @@ class HostedDriver:
         """Close the simulators."""
         self.hosted.close()
 
-    def _acting(self, learnt: Any, steps: Array, observation: Array, first: Array, config: Any) -> Any:
-        return self.learner.act(learnt.replace(steps=steps), observation, first, config)
+    def _acting(self, learnt: Any, steps: Array, observation: Array, config: Any) -> Any:
+        return self.learner.act(learnt.replace(steps=steps), observation, config)
 
     def _learning(self, learnt: Any, storage: Any, config: Any) -> Any:
         return self.learner.update(learnt.replace(storage=storage), config).replace(storage=None)
 
     def _act_on(self, observation: np.ndarray, first: np.ndarray) -> None:
         self.observation = observation
-        steps = np.int32(self.steps)
-        self.learnt, self.action, self.extras = self._act(self.learnt, steps, observation, first, self.config)
+        if self._perceives:
+            self.learnt = self._perceive(self.learnt, observation, first, self.config)
+        self.action, self.extras = self._act(self.learnt, np.int32(self.steps), observation, self.config)
 
     def _forget(self) -> None:
         self.episodes = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}

@@ -74,7 +74,7 @@ class Reference:
             entropy = -log_prob.mean()
             metrics |= {"actor/loss": (temperature * log_prob - q).mean(), "actor/entropy": entropy}
 
-            # Equation 18: L = alpha (entropy - target), or with log alpha for its factor. d alpha / d log alpha = alpha.
+            # Equation 18: L = alpha (entropy - target), or log alpha for alpha; and d alpha / d log alpha = alpha.
             target = -action.shape[1] if config.target_entropy is None else config.target_entropy
             own_form = config.temperature_loss == "alpha"
             factor, slope = (temperature, temperature) if own_form else (self.log_temperature, 1.0)
@@ -134,9 +134,9 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     expected = Reference(state, config, seen)
     for step in range(4):
         batch, key = reference.transitions(step), jax.random.key(step)
-        noises = [reference.noise(key, batch.action.shape) for key in jax.random.split(key)]
+        next_noise, noise = (reference.noise(key, batch.action.shape) for key in jax.random.split(key))
         state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, *noises, step))
+        reference.assert_metrics(metrics, expected.update(batch, next_noise, noise, step))
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
@@ -159,7 +159,7 @@ def test_the_cases_clip_some_and_not_all() -> None:
 
 def test_critic_loss_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], reference.transitions())
-    batch = batch.replace(reward=np.float32([1.0, 2.0]), terminated=np.array([False, True]))
+    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
     config = dataclasses.replace(CONFIG, discount=0.5, reward_scale=10.0)
     state = fresh(CONFIG).replace(
         actor=lambda observation: jnp.zeros((*observation.shape[:-1], 4)),
@@ -203,7 +203,7 @@ def test_reward_scale_scales_rewards() -> None:
 
 
 def test_order_of_the_batch_changes_nothing() -> None:
-    # With std e^-20 an action hardly depends on its row's noise, and at temperature 1e-12 its probability counts little.
+    # With std e^-20 an action hardly depends on its row's noise; at temperature 1e-12 its probability hardly counts.
     config = dataclasses.replace(CONFIG, log_std_min=-20.0, log_std_max=-20.0, init_temperature=1e-12)
     state, batch = fresh(config), reference.transitions()
     shuffled = jax.tree.map(lambda x: np.asarray(x)[[3, 1, 4, 0, 2]], batch)
@@ -289,7 +289,7 @@ def test_refuses_discrete_actions() -> None:
         sac.check(spec, CONFIG)
 
 
-OUTSIDE = {
+OUTSIDE: dict[str, tuple[float, str]] = {
     "discount": (1.5, r"in \[0, 1\]"),
     "target_rate": (-0.1, r"in \[0, 1\]"),
     "actor_lr": (-1.0, "at least 0"),
@@ -305,8 +305,9 @@ def test_refuses_numbers_out_of_range(name: str) -> None:
     message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite and {limits}\.$"
     with pytest.raises(ValueError, match=message):
         sac.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
-    with pytest.raises(ValueError, match=message):  # one learner of a population is enough
-        sac.check(SPEC, dataclasses.replace(CONFIG, **{name: [0.5, value]}))
+    changes: Any = {name: [0.5, value]}  # one learner of a population is enough
+    with pytest.raises(ValueError, match=message):
+        sac.check(SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 @pytest.mark.parametrize("name", ["policy_delay", "num_critics"])

@@ -120,12 +120,13 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 def test_the_cases_clip_some_and_not_all() -> None:
     noise = np.asarray(jax.random.normal(jax.random.key(0), (5, 2)))
     assert 0.0 < (np.abs(0.8 * noise) > 0.3).mean() < 1.0
-    assert 0.0 < (np.abs(reference.normalised(reference.observed(), reference.transitions().observation)) == 10.0).mean()
+    inputs = reference.normalised(reference.observed(), reference.transitions().observation)
+    assert 0.0 < (np.abs(inputs) == 10.0).mean() < 1.0
 
 
 def test_losses_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], reference.transitions())
-    batch = batch.replace(reward=np.float32([1.0, 2.0]), terminated=np.array([False, True]))
+    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
     config = dataclasses.replace(CONFIG, discount=0.5, reward_scale=10.0, target_noise=0.0)
     state = fresh(CONFIG).replace(
         target_actor=lambda observation: jnp.arctanh(jnp.array([[0.5, -0.5], [0.1, 0.9]])),
@@ -234,7 +235,7 @@ def test_refuses_discrete_actions() -> None:
         td3.check(spec, CONFIG)
 
 
-OUTSIDE = {
+OUTSIDE: dict[str, tuple[float, str]] = {
     "discount": (-0.5, r"in \[0, 1\]"),
     "target_rate": (2.0, r"in \[0, 1\]"),
     "actor_lr": (-1.0, "at least 0"),
@@ -251,8 +252,9 @@ def test_refuses_numbers_out_of_range(name: str) -> None:
     message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite and {limits}\.$"
     with pytest.raises(ValueError, match=message):
         td3.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
-    with pytest.raises(ValueError, match=message):  # one learner of a population is enough
-        td3.check(SPEC, dataclasses.replace(CONFIG, **{name: [0.5, value]}))
+    changes: Any = {name: [0.5, value]}  # one learner of a population is enough
+    with pytest.raises(ValueError, match=message):
+        td3.check(SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 @pytest.mark.parametrize("name", ["policy_delay", "num_critics"])
