@@ -4,15 +4,16 @@ Noise on the target action smooths the critics, the smaller of two holds overest
 all targets move only every second update.
 
 gamma discount, Q_c critics, Q'_c and mu' targets, mu actor;  e ~ clip(N(0, target_noise^2), +-target_noise_clip)
-  a'       = clip(mu'(s') + e, -1, 1)                                   [1, eq. 14]
-  y        = r + gamma (1 - terminated) min_c Q'_c(s', a')              [1, eq. 10 and 15]
+  a'       = clip(mu'(s') + e, -1, 1)                                   [1, algorithm 1]
+  y        = r + gamma (1 - terminated) min_c Q'_c(s', a')              [1, algorithm 1]
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2                               [1, algorithm 1]
   L(mu)    = -mean Q_0(s, mu(s))                                        every policy_delay-th update
   Q'_c    <- (1 - rho) Q'_c + rho Q_c,  mu' <- (1 - rho) mu' + rho mu   with the actor; rho target_rate
 
 Actions are in [-1, 1], and so is all noise.
 
-Departs from the paper: sizes, learning rates and batch are those of the authors' later code [2], not the table's.
+Departs from the paper: the smoothed action is clipped to [-1, 1], and sizes, learning rates and batch are those of
+the authors' later code [2].
 
 [1] Fujimoto et al., Addressing Function Approximation Error in Actor-Critic Methods, arXiv:1802.09477
 [2] github.com/sfujim/TD3
@@ -81,6 +82,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
     agent.require_continuous("td3", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
+    agent.require_range(config, reward_scale=(None, None))
     agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
 
@@ -127,7 +129,7 @@ def policy(actor: networks.Network, observation: Array) -> Array:
     return jnp.tanh(actor(observation))
 
 
-# [1, eq. 10, 14 and 15]
+# [1, algorithm 1]
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:

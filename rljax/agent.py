@@ -170,8 +170,8 @@ def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> N
     for name, (low, high) in ranges.items():
         for value in np.ravel(getattr(config, name)):
             if not np.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
-                limits = f"in [{low}, {high}]" if high is not None else f"at least {low}"
-                raise ValueError(f"{_flag(name)} is {value:g}, it must be finite and {limits}.")
+                limits = f" and in [{low}, {high}]" if high is not None else f" and at least {low}" * (low is not None)
+                raise ValueError(f"{_flag(name)} is {value:g}, it must be finite{limits}.")
 
 
 def require_at_least(config: Any, **limits: int) -> None:

@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 # the budget only holds them where they are.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
-        lines=122, own={"Config", "State", "check", "init", "act", "policy", "critic_loss", "actor_loss", "update"}
+        lines=125, own={"Config", "State", "check", "init", "act", "policy", "critic_loss", "actor_loss", "update"}
     ),
 }
 
