@@ -106,7 +106,7 @@ def main() -> None:
     report.plot(runs, folder / "curves.png", references=curves)
     header = (
         "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds "
-        "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile |\n" + 10 * "|---" + "|"
     )
     rows = "\n".join(row(run, references) for run in sorted(collected, key=lambda r: (r["environment"], r["agent"])))
     page = RESULTS / "README.md"
