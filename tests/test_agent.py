@@ -1,0 +1,147 @@
+"""The contract's own parts: what a Config and an EnvSpec are to JAX, branches on the step, errors of users."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import agent
+from rljax.agent import EnvSpec, Transition, Weighted
+
+
+@agent.config
+class Config:
+    """One field of each kind."""
+
+    learning_rate: float = 1e-3
+    batch_size: int = 4
+    entropy: float | None = None
+    hidden: tuple[int, ...] = (8, 8)
+    activation: Literal["relu", "tanh"] = "relu"
+    layer_norm: bool = False
+    discount: float = 0.99
+
+
+def test_spec_describes_actions() -> None:
+    continuous, discrete = EnvSpec("Some-v0", (3,), 2), EnvSpec("Other-v0", (3,), 5, discrete=True)
+    assert (continuous.action_shape, continuous.action_dtype) == ((2,), jnp.float32)
+    assert (discrete.action_shape, discrete.action_dtype) == ((), jnp.int32)
+    assert hash(continuous) == hash(EnvSpec("Some-v0", (3,), 2)), "static: it must be a key of compiled programs"
+
+
+def test_floats_are_leaves_and_the_rest_is_static() -> None:
+    assert agent.float_fields(Config) == ("learning_rate", "entropy", "discount")
+    assert jax.tree.leaves(Config()) == [1e-3, 0.99]
+    assert jax.tree.leaves(Config(entropy=-2.0)) == [1e-3, -2.0, 0.99]
+    doubled = jax.tree.map(lambda x: 2 * x, Config())
+    assert doubled == Config(learning_rate=2e-3, discount=1.98)
+
+
+def test_config_is_frozen() -> None:
+    config: Any = Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.batch_size = 8
+
+
+def test_other_floats_do_not_recompile_and_other_sizes_do() -> None:
+    traces = 0
+
+    @jax.jit
+    def program(config: Config) -> Any:
+        nonlocal traces
+        traces += 1
+        return config.learning_rate * config.batch_size
+
+    assert program(Config()) == pytest.approx(4e-3)
+    assert program(Config(learning_rate=1.0, discount=0.5)) == 4.0
+    assert traces == 1
+    assert program(Config(learning_rate=1.0, batch_size=5)) == 5.0
+    assert traces == 2
+
+
+def test_configs_are_stacked_and_mapped_over() -> None:
+    stacked = Config(learning_rate=jnp.arange(3.0), discount=jnp.ones(3))  # type: ignore[arg-type]
+    result = jax.vmap(lambda config: config.learning_rate + config.batch_size)(stacked)
+    np.testing.assert_array_equal(result, [4.0, 5.0, 6.0])
+
+
+def test_transitions_do_not_share_their_extras() -> None:
+    one, other = (Transition(*[jnp.zeros(2)] * 6) for _ in range(2))
+    assert one.extras == {}
+    assert one.extras is not other.extras
+    assert len(jax.tree.leaves(one)) == 6
+
+
+def change(state: Any) -> tuple[Any, dict[str, Any]]:
+    """One more, and the number before."""
+    return state + 1, {"loss": state * 1.0}
+
+
+@pytest.mark.parametrize("period", [2, 3])
+def test_every_changes_on_each_period_only(period: int) -> None:
+    state, counted = jnp.zeros((), jnp.int32), []
+    for step in range(7):
+        before = int(state)
+        state, metrics = agent.every(period, jnp.asarray(step), change, state)
+        due = (step + 1) % period == 0
+        assert int(state) == before + due
+        assert isinstance(metrics["loss"], Weighted)
+        assert float(metrics["loss"].weight) == due
+        assert float(metrics["loss"].value) == (before if due else 0.0)
+        counted.append(due)
+    assert sum(counted) == 7 // period
+
+
+def test_every_time_is_no_branch() -> None:
+    program = jax.make_jaxpr(lambda step, state: agent.every(1, step, change, state))(0, 1)
+    assert "cond[" not in str(program)
+    assert agent.every(1, jnp.asarray(0), change, jnp.asarray(5))[1]["loss"] == 5.0, "a plain number, not Weighted"
+
+
+def test_branch_on_the_step_stays_a_branch_under_vmap() -> None:
+    def update(step: Any, state: Any) -> Any:
+        return agent.every(2, step, change, state)
+
+    unbatched = str(jax.make_jaxpr(jax.vmap(update, in_axes=(None, 0)))(0, jnp.zeros(3)))
+    assert "cond[" in unbatched
+    batched = str(jax.make_jaxpr(jax.vmap(update))(jnp.zeros(3, int), jnp.zeros(3)))
+    assert "cond[" not in batched, "what a counter per learner would cost: both sides"
+
+
+def test_discrete_actions_are_refused_where_continuous_ones_are_needed() -> None:
+    agent.require_continuous("sac", EnvSpec("Pendulum-v1", (3,), 1))
+    message = r"agent 'sac' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. Choose .*rljax train sac"
+    with pytest.raises(ValueError, match=message):
+        agent.require_continuous("sac", EnvSpec("CartPole-v1", (4,), 2, discrete=True))
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "message"),
+    [
+        (1.5, (0, 1), r"^--config\.learning-rate is 1\.5, it must be finite and in \[0, 1\]\.$"),
+        (-0.1, (0, 1), r"is -0\.1, it must be finite and in \[0, 1\]"),
+        (-1.0, (0, None), r"is -1, it must be finite and at least 0\.$"),
+        (float("nan"), (0, 1), r"is nan, it must be finite"),
+        (float("inf"), (0, None), r"is inf, it must be finite and at least 0"),
+        (np.array([0.5, 2.0]), (0, 1), r"is 2, it must be finite and in \[0, 1\]"),
+    ],
+)
+def test_floats_out_of_range(value: Any, limits: tuple[float, float | None], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        agent.require_range(Config(learning_rate=value), learning_rate=limits)
+
+
+def test_ranges_are_closed() -> None:
+    agent.require_range(Config(learning_rate=0.0, discount=1.0), learning_rate=(0, 1), discount=(0, 1))
+    agent.require_range(Config(learning_rate=1e9), learning_rate=(0, None))
+
+
+def test_sizes_out_of_range() -> None:
+    agent.require_at_least(Config(batch_size=1), batch_size=1)
+    with pytest.raises(ValueError, match=r"^--config\.batch-size is 0, it must be at least 1\.$"):
+        agent.require_at_least(Config(batch_size=0), batch_size=1)

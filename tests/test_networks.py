@@ -1,0 +1,228 @@
+"""Networks: what they compute, how they begin, and that they are pytrees of their parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rljax import networks
+from rljax.networks import MLP, Dense, Ensemble, Network
+
+KEY = jax.random.key(0)
+apply = jax.jit(lambda network, *inputs: network(*inputs))
+
+
+def create(module: Any, *inputs: Any) -> Any:
+    """A fresh network, made in one program: piece by piece it takes a second to compile."""
+    return jax.jit(lambda key: networks.create(module, key, *inputs))(KEY)
+
+
+def layer(fan_in: int, features: int, initialisation: Any, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Kernel and bias of a fresh dense layer."""
+    network = create(Dense(features, initialisation, scale), jnp.zeros(fan_in))
+    return np.asarray(network.params["kernel"]), np.asarray(network.params["bias"])
+
+
+def assert_uniform(values: np.ndarray, bound: float) -> None:
+    """Many values look drawn from U(-bound, bound)."""
+    assert np.abs(values).max() <= bound
+    assert np.abs(values).max() > 0.98 * bound
+    assert abs(values.mean()) < 0.05 * bound
+    assert values.std() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("initialisation", "bound"),
+    [("torch", 1 / math.sqrt(64)), ("lecun_uniform", math.sqrt(3 / 64)), ("glorot_uniform", math.sqrt(6 / (64 + 200)))],
+)
+def test_uniform_initialisations_have_their_bounds(initialisation: Any, bound: float) -> None:
+    kernel, bias = layer(64, 200, initialisation)
+    assert_uniform(kernel, bound)
+    if initialisation == "torch":
+        assert_uniform(bias, bound)
+    else:
+        assert not bias.any()
+
+
+@pytest.mark.parametrize(("fan_in", "features"), [(32, 32), (64, 16), (16, 64)])
+def test_orthogonal_initialisation_is_orthogonal_times_its_gain(fan_in: int, features: int) -> None:
+    kernel, bias = layer(fan_in, features, "orthogonal", 1.5)
+    assert not bias.any()
+    product = kernel.T @ kernel if features <= fan_in else kernel @ kernel.T
+    np.testing.assert_allclose(product, 1.5**2 * np.eye(min(fan_in, features)), atol=1e-5)
+
+
+def test_gains_of_an_mlp() -> None:
+    network = create(MLP((32, 32), 4, "tanh", "orthogonal", output_scale=0.01), jnp.zeros(32))
+    for name, gain in (("hidden_0", math.sqrt(2)), ("hidden_1", math.sqrt(2)), ("output", 0.01)):
+        singular = np.linalg.svd(np.asarray(network.params[name]["kernel"]), compute_uv=False)
+        np.testing.assert_allclose(singular, gain, rtol=1e-4)
+
+
+def test_fan_in_counts_all_inputs() -> None:
+    network = create(MLP((4000,), 1), jnp.zeros(6), jnp.zeros(3))
+    assert network.params["hidden_0"]["kernel"].shape == (9, 4000)
+    assert_uniform(np.asarray(network.params["hidden_0"]["bias"]), 1 / 3)
+
+
+RELU = lambda x: np.maximum(x, 0)  # noqa: E731
+ACTIVATIONS: dict[Any, Any] = {
+    "relu": RELU,
+    "tanh": np.tanh,
+    "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+}
+
+
+def forward(params: Any, x: np.ndarray, activation: Any, normalised: bool = False) -> np.ndarray:
+    """An MLP in float64."""
+    hidden = sorted(name for name in params if name.startswith("hidden_"))
+    for i, name in enumerate(hidden):
+        x = x @ np.asarray(params[name]["kernel"], np.float64) + np.asarray(params[name]["bias"], np.float64)
+        if normalised:
+            x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6)
+            x = x * np.asarray(params[f"norm_{i}"]["scale"]) + np.asarray(params[f"norm_{i}"]["bias"])
+        x = activation(x)
+    return x @ np.asarray(params["output"]["kernel"], np.float64) + np.asarray(params["output"]["bias"], np.float64)
+
+
+def inputs(seed: int = 0, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape or (5, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("activation", networks.ACTIVATIONS)
+def test_mlp_computes_what_it_says(activation: Any) -> None:
+    network = create(MLP((6, 7), 2, activation), jnp.zeros(3))
+    x = inputs()
+    result = apply(network, x)
+    assert result.shape == (5, 2)
+    np.testing.assert_allclose(result, forward(network.params, x, ACTIVATIONS[activation]), rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_are_concatenated() -> None:
+    network = create(MLP((6,), 2), jnp.zeros(2), jnp.zeros(1))
+    x = inputs()
+    np.testing.assert_array_equal(apply(network, x[:, :2], x[:, 2:]), apply(network, x))
+
+
+def test_layer_norm_comes_before_the_activation() -> None:
+    network = create(MLP((6, 7), 2, layer_norm=True), jnp.zeros(3))
+    assert sorted(network.params) == ["hidden_0", "hidden_1", "norm_0", "norm_1", "output"]
+    moved = jax.tree.map(lambda x: x + 0.1, network)  # scales and biases that do something
+    x = inputs()
+    np.testing.assert_allclose(apply(moved, x), forward(moved.params, x, RELU, normalised=True), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_ensemble_is_separate_mlps(layer_norm: bool) -> None:
+    ensemble = create(Ensemble(3, (6, 7), "tanh", layer_norm=layer_norm), jnp.zeros((5, 3)), jnp.zeros((5, 2)))
+    x, y = inputs(), inputs(1, 5, 2)
+    result = apply(ensemble, x, y)
+    assert result.shape == (3, 5)
+    assert jax.eval_shape(ensemble, inputs(0, 4, 5, 3), inputs(1, 4, 5, 2)).shape == (3, 4, 5)
+    alone = MLP((6, 7), 1, "tanh", layer_norm=layer_norm)
+    for c in range(3):
+        params = jax.tree.map(lambda leaf, c=c: leaf[c], ensemble.params["members"])
+        np.testing.assert_allclose(result[c], apply(Network(params, alone), x, y)[:, 0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(apply(networks.member(ensemble, c), x, y), result[c : c + 1], rtol=1e-5, atol=1e-6)
+
+
+def test_members_begin_apart_and_with_an_mlps_bounds() -> None:
+    ensemble = create(Ensemble(2, (2000,)), jnp.zeros(9))
+    kernels = np.asarray(ensemble.params["members"]["hidden_0"]["kernel"])  # [C, I, H]
+    assert not (kernels[0] == kernels[1]).any()
+    for kernel in kernels:
+        assert_uniform(kernel, 1 / 3)
+
+
+def test_members_learn_apart() -> None:
+    ensemble = create(Ensemble(2, (6,)), jnp.zeros(3))
+    gradient = jax.jit(jax.grad(lambda network: network(inputs())[0].sum()))(ensemble)
+    for leaf in jax.tree.leaves(gradient):
+        assert not np.asarray(leaf[1]).any()
+
+
+def test_network_is_a_pytree_of_its_parameters() -> None:
+    network = create(MLP((4,), 1), jnp.zeros(3))
+    assert len(jax.tree.leaves(network)) == 4
+    traces = 0
+
+    @jax.jit
+    def traced(network: Network, x: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return network(x)
+
+    other = networks.create(MLP((4,), 1), jax.random.key(1), jnp.zeros(3))
+    assert not np.allclose(traced(network, inputs()), traced(other, inputs()))
+    assert traces == 1, "an equal module is the same program"
+
+
+def test_network_learns_with_grad_and_optax() -> None:
+    network = create(MLP((16,), 1, "tanh"), jnp.zeros(1))
+    x = jnp.linspace(-1, 1, 32)[:, None]
+
+    def loss(network: Network) -> jax.Array:
+        return jnp.square(network(x) - x**2).mean()
+
+    optimiser = optax.adam(1e-2)
+
+    @jax.jit
+    def learn(network: Network) -> Network:
+        def one(_: Any, carry: Any) -> Any:
+            network, state = carry
+            changes, state = optimiser.update(jax.grad(loss)(network), state)
+            return optax.apply_updates(network, changes), state
+
+        return jax.lax.fori_loop(0, 300, one, (network, optimiser.init(network)))[0]  # type: ignore[arg-type]
+
+    gradient = jax.eval_shape(jax.grad(loss), network)
+    assert isinstance(gradient, Network)
+    assert jax.tree.structure(gradient) == jax.tree.structure(network)
+    assert float(loss(learn(network))) < 0.02 * float(loss(network))
+
+
+def test_networks_are_stacked_and_mapped_over() -> None:
+    module = MLP((4,), 2)
+    stacked = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(3))))(jax.random.split(KEY, 2))
+    x = inputs(0, 2, 5, 3)
+    together = jax.jit(jax.vmap(lambda network, x: network(x)))(stacked, x)
+    for i in range(2):
+        alone = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+        np.testing.assert_allclose(together[i], apply(alone, x[i]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.005, 1.0])
+def test_polyak_moves_the_target_by_its_rate(rate: float) -> None:
+    online, target = ({"a": inputs(seed), "b": inputs(seed + 2, 4)} for seed in range(2))
+    result = networks.polyak(online, target, rate)
+    for name in online:
+        np.testing.assert_allclose(result[name], (1 - rate) * target[name] + rate * online[name], rtol=1e-5, atol=1e-6)
+    if rate == 0.0:
+        np.testing.assert_array_equal(result["a"], target["a"])
+
+
+def buffers(tree: Any) -> set[int]:
+    return {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree)}
+
+
+def test_copies_share_no_buffer_and_can_be_donated_together() -> None:
+    network = create(MLP((4,), 1), jnp.zeros(3))
+    target = networks.copy(network)
+    assert not buffers(network) & buffers(target)
+
+
+    def swap(online: Network, target: Network) -> tuple[Network, Network]:
+        return networks.polyak(online, target, 0.5), networks.polyak(target, online, 0.5)
+
+    kernel = np.asarray(network.params["output"]["kernel"])
+    for result in jax.jit(swap, donate_argnums=(0, 1))(network, target):
+        np.testing.assert_allclose(result.params["output"]["kernel"], kernel, rtol=1e-6)
