@@ -176,7 +176,7 @@ def play(
     observation = hosted.reset([start])
     for _ in range(max_steps):
         frames.append(hosted.render())
-        step = hosted.step(policy(observation))
+        step: Any = hosted.step(policy(observation))
         if step.terminated[0] or step.truncated[0]:
             break
         observation = step.observation

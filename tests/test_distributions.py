@@ -72,7 +72,7 @@ def test_samples_have_the_moments_of_the_gaussian() -> None:
 
 @pytest.mark.parametrize("log_std", [-20.0, -3.0, 0.0, 2.0])
 def test_gradients_are_finite_and_the_closed_form(log_std: float) -> None:
-    mean, spread, mean64, spread64 = grid(15.0, log_std)
+    mean, spread, mean64, _ = grid(15.0, log_std)
 
     def total(mean: Any, spread: Any) -> Any:
         return distributions.squashed_gaussian(mean, spread).sample_and_log_prob(seed=KEY)[1].sum()

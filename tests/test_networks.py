@@ -219,7 +219,6 @@ def test_copies_share_no_buffer_and_can_be_donated_together() -> None:
     target = networks.copy(network)
     assert not buffers(network) & buffers(target)
 
-
     def swap(online: Network, target: Network) -> tuple[Network, Network]:
         return networks.polyak(online, target, 0.5), networks.polyak(target, online, 0.5)
 

@@ -15,7 +15,8 @@ update = jax.jit(normalise.update)
 def chunks(sizes: list[int], shape: tuple[int, ...] = (3,), mean: float = 0.0, std: float = 1.0) -> list[np.ndarray]:
     generator = np.random.default_rng(0)
     # Each chunk lies elsewhere: the variance between chunks counts too.
-    return [generator.normal(mean + 2 * i * std, std, (size, *shape)).astype(np.float32) for i, size in enumerate(sizes)]
+    means = [mean + 2 * i * std for i in range(len(sizes))]
+    return [generator.normal(m, std, (n, *shape)).astype(np.float32) for m, n in zip(means, sizes, strict=True)]
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (100.0, 1.0), (-1e-3, 1e-4), (5e4, 3e3)])

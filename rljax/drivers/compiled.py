@@ -75,9 +75,9 @@ class CompiledDriver:
         return jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config), carry)
 
     def _iterate(self, carry: Carry, config: Any) -> Carry:
-        carry, *acted = self._act(carry, config)
+        carry, action, extras = self._act(carry, config)
         carry = carry.replace(learners=self._learn(carry.learners, config))
-        carry = self._step(carry, *acted)
+        carry = self._step(carry, action, extras)
         if config.num_steps == 1:
             return carry
         act_and_step = lambda _, carry: self._step(*self._act(carry, config))  # noqa: E731
