@@ -145,23 +145,29 @@ class Learner:
 
     def update(self, state: LearnerState, config: Any) -> LearnerState:
         """`num_updates` updates, each on a batch of its own; all batches are drawn in one gather."""
+        learnt = self.learn(state.replace(storage=None), self.draw(state, config), config)
+        return learnt.replace(storage=state.storage)
+
+    def draw(self, state: LearnerState, config: Any) -> Transition:
+        """The batches of one iteration, [P, num_updates, B, ...], in one gather."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
-        key_batch, key_noise = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-        batches = self.sampler(state.storage, key_batch, config.num_updates, config.batch_size)
-        key_noise = jax.vmap(lambda key: jax.random.split(key, config.num_updates))(key_noise)
+        key_batch = jax.vmap(lambda key: jax.random.split(key)[0])(keys)
+        return self.sampler(state.storage, key_batch, config.num_updates, config.batch_size)
+
+    def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
+        """One update on each of the batches [P, num_updates, B, ...]; the storage is not needed."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
+        key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], config.num_updates))(keys)
 
         def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, None]:
             agent_state, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
             tally = add_to_tally(state.tally, metrics, state.updates)
             return state.replace(agent=agent_state, tally=tally, updates=state.updates + 1), None
 
-        learnt = state.replace(storage=None)  # read-only here: kept out of the loop's carry
         inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (batches, key_noise))
         if config.num_updates == 1:
-            learnt, _ = one(learnt, jax.tree.map(lambda x: x[0], inputs))
-        else:
-            learnt, _ = jax.lax.scan(one, learnt, inputs)
-        return learnt.replace(storage=state.storage)
+            return one(state, jax.tree.map(lambda x: x[0], inputs))[0]
+        return jax.lax.scan(one, state, inputs)[0]
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         """`vmap` over P; a single learner is squeezed instead, which spares its products the batch axis."""

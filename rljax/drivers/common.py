@@ -59,10 +59,10 @@ class Driver(Protocol):
         """Fresh learners and environments, one learner per seed."""
 
     def advance(self, iterations: int) -> None:
-        """Run iterations of, once warm, `num_updates` updates, and `num_steps` environment steps.
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
 
-        An iteration acts, learns from what is stored, then steps and stores: learning never needs the step that it
-        runs beside.
+        An action is chosen before the update that follows it, and learning never needs the step that this action
+        leads to: the two may run side by side.
         """
 
     def report(self) -> Report:

@@ -1,6 +1,6 @@
-"""Environments inside the program: acting, learning, stepping and storing are one compiled loop.
+"""Environments inside the program: stepping, storing, acting and learning are one compiled loop.
 
-Acting comes before learning, as in the hosted driver: there the simulators step while the device learns.
+The next action is chosen before learning, as in the hosted driver: there the simulators step while the device learns.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Carry(struct.PyTreeNode):
     keys: Array  # [P x E], one per environment, never advanced
     observation: Array  # [P, E, O...] to act on next
     first: Array  # [P, E] bool: that observation begins an episode
+    action: Any  # [P, E, ...] to take next, chosen before the last update as in the hosted driver
+    extras: Any  # what `act` returned beside it
     episodes: dict[str, Array]  # [P] sums over episodes that ended since the last report
 
 
@@ -58,14 +60,17 @@ class CompiledDriver:
         keys_reset, keys_step = jnp.moveaxis(jax.vmap(jax.random.split)(environment_keys), 1, 0)
         observation, environment = self.environment.reset(keys_reset)
         rows = (self.learner.num_learners, self.learner.num_envs)
-        return Carry(
+        carry = Carry(
             learners=self.learner.init(keys, config),
             environment=environment,
             keys=keys_step,
             observation=observation.reshape(*rows, *observation.shape[1:]),
             first=jnp.ones(rows, jnp.bool_),
+            action=None,
+            extras=None,
             episodes=self._no_episodes(),
         )
+        return self._act(carry, config)
 
     def _no_episodes(self) -> dict[str, Array]:
         return {name: jnp.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
@@ -75,19 +80,18 @@ class CompiledDriver:
         return jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config), carry)
 
     def _iterate(self, carry: Carry, config: Any) -> Carry:
-        carry, action, extras = self._act(carry, config)
-        carry = carry.replace(learners=self._learn(carry.learners, config))
-        carry = self._step(carry, action, extras)
         if config.num_steps == 1:
-            return carry
-        act_and_step = lambda _, carry: self._step(*self._act(carry, config))  # noqa: E731
-        return jax.lax.fori_loop(1, config.num_steps, act_and_step, carry)
+            carry = self._step(carry, config)
+        else:
+            carry = jax.lax.fori_loop(0, config.num_steps, lambda _, carry: self._step(carry, config), carry)
+        return carry.replace(learners=self._learn(carry.learners, config))
 
-    def _act(self, carry: Carry, config: Any) -> tuple[Carry, Array, dict[str, Array]]:
+    def _act(self, carry: Carry, config: Any) -> Carry:
         learners = carry.learners
         if self.learner.perceives(config):
             learners = self.learner.perceive(learners, carry.observation, carry.first, config)
-        return carry.replace(learners=learners), *self.learner.act(learners, carry.observation, config)
+        action, extras = self.learner.act(learners, carry.observation, config)
+        return carry.replace(learners=learners, action=action, extras=extras)
 
     def _learn(self, learners: LearnerState, config: Any) -> LearnerState:
         storage = learners.storage  # read in the branch, but not carried through it: it would be copied
@@ -99,7 +103,8 @@ class CompiledDriver:
         learnt = jax.lax.cond(ready, update, lambda learnt: learnt, learners.replace(storage=None))
         return learnt.replace(storage=storage)
 
-    def _step(self, carry: Carry, action: Array, extras: dict[str, Array]) -> Carry:
+    def _step(self, carry: Carry, config: Any) -> Carry:
+        action = carry.action
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, carry.learners.steps)
         flat = action.reshape(-1, *action.shape[2:])
         step, environment = self.environment.step(keys, carry.environment, flat)
@@ -110,16 +115,17 @@ class CompiledDriver:
             "length": carry.episodes["length"] + jnp.where(ended, step.episode_length, 0).sum(axis=1),
             "count": carry.episodes["count"] + ended.sum(axis=1),
         }
-        return carry.replace(
-            learners=self.learner.observe(carry.learners, carry.observation, action, extras, step),
+        carry = carry.replace(
+            learners=self.learner.observe(carry.learners, carry.observation, action, carry.extras, step),
             environment=environment,
             observation=step.observation,
             first=ended,
             episodes=episodes,
         )
+        return self._act(carry, config)
 
     def advance(self, iterations: int) -> None:
-        """Run iterations of, once warm, `num_updates` updates, and `num_steps` environment steps."""
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
         self.carry = self._advance(self.carry, jnp.asarray(iterations, jnp.int32), self.config)
 
     @property

@@ -52,7 +52,7 @@ class HostedDriver:
         self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
 
     def advance(self, iterations: int) -> None:
-        """Run iterations of, once warm, `num_updates` updates, and `num_steps` environment steps."""
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
         for _ in range(iterations * self.config.num_steps):
             if self.steps % self.config.num_steps == 0 and self.learner.ready(self.steps, self.config):
                 self.learnt = self._learn(self.learnt, self.storage, self.config)
