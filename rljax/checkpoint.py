@@ -62,8 +62,10 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
             f"the checkpoint of step {step} could not be written to '{folder}' ({_first_line(error)}; "
             f"{free / 1e6:.0f} MB free). Earlier checkpoints are untouched: free some space, then resume the run."
         ) from error
-    for old in steps(folder)[:-keep]:
-        shutil.rmtree(folder / f"{old:012d}", ignore_errors=True)
+    found = steps(folder)
+    kept = [other for other in found if other <= step][-keep:]  # a later one was damaged: the run fell back behind it
+    for other in set(found) - set(kept):
+        shutil.rmtree(folder / f"{other:012d}", ignore_errors=True)
     return final
 
 
@@ -94,6 +96,8 @@ def damage(path: Path) -> str | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except (OSError, ValueError):
+        manifest = None
+    if not isinstance(manifest, dict) or not manifest:
         return f"no readable {MANIFEST}"
     for name, fingerprint in manifest.items():
         if not (path / name).exists():
@@ -115,7 +119,7 @@ def restore(path: Path, name: str, template: Any) -> Any:
         with ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # orbax warns that the topology may differ
             tree = checkpointer.restore(path.absolute() / name, abstract)
-    except (ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"checkpoint '{path}' does not fit this run's settings ({_first_line(error)}). A run is resumed with the "
             "settings it was started with; for others, start a new one."

@@ -13,6 +13,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +134,17 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
     if value is None and type(None) in kinds:
         return None
     if float in kinds:
-        if isinstance(value, bool) or not (isinstance(value, int | float) or hasattr(value, "__len__")):
+        several = value if isinstance(value, list | tuple) else (value,)  # one per learner
+        if not hasattr(value, "dtype") and any(isinstance(x, bool) or not isinstance(x, Real) for x in several):
             raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a number.")
-        return float(value) if isinstance(value, int | float) else value
+        return float(value) if isinstance(value, Real) else value
     if typing.get_origin(hint) is typing.Literal:
-        if value not in typing.get_args(hint):
-            raise ValueError(f"{origin}: '{name}' is {value!r}, it must be one of {', '.join(typing.get_args(hint))}.")
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ValueError(f"{origin}: '{name}' is {value!r}, it must be one of {', '.join(map(str, choices))}.")
         return value
     if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list | tuple) or not all(isinstance(x, int) for x in value):
+        if not isinstance(value, list | tuple) or not all(type(x) is int for x in value):
             raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of integers.")
         return tuple(value)
     if hint in (int, bool, str) and type(value) is not hint:
