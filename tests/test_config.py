@@ -156,19 +156,24 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 source = "x"
 batch_size = 3
 
-["*"]
+["maze/*-of-a-longer-name"]
 source = "x"
-learning_rate = 1
-hidden = [4]
+learning_rate = 0.25
 
 ["maze/*"]
 source = "x"
 learning_rate = 0.5
 batch_size = 2
 
-["maze/*-of-a-longer-name"]
+["maze/[l-m]arge"]
 source = "x"
-learning_rate = 0.25
+batch_size = 5
+layer_norm = true
+
+["*"]
+source = "x"
+learning_rate = 1
+hidden = [4]
 """)
     monkeypatch.setattr(configuration, "PRESETS", tmp_path)
 
@@ -184,7 +189,7 @@ learning_rate = 0.25
     [
         ("other", Config(learning_rate=1.0, hidden=(4,))),
         ("maze/small", Config(learning_rate=0.5, hidden=(4,), batch_size=2)),
-        ("maze/large", Config(learning_rate=0.5, hidden=(4,), batch_size=3)),
+        ("maze/large", Config(learning_rate=0.5, hidden=(4,), batch_size=3, layer_norm=True)),
         ("maze/one-of-a-longer-name", Config(learning_rate=0.25, hidden=(4,), batch_size=2)),
         ("Maze/small", Config(learning_rate=1.0, hidden=(4,))),
     ],
