@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array
 
 if TYPE_CHECKING:
+    from distrax import Distribution
     from distrax import Transformed as SquashedGaussian
 
 
@@ -23,3 +25,22 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
 
     base = distrax.MultivariateNormalDiag(mean, jnp.exp(log_std))
     return distrax.Transformed(base, distrax.Block(distrax.Tanh(), ndims=1))
+
+
+def gaussian(mean: Array, std: Array) -> Distribution:
+    """A diagonal Gaussian over [..., A]; its log-probability is summed over A."""
+    import distrax
+
+    return distrax.MultivariateNormalDiag(mean, jnp.broadcast_to(std, mean.shape))
+
+
+def categorical(logits: Array) -> Distribution:
+    """A softmax over the last axis of `logits` [..., A]; samples are int32 [...]."""
+    import distrax
+
+    return distrax.Categorical(logits=logits)
+
+
+def tanh_log_slope(raw: Array) -> Array:
+    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A]: what squashing takes off a log-density."""
+    return (2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))).sum(axis=-1)

@@ -16,22 +16,23 @@ from flax import struct
 
 from rljax import samplers
 from rljax.agent import Agent, Array, EnvSpec, Step, Transition, Weighted
-from rljax.storage import STORAGES, Replay
+from rljax.storage import STORAGES, Storage
 
 
 class Tally(struct.PyTreeNode):
-    """Metrics summed since the last report."""
+    """M metrics summed since the last report."""
 
-    total: dict[str, Array]  # [P] sums of the metric
-    weight: dict[str, Array]  # [P] number of values summed
-    first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite, -1 for none
+    total: Array  # [P, M] sums of the metrics
+    weight: Array  # [P, M] number of values summed
+    first_bad: Array  # [P, M] int32: the first update with a value that is not finite, -1 for none
+    names: tuple[str, ...] = struct.field(pytree_node=False)
 
 
 class LearnerState(struct.PyTreeNode):
     """Everything that P learners have learnt and gathered. Keys are never advanced: counters are folded in."""
 
     agent: Any  # the agent's State, [P, ...]
-    storage: Replay
+    storage: Storage
     tally: Tally
     key_act: Array  # [P]
     key_update: Array  # [P]
@@ -47,7 +48,7 @@ class Learner:
     spec: EnvSpec
     num_learners: int  # P
     num_envs: int  # E, of each learner
-    sampler: Callable[..., Transition] = samplers.uniform
+    sampler: Callable[..., Transition] | None = None  # None: the storage's own, of `samplers.DEFAULTS`
 
     def init(self, keys: Array, config: Any) -> LearnerState:
         """Fresh learners from one key each, [P]."""
@@ -56,7 +57,7 @@ class Learner:
         agent_state = init(key_agent, config)
         stored = STORAGES[self.agent.storage].create(self._example(agent_state, key_act, config), config)
         zero = jnp.zeros((), jnp.int32)
-        batches = jax.eval_shape(lambda *arguments: self.sampler(*arguments, 1, config.batch_size), stored, key_update)
+        batches = jax.eval_shape(lambda *pair: self._sample(pair[0], pair[1], config), stored, key_update)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
         metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
         return LearnerState(
@@ -114,8 +115,8 @@ class Learner:
                 action = jax.vmap(lambda key: jax.random.uniform(key, shape, minval=-1.0, maxval=1.0))(keys)
             return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
 
-        in_warmup = state.steps * self.num_envs < config.warmup_steps
-        return jax.lax.cond(in_warmup, warm_up, explore)
+        warmup = STORAGES[self.agent.storage].warmup_steps(config)
+        return jax.lax.cond(state.steps * self.num_envs < warmup, warm_up, explore) if warmup else explore()
 
     def observe(
         self, state: LearnerState, observation: Array, action: Array, extras: dict[str, Array], step: Step
@@ -125,7 +126,9 @@ class Learner:
             storage=self.store(state.storage, observation, action, extras, step), steps=state.steps + 1
         )
 
-    def store(self, storage: Replay, observation: Array, action: Array, extras: dict[str, Array], step: Step) -> Replay:
+    def store(
+        self, storage: Storage, observation: Array, action: Array, extras: dict[str, Array], step: Step
+    ) -> Storage:
         """Add transitions to a storage; all leaves are [P, E, ...]."""
         return storage.add(
             Transition(
@@ -144,20 +147,21 @@ class Learner:
         return STORAGES[self.agent.storage].ready(steps * self.num_envs, config)
 
     def update(self, state: LearnerState, config: Any) -> LearnerState:
-        """`num_updates` updates, each on a batch of its own; all batches are drawn in one gather."""
+        """One iteration's U updates, each on a batch of its own; all batches are drawn in one gather."""
         learnt = self.learn(state.replace(storage=None), self.draw(state, config), config)
         return learnt.replace(storage=state.storage)
 
     def draw(self, state: LearnerState, config: Any) -> Transition:
-        """The batches of one iteration, [P, num_updates, B, ...], in one gather."""
+        """The batches of one iteration, [P, U, B, ...], in one gather."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
         key_batch = jax.vmap(lambda key: jax.random.split(key)[0])(keys)
-        return self.sampler(state.storage, key_batch, config.num_updates, config.batch_size)
+        return self._sample(state.storage, key_batch, config)
 
     def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
-        """One update on each of the batches [P, num_updates, B, ...]; the storage is not needed."""
+        """One update on each of the batches [P, U, B, ...]; the storage is not needed."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
-        key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], config.num_updates))(keys)
+        number = batches.reward.shape[1]
+        key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
 
         def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, None]:
             agent_state, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
@@ -165,7 +169,7 @@ class Learner:
             return state.replace(agent=agent_state, tally=tally, updates=state.updates + 1), None
 
         inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (batches, key_noise))
-        if config.num_updates == 1:
+        if number == 1:
             return one(state, jax.tree.map(lambda x: x[0], inputs))[0]
         return jax.lax.scan(one, state, inputs)[0]
 
@@ -183,6 +187,9 @@ class Learner:
             return jax.tree.map(lambda x: x[None], function(*squeezed))
 
         return single
+
+    def _sample(self, storage: Storage, keys: Array, config: Any) -> Transition:
+        return (self.sampler or samplers.DEFAULTS[self.agent.storage])(storage, keys, config)
 
     def _update_agents(self, agent_state: Any, batch: Transition, keys: Array, step: Array, config: Any) -> Any:
         return self.over_learners(self.agent.update, (0, 0, 0, None, 0))(agent_state, batch, keys, step, config)
@@ -207,18 +214,18 @@ class Learner:
 
 def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
     """A tally of nothing yet."""
-    zeros = {name: jnp.zeros(num_learners) for name in names}
-    none = {name: jnp.full(num_learners, -1, jnp.int32) for name in names}
-    return Tally(total=zeros, weight=jax.tree.map(jnp.copy, zeros), first_bad=none)
+    shape = (num_learners, len(names))
+    return Tally(jnp.zeros(shape), jnp.zeros(shape), jnp.full(shape, -1, jnp.int32), names)
 
 
 def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
     """Count the metrics [P] of one update; `update` [] is its number."""
-    total, weight, first_bad = {}, {}, {}
-    for name, metric in metrics.items():
-        value, counts = (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
-        total[name] = tally.total[name] + value
-        weight[name] = tally.weight[name] + counts
-        bad = (tally.first_bad[name] < 0) & ~jnp.isfinite(value)
-        first_bad[name] = jnp.where(bad, update, tally.first_bad[name])
-    return Tally(total, weight, first_bad)
+    values = [metrics[name] for name in tally.names]
+    weight = jnp.stack([x.weight if isinstance(x, Weighted) else jnp.ones_like(x) for x in values], axis=-1)
+    value = jnp.stack([x.value if isinstance(x, Weighted) else x for x in values], axis=-1)
+    bad = (tally.first_bad < 0) & ~jnp.isfinite(value)
+    return tally.replace(
+        total=tally.total + value,
+        weight=tally.weight + weight,
+        first_bad=jnp.where(bad, update, tally.first_bad),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
@@ -47,3 +48,34 @@ def normalise(statistics: Statistics, samples: Array, limit: float = 10.0) -> Ar
         -limit,
         limit,
     )
+
+
+class Returns(struct.PyTreeNode):
+    """Discounted sums of the rewards of running episodes, whose std is the scale of rewards."""
+
+    running: Array  # [E]
+    statistics: Statistics  # of all sums so far []
+
+
+def create_returns(num_envs: int) -> Returns:
+    """Nothing gathered yet."""
+    return Returns(jnp.zeros(num_envs), create(()))
+
+
+def scale_rewards(
+    returns: Returns, reward: Array, ended: Array, discount: Array | float, limit: float = 10.0
+) -> tuple[Returns, Array]:
+    """Count a rollout's rewards [T, E] and divide them by the std of the discounted return, clipped to [-limit, limit].
+
+    `ended` [T, E] marks the last steps of episodes, after which the sums begin again. No mean is subtracted.
+    """
+
+    def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        reward, ended = inputs
+        running = reward + discount * running
+        return running * (1.0 - ended), running
+
+    running, sums = jax.lax.scan(forwards, returns.running, (reward, ended))
+    statistics = update(returns.statistics, sums.ravel())
+    scaled = jnp.clip(reward / jnp.sqrt(statistics.variance + 1e-8), -limit, limit)
+    return Returns(running, statistics), scaled

@@ -73,5 +73,62 @@ class Replay(struct.PyTreeNode):
         """Whether updates may begin after `steps` environment steps of each learner."""
         return steps >= max(config.warmup_steps, config.batch_size)
 
+    @staticmethod
+    def warmup_steps(config: Any) -> int:
+        """Environment steps of each learner with uniform actions."""
+        return config.warmup_steps
 
-STORAGES: dict[str, type[Replay]] = {"replay": Replay}
+
+class Rollout(struct.PyTreeNode):
+    """The last `num_steps` steps of each environment, in order.
+
+    Reads of a config: `num_steps`, `num_envs`, `batch_size`.
+    """
+
+    data: Transition  # [P, T, E, ...]
+    position: Array  # [] int32: the next step to write, shared by all learners
+
+    @classmethod
+    def check(cls, config: Any, num_envs: int) -> None:
+        """Raise `ValueError` for minibatches that do not divide a rollout."""
+        rows = config.num_steps * num_envs
+        if rows % config.batch_size:
+            near = [size for size in range(1, rows + 1) if rows % size == 0]
+            best = min(near, key=lambda size: abs(size - config.batch_size))
+            raise ValueError(
+                f"--config.batch-size is {config.batch_size}, which does not divide a rollout of --config.num-steps "
+                f"{config.num_steps} x --config.num-envs {num_envs} = {rows} transitions. Nearest: {best}."
+            )
+
+    @classmethod
+    def create(cls, example: Transition, config: Any) -> Rollout:
+        """An empty rollout for transitions shaped as `example` [P, E, ...]."""
+
+        def empty(x: Any) -> Array:
+            return jnp.zeros((x.shape[0], config.num_steps, *x.shape[1:]), x.dtype)
+
+        return cls(jax.tree.map(empty, example), jnp.zeros((), jnp.int32))
+
+    def add(self, transitions: Transition) -> Rollout:
+        """Write one step [P, E, ...]; in place where the rollout is donated or carried."""
+
+        def write(rollout: Array, step: Array) -> Array:
+            return jax.lax.dynamic_update_index_in_dim(rollout, step.astype(rollout.dtype), self.position, axis=1)
+
+        data = jax.tree.map(write, self.data, transitions)
+        return self.replace(data=data, position=(self.position + 1) % self.data.reward.shape[1])
+
+    @staticmethod
+    def ready(steps: Any, config: Any) -> Any:
+        """Whether updates may begin after `steps` environment steps of each learner."""
+        return steps >= config.num_steps * config.num_envs
+
+    @staticmethod
+    def warmup_steps(config: Any) -> int:
+        """None: every step is the policy's own."""
+        del config
+        return 0
+
+
+Storage = Replay | Rollout
+STORAGES: dict[str, type[Replay] | type[Rollout]] = {"replay": Replay, "rollout": Rollout}

@@ -315,7 +315,8 @@ def test_several_updates_are_as_many_single_ones() -> None:
     rewards = np.random.default_rng(0).normal(size=(2, 3, batch_size)).astype(np.float32)
     asked = []
 
-    def batches(storage: Any, key: Any, num_batches: int, size: int, start: int = 0) -> Any:
+    def batches(storage: Any, key: Any, config: Any, start: int = 0) -> Any:
+        num_batches, size = config.num_updates, config.batch_size
         asked.append((num_batches, size))
         example = jax.tree.map(lambda x: jnp.zeros((2, num_batches, size, *x.shape[2:]), x.dtype), storage.data)
         return example.replace(reward=jnp.asarray(rewards[:, start : start + num_batches]))
@@ -401,6 +402,36 @@ def test_drivers_agree() -> None:
     outside.advance(1)
     assert int(inside.learners.updates) == int(outside.learners.updates) == 14
     assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
+
+
+class OnPolicy(Fake):
+    """A Fake that is handed whole rollouts; it remembers which steps they held."""
+
+    storage = "rollout"
+
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+        """Remember the times [T, E] of a rollout."""
+        flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
+        new, metrics = super().update(state, flat, key, step, config)
+        times = flat.next_observation[:, 0]
+        return new.replace(rewards=state.rewards.at[step % UPDATES].set(times)), metrics
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_rollouts_are_whole_in_order_and_learnt_from_once(where: str) -> None:
+    changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 10**6}
+    if where == "inside":
+        driver: Any = driven([0, 1], 3, OnPolicy(), Counter(), **changes)
+    else:
+        hosted: Any = HostedCounter(10**6)
+        driver = HostedDriver(Learner(OnPolicy(), hosted.spec, 2, 3), hosted, settings(2, **changes))
+        driver.start([0, 1])
+        driver.advance(4)  # on the host the next iteration begins with learning
+    assert int(driver.learners.updates) == 3
+    for learner_times in np.asarray(driver.agent_state.rewards)[:, :3]:  # [updates, T x E]
+        np.testing.assert_array_equal(learner_times.reshape(12, 3), np.arange(1, 13)[:, None].repeat(3, axis=1))
+    actions = np.asarray(driver.learners.storage.data.extras["acted"])
+    assert actions.all(), "no uniform actions, whatever warm-up other storages have"
 
 
 # Metrics.

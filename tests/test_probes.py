@@ -26,6 +26,20 @@ QUICK: dict[str, Any] = {
     "num_envs": 4,
     "discount": DISCOUNT,
 }
+ON_POLICY: dict[str, Any] = {
+    "actor_hidden": (32, 32),
+    "critic_hidden": (32, 32),
+    "learning_rate": 3e-3,
+    "num_envs": 16,
+    "num_steps": 16,
+    "batch_size": 64,
+    "discount": DISCOUNT,
+    "init_log_std": -1.0,
+    "entropy_cost": 1e-2,  # and a rate that falls: a std near 0 is left to drift by advantages that are noise
+    "decay_steps": 100 * 16 * 16.0,
+    "normalise_rewards": False,
+    "normalise_observations": False,
+}
 # SAC's values count entropy: at this fixed temperature it hardly weighs.
 OWN: dict[str, dict[str, Any]] = {"sac": {"init_temperature": 1e-3, "learn_temperature": False}, "td3": {}}
 OBSERVATIONS = {
@@ -39,12 +53,13 @@ OBSERVATIONS = {
     "Follow": [[-1.0], [1.0]],
     "Memory": [[0.0, 0.0]],
 }
+ACTS = {"Action", "Both", "Follow", "Memory"}
 SLOW = {"Constant", "Observation", "Action", "Both", "Memory", "Delay"}
 
 
 def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500) -> tuple[Any, Any]:
     """One learner's State after training on a probe, and its Config."""
-    config = configuration.replace(module.Config(), QUICK | changes, "test")
+    config = configuration.replace(module.Config(), changes, "test")
     stacked = configuration.stack(config, 1)
     environment = envs.make(name)
     driver = CompiledDriver(Learner(module, environment.spec, 1, config.num_envs), environment, stacked)
@@ -55,10 +70,27 @@ def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2
 
 def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Any]:
     """The learnt values and greedy actions at the probe's observations, and the probe."""
-    state, config = trained(module, name, changes)
+    state, config = trained(module, name, QUICK | changes)
     observations = np.array(OBSERVATIONS[name.partition("/")[2]], np.float32)
     action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
     return np.asarray(state.critic(observations, action).min(axis=0)), np.asarray(action), observations
+
+
+@pytest.mark.parametrize(
+    "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
+)
+def test_probe_on_policy(probe: str) -> None:
+    module, name = configuration.load_agent("ppo"), f"rljax/{probe}"
+    state, config = trained(module, name, ON_POLICY, 100)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    known: Any = envs.make(name).environment
+    if probe in ACTS:  # values are those of a noisy policy: the actions are what is known
+        action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+    else:
+        expected = np.asarray(known.value(observations, DISCOUNT))
+        value = np.asarray(state.parameters.critic(observations))[:, 0]
+        np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("agent", ["sac", "td3"])
@@ -71,7 +103,7 @@ def test_probe(agent: str, probe: str) -> None:
     known: Any = envs.make(name).environment
     expected = np.asarray(known.value(observations, DISCOUNT))
     np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
-    if probe in ("Action", "Both", "Follow", "Memory"):
+    if probe in ACTS:
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,14 @@ from rljax import samplers
 from rljax.storage import Replay
 from tests.test_storage import LEARNERS, nbytes, numbered, ring, transitions
 
-uniform = jax.jit(samplers.uniform, static_argnums=(2, 3))
+
+def draw(replay: Replay, key: jax.Array, num_updates: int, batch_size: int) -> Any:
+    """Uniform batches."""
+    config = types.SimpleNamespace(num_updates=num_updates, batch_size=batch_size)
+    return samplers.uniform(replay, key, config)
+
+
+uniform = jax.jit(draw, static_argnums=(2, 3))
 
 
 def filled(replay_size: int, num_envs: int, steps: int) -> Replay:
@@ -85,7 +93,7 @@ def sizes(jaxpr: Any) -> Iterator[int]:
 
 def test_nothing_that_is_computed_grows_with_the_capacity() -> None:
     small, large = ring(10_000, 1), ring(160_000, 1)
-    programs = [jax.make_jaxpr(lambda r, k: samplers.uniform(r, k, 4, 32))(replay, keys()) for replay in (small, large)]
+    programs = [jax.make_jaxpr(lambda r, k: draw(r, k, 4, 32))(replay, keys()) for replay in (small, large)]
     first, second = (list(sizes(program.jaxpr)) for program in programs)
     assert first == second
     assert max(first) <= LEARNERS * 4 * 32 * 2 * 2, "batches and little beside them"

@@ -15,7 +15,7 @@ from rljax import envs, samplers
 from rljax.agent import Transition
 from rljax.drivers.compiled import CompiledDriver
 from rljax.learner import Learner
-from rljax.storage import STORAGES, Replay
+from rljax.storage import STORAGES, Replay, Rollout
 from tests import test_learner
 
 LEARNERS = 2
@@ -150,7 +150,9 @@ def test_ring_in_a_loop_is_written_and_read_in_place() -> None:
     def one(_: Any, carry: Any) -> Any:
         replay, total = carry
         replay = replay.add(transitions(numbered(0, 3)))  # the order counts: reading first would copy
-        return replay, total + samplers.uniform(replay, keys, 2, 16).reward.sum()
+        return replay, total + samplers.uniform(
+            replay, keys, types.SimpleNamespace(num_updates=2, batch_size=16)
+        ).reward.sum()
 
     loop = jax.jit(lambda replay, n: jax.lax.fori_loop(0, n, one, (replay, 0.0)), donate_argnums=0)
     assert_in_place(loop.lower(replay, 5).compile(), replay.data)
@@ -174,3 +176,38 @@ def test_driver_inside_the_program_copies_no_ring(num_learners: int, num_steps: 
     driver.start(range(num_learners))
     advance = driver._advance.lower(driver.carry, jnp.asarray(1, jnp.int32), config).compile()
     assert_in_place(advance, driver.learners.storage.data)
+
+
+def rollout_settings(num_steps: int = 4, num_envs: int = 3, batch_size: int = 6) -> Any:
+    """What a rollout reads of a config."""
+    return types.SimpleNamespace(num_steps=num_steps, num_envs=num_envs, batch_size=batch_size)
+
+
+def test_rollout_holds_the_last_steps_in_order() -> None:
+    rollout = Rollout.create(transitions(np.zeros((LEARNERS, 3))), rollout_settings())
+    assert {x.shape[:3] for x in jax.tree.leaves(rollout.data)} == {(LEARNERS, 4, 3)}
+    add = jax.jit(Rollout.add, donate_argnums=0)
+    for time in range(8):
+        rollout = add(rollout, transitions(numbered(time, 3)))
+    expected = transitions(np.stack([numbered(time, 3) for time in range(4, 8)], axis=1))
+    jax.tree.map(np.testing.assert_array_equal, rollout.data, expected)
+    assert int(rollout.position) == 0
+    batch = samplers.whole(rollout, jax.random.split(jax.random.key(0), LEARNERS), rollout_settings())
+    assert batch.reward.shape == (LEARNERS, 1, 4, 3)
+
+
+def test_rollout_is_written_in_place() -> None:
+    rollout = Rollout.create(transitions(np.zeros((LEARNERS, 3))), rollout_settings(num_steps=ROWS))
+    compiled = jax.jit(Rollout.add, donate_argnums=0).lower(rollout, transitions(numbered(0, 3))).compile()
+    assert_in_place(compiled, rollout.data)
+
+
+def test_rollout_is_ready_when_it_is_full() -> None:
+    ready = [Rollout.ready(steps, rollout_settings()) for steps in (0, 11, 12, 24)]
+    assert ready == [False, False, True, True]
+
+
+def test_minibatches_that_do_not_divide_a_rollout_are_refused() -> None:
+    Rollout.check(rollout_settings(), 3)
+    with pytest.raises(ValueError, match=r"batch-size is 5, .* 4 x --config.num-envs 3 = 12 transitions. Nearest: 4"):
+        Rollout.check(rollout_settings(batch_size=5), 3)

@@ -133,9 +133,10 @@ def squared_errors(critics: Sequence[MLP], observation: Any, action: Any, target
 
 @dataclasses.dataclass
 class Adam:
-    """Kingma and Ba, arXiv:1412.6980, algorithm 1, with its defaults for the moments and epsilon."""
+    """Kingma and Ba, arXiv:1412.6980, algorithm 1, with its defaults for the moments."""
 
     rate: float
+    epsilon: float = 1e-8
     count: int = 0
     first: Any = 0.0
     second: Any = 0.0
@@ -149,7 +150,7 @@ class Adam:
         self.second = zip_map(lambda v, g: 0.999 * v + 0.001 * g**2, self.second, gradient)
 
         def moved(x: Any, m: Any, v: Any) -> Any:
-            return x - self.rate * (m / (1 - 0.9**self.count)) / (np.sqrt(v / (1 - 0.999**self.count)) + 1e-8)
+            return x - self.rate * (m / (1 - 0.9**self.count)) / (np.sqrt(v / (1 - 0.999**self.count)) + self.epsilon)
 
         return zip_map(moved, parameter, self.first, self.second)
 

@@ -1,0 +1,275 @@
+"""PPO: on-policy actor-critic whose policy moves no further than a clipped ratio rewards.
+
+gamma discount, lambda trace decay, epsilon clip range, pi actor, pi_old the actor that gathered, V critic
+  delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
+  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}                      [2, eq. 16], ended: either end
+  ratio_t = pi(a_t|s_t) / pi_old(a_t|s_t)
+  L(pi)   = -mean [ min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A) ]   [1, eq. 7]
+  L(V)    = mean [ (V(s) - (A + V_old(s)))^2 ] / 2                            [1, eq. 9]
+  L       = L(pi) + value_cost L(V) - entropy_cost mean H(pi(.|s))            [1, eq. 9]
+
+pi(.|s) is a diagonal Gaussian whose actions are clipped to [-1, 1] on their way out, tanh of a Gaussian, or, over
+discrete actions, a softmax.
+
+Departs from the paper: what [3] found to matter, each a setting. Bootstraps at time limits, and can recompute
+advantages in each epoch, as Tianshou does. Statistics of observations and rewards move once per rollout and not once
+per step, so that pi_old is exactly the policy that gathered.
+
+[1] Schulman et al., Proximal Policy Optimization Algorithms, arXiv:1707.06347
+[2] Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation, arXiv:1506.02438
+[3] Huang et al., The 37 Implementation Details of Proximal Policy Optimization, ICLR blog track 2022
+
+  rljax train ppo --env HalfCheetah-v5
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax import agent, distributions, networks, normalise
+from rljax.agent import Array, EnvSpec, Metrics, Transition
+
+storage = "rollout"
+
+
+@agent.config
+class Config:
+    """Hyperparameters; floats can differ between the learners of one program."""
+
+    # Optimisation
+    learning_rate: float = 3e-4  # of Adam, for actor and critic; [1, table 3]
+    decay_steps: float | None = None  # environment steps over which the learning rate falls to 0; None: it stays; [3]
+    adam_epsilon: float = 1e-5  # added to Adam's denominator; [3]
+    max_grad_norm: float = 0.5  # limit of the gradient's norm over all parameters, 0 for none; [3]
+    num_epochs: int = 10  # passes over each rollout; [1, table 3]
+    batch_size: int = 64  # transitions per minibatch, a divisor of a rollout; [1, table 3]
+    # Experience
+    num_envs: int = 8  # environments stepped side by side; Tianshou
+    num_steps: int = 256  # steps of each environment per rollout; num_envs x num_steps is 2,048 in [1, table 3]
+    # Targets
+    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1, table 3]
+    trace_decay: float = 0.95  # lambda of the advantages, in [0, 1]; [1, table 3]
+    recompute_advantages: bool = True  # with the critic of each epoch, not of the first alone; Tianshou
+    normalise_advantages: bool = True  # to zero mean and unit std per minibatch; [3]
+    reward_scale: float = 1.0  # factor on rewards; Brax's presets use 0.1 to 10
+    normalise_rewards: bool = True  # divide by the running std of the discounted return, clip to +-10; [3]
+    # Losses
+    clip_ratio: float = 0.2  # epsilon; [1, table 3]
+    clip_values: bool = False  # limit V's change to +-epsilon as well; [3] does, Tianshou and Brax do not
+    value_cost: float = 0.5  # weight of the critic's loss; [3]
+    entropy_cost: float = 0.0  # weight of the entropy bonus; [1] for MuJoCo
+    # Policy and networks
+    policy: Literal["gaussian", "tanh_gaussian"] = "gaussian"  # of continuous actions; Brax: tanh_gaussian
+    init_log_std: float = 0.0  # log std at the start, the same in all states (gaussian only); [3]
+    actor_hidden: tuple[int, ...] = (64, 64)  # widths of the actor's hidden layers; [1]
+    critic_hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers; [1]
+    activation: networks.Activation = "tanh"  # of the hidden layers; [1]
+    initialisation: networks.Initialisation = "orthogonal"  # of all layers; [3]
+    normalise_observations: bool = True  # running mean and std of observations, clipped to +-10; [3]
+
+
+class Parameters(struct.PyTreeNode):
+    """What the one optimiser moves."""
+
+    actor: networks.Network  # [O] -> [A]: mean, or logits; [2 A] for tanh_gaussian
+    critic: networks.Network  # [O] -> [1]
+    log_std: Array | None  # [A] for gaussian
+
+
+class State(struct.PyTreeNode):
+    """Everything that learning changes."""
+
+    parameters: Parameters
+    optimiser: optax.OptState
+    statistics: normalise.Statistics  # of observations [O]
+    returns: normalise.Returns  # discounted, of running episodes [E]
+    discrete: bool = struct.field(pytree_node=False)
+
+
+def check(spec: EnvSpec, config: Config) -> None:
+    """Raise `ValueError` for a hyperparameter out of range."""
+    agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None), adam_epsilon=(0, None))
+    agent.require_range(config, max_grad_norm=(0, None), clip_ratio=(0, None), value_cost=(0, None))
+    agent.require_range(config, entropy_cost=(None, None), reward_scale=(None, None), init_log_std=(None, None))
+    if config.decay_steps is not None:
+        agent.require_range(config, decay_steps=(1, None))
+    agent.require_at_least(config, num_epochs=1)
+
+
+def init(key: Array, spec: EnvSpec, config: Config) -> State:
+    """Fresh parameters: small actions (or equal logits) at first."""
+    key_actor, key_critic = jax.random.split(key)
+    observation = jnp.zeros(spec.observation_shape)
+    style = (config.activation, config.initialisation)
+    squashed = config.policy == "tanh_gaussian" and not spec.discrete
+    features = spec.action_size * (2 if squashed else 1)
+    actor = networks.MLP(config.actor_hidden, features, *style, output_scale=0.01)
+    critic = networks.MLP(config.critic_hidden, 1, *style)
+    plain = not (spec.discrete or squashed)
+    parameters = Parameters(
+        actor=networks.create(actor, key_actor, observation),
+        critic=networks.create(critic, key_critic, observation),
+        log_std=jnp.full(spec.action_size, config.init_log_std, jnp.float32) if plain else None,
+    )
+    return State(
+        parameters=parameters,
+        optimiser=optimiser(0, config).init(parameters),
+        statistics=normalise.create(spec.observation_shape),
+        returns=normalise.create_returns(config.num_envs),
+        discrete=spec.discrete,
+    )
+
+
+def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
+    """Adam on limited gradients; its learning rate falls with the environment steps of `step` [] rollouts."""
+    rate: Any = config.learning_rate
+    if config.decay_steps is not None:
+        rate = rate * jnp.maximum(0.0, 1.0 - step * config.num_envs * config.num_steps / config.decay_steps)
+    limit = jnp.where(jnp.asarray(config.max_grad_norm) > 0, config.max_grad_norm, jnp.inf)
+    return optax.chain(optax.clip_by_global_norm(limit), optax.adam(rate, eps=config.adam_epsilon))
+
+
+def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+    """Actions [..., A] or [...] for observations [..., O]: sampled, or the likeliest when not exploring."""
+    pi = policy(state.parameters, scaled(state, observation, config), state.discrete, config)
+    if not explore:
+        return emitted(pi.mode(), state.discrete, config), {}
+    raw = pi.sample(seed=key)
+    return emitted(raw, state.discrete, config), {"raw": raw, "log_prob": log_prob(pi, raw, state.discrete, config)}
+
+
+def scaled(state: State, observation: Array, config: Config) -> Array:
+    """Observations [..., O] as the networks see them."""
+    return normalise.normalise(state.statistics, observation) if config.normalise_observations else observation
+
+
+def policy(parameters: Parameters, observation: Array, discrete: bool, config: Config) -> distributions.Distribution:
+    """pi(.|s) for observations [..., O], over raw actions: before they are clipped or squashed."""
+    output = parameters.actor(observation)
+    if discrete:
+        return distributions.categorical(output)
+    if config.policy == "gaussian":
+        return distributions.gaussian(output, jnp.exp(parameters.log_std))
+    mean, deviation = jnp.split(output, 2, axis=-1)
+    return distributions.gaussian(mean, jax.nn.softplus(deviation) + 1e-3)  # Brax's lower limit
+
+
+def emitted(raw: Array, discrete: bool, config: Config) -> Array:
+    """The action that the environment is given."""
+    if discrete:
+        return raw
+    return jnp.clip(raw, -1.0, 1.0) if config.policy == "gaussian" else jnp.tanh(raw)
+
+
+def log_prob(pi: distributions.Distribution, raw: Array, discrete: bool, config: Config) -> Array:
+    """log pi(a|s) [...] of raw actions [..., A] or [...]."""
+    density: Any = pi.log_prob(raw)
+    if config.policy == "tanh_gaussian" and not discrete:
+        density = density - distributions.tanh_log_slope(raw)
+    return density
+
+
+# [2, eq. 16]
+def advantages(parameters: Parameters, batch: Transition, config: Config) -> tuple[Array, Array]:
+    """A_t and V(s_t), [T, E] each, of a rollout whose observations are scaled."""
+    value = parameters.critic(batch.observation).squeeze(-1)
+    next_value = parameters.critic(batch.next_observation).squeeze(-1)
+    delta = batch.reward + config.discount * (1.0 - batch.terminated) * next_value - value
+    decay = config.discount * config.trace_decay * (1.0 - (batch.terminated | batch.truncated))
+
+    def backwards(later: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        delta, decay = inputs
+        advantage = delta + decay * later
+        return advantage, advantage
+
+    advantage = jax.lax.scan(backwards, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
+    return advantage, value
+
+
+# [1, eq. 7]
+def actor_loss(
+    parameters: Parameters, state: State, batch: Transition, advantage: Array, key: Array, config: Config
+) -> tuple[Array, Metrics]:
+    """Clipped surrogate of a minibatch [B], less the entropy bonus."""
+    if config.normalise_advantages:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    pi = policy(parameters, batch.observation, state.discrete, config)
+    log_ratio = log_prob(pi, batch.extras["raw"], state.discrete, config) - batch.extras["log_prob"]
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1.0 - config.clip_ratio, 1.0 + config.clip_ratio)
+    loss = -jnp.minimum(ratio * advantage, clipped * advantage).mean()
+    entropy = pi.entropy()
+    if config.policy == "tanh_gaussian" and not state.discrete:
+        entropy = entropy + distributions.tanh_log_slope(pi.sample(seed=key))  # an estimate: it has no closed form
+    return loss - config.entropy_cost * entropy.mean(), {
+        "actor/loss": loss,
+        "actor/entropy": entropy.mean(),
+        "actor/kl": (ratio - 1.0 - log_ratio).mean(),
+        "actor/clipped": (jnp.abs(ratio - 1.0) > config.clip_ratio).mean(),
+    }
+
+
+# [1, eq. 9]
+def critic_loss(
+    parameters: Parameters, batch: Transition, target: Array, old: Array, config: Config
+) -> tuple[Array, Metrics]:
+    """Half the squared error of V(s) [B]; `old` is V before this epoch."""
+    value = parameters.critic(batch.observation).squeeze(-1)
+    error = jnp.square(value - target)
+    if config.clip_values:
+        near = old + jnp.clip(value - old, -config.clip_ratio, config.clip_ratio)
+        error = jnp.maximum(error, jnp.square(near - target))
+    loss = 0.5 * error.mean()
+    return loss, {"critic/loss": loss, "critic/value": value.mean()}
+
+
+def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
+    """Learn from one rollout [T, E, ...]: `num_epochs` passes over it in minibatches."""
+    seen, reward, ended = batch.observation, config.reward_scale * batch.reward, batch.terminated | batch.truncated
+    if config.normalise_rewards:
+        returns, reward = normalise.scale_rewards(state.returns, reward, ended, config.discount)
+        state = state.replace(returns=returns)
+    batch = batch.replace(
+        observation=scaled(state, batch.observation, config),
+        next_observation=scaled(state, batch.next_observation, config),
+        reward=reward,
+    )
+    rows, adam = reward.size, optimiser(step, config)
+    first = advantages(state.parameters, batch, config)
+
+    def losses(parameters: Parameters, batch: Transition, advantage: Array, value: Array, key: Array) -> Any:
+        policy_loss, policy_metrics = actor_loss(parameters, state, batch, advantage, key, config)
+        value_loss, value_metrics = critic_loss(parameters, batch, advantage + value, value, config)
+        return policy_loss + config.value_cost * value_loss, policy_metrics | value_metrics
+
+    def learn(carry: tuple[Any, Any], inputs: Any) -> tuple[tuple[Any, Any], Metrics]:
+        parameters, moments = carry
+        gradient, metrics = jax.grad(losses, has_aux=True)(parameters, *inputs)
+        changes, moments = adam.update(gradient, moments)
+        return (optax.apply_updates(parameters, changes), moments), metrics
+
+    def epoch(carry: tuple[Any, Any], key: Array) -> tuple[tuple[Any, Any], Metrics]:
+        key_order, key_entropy = jax.random.split(key)
+        estimates = advantages(carry[0], batch, config) if config.recompute_advantages else first
+        flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), (batch, *estimates))
+        order = jax.random.permutation(key_order, rows).reshape(-1, config.batch_size)
+        minibatches = jax.tree.map(lambda x: x[order], flat)
+        return jax.lax.scan(learn, carry, (*minibatches, jax.random.split(key_entropy, order.shape[0])))
+
+    keys = jax.random.split(key, config.num_epochs)
+    (parameters, moments), metrics = jax.lax.scan(epoch, (state.parameters, state.optimiser), keys)
+    state = state.replace(parameters=parameters, optimiser=moments)
+    if config.normalise_observations:
+        state = state.replace(statistics=normalise.update(state.statistics, seen.reshape(rows, *seen.shape[2:])))
+    return state, jax.tree.map(jnp.mean, metrics)
+
+
+if __name__ == "__main__":
+    from rljax import cli
+
+    cli.train_file(__file__)
