@@ -20,12 +20,14 @@ from rljax.storage import STORAGES, Storage
 
 
 class Tally(struct.PyTreeNode):
-    """M metrics summed since the last report."""
+    """Metrics summed since the last report.
 
-    total: Array  # [P, M] sums of the metrics
-    weight: Array  # [P, M] number of values summed
-    first_bad: Array  # [P, M] int32: the first update with a value that is not finite, -1 for none
-    names: tuple[str, ...] = struct.field(pytree_node=False)
+    Each metric has arrays of its own: stacked into one, XLA:CPU makes one serial loop of their reductions.
+    """
+
+    total: dict[str, Array]  # [P] sums of the metric
+    weight: dict[str, Array]  # [P] number of values summed
+    first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite, -1 for none
 
 
 class LearnerState(struct.PyTreeNode):
@@ -214,18 +216,18 @@ class Learner:
 
 def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
     """A tally of nothing yet."""
-    shape = (num_learners, len(names))
-    return Tally(jnp.zeros(shape), jnp.zeros(shape), jnp.full(shape, -1, jnp.int32), names)
+    zeros = {name: jnp.zeros(num_learners) for name in names}
+    none = {name: jnp.full(num_learners, -1, jnp.int32) for name in names}
+    return Tally(total=zeros, weight=jax.tree.map(jnp.copy, zeros), first_bad=none)
 
 
 def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
     """Count the metrics [P] of one update; `update` [] is its number."""
-    values = [metrics[name] for name in tally.names]
-    weight = jnp.stack([x.weight if isinstance(x, Weighted) else jnp.ones_like(x) for x in values], axis=-1)
-    value = jnp.stack([x.value if isinstance(x, Weighted) else x for x in values], axis=-1)
-    bad = (tally.first_bad < 0) & ~jnp.isfinite(value)
-    return tally.replace(
-        total=tally.total + value,
-        weight=tally.weight + weight,
-        first_bad=jnp.where(bad, update, tally.first_bad),
-    )
+    total, weight, first_bad = {}, {}, {}
+    for name, metric in metrics.items():
+        value, counts = (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
+        total[name] = tally.total[name] + value
+        weight[name] = tally.weight[name] + counts
+        bad = (tally.first_bad[name] < 0) & ~jnp.isfinite(value)
+        first_bad[name] = jnp.where(bad, update, tally.first_bad[name])
+    return Tally(total, weight, first_bad)

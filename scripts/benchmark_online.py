@@ -22,6 +22,8 @@ from typing import Any
 
 ENVIRONMENT = "HalfCheetah-v5"
 WARMUP = 1_000
+ROLLOUT = 8 * 256  # environments x steps of PPO
+PEER = "sbx-rl"
 
 
 def process_age() -> float:
@@ -45,23 +47,37 @@ def prepared(agent: str, folder: Path, seeds: int, steps: int, warmup: int) -> A
     settings = run.Settings(
         agent, ENVIRONMENT, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
     )
-    hyperparameters = module.Config(warmup_steps=warmup)
+    replaced = {"recompute_advantages": False} if agent == "ppo" else {"warmup_steps": warmup}
+    hyperparameters = module.Config(**replaced)
     training = run.Run(settings, module, hyperparameters, folder, progress.View())
     training.create("benchmark")
     return training
 
 
+def timed(driver: Any, iterations: int) -> float:
+    """Seconds of a driver's next iterations: environment, storage, update, metrics."""
+    began = time.perf_counter()
+    driver.advance(iterations)
+    driver.report()
+    return time.perf_counter() - began
+
+
 def ours(agent: str, steps: int, seeds: int) -> dict[str, Any]:
-    """Steps per second of the training loop: environment, storage, update, metrics."""
+    """Steps per second of the training loop of an agent that learns from replay."""
     with tempfile.TemporaryDirectory() as folder:
         training = prepared(agent, Path(folder, "run"), seeds, WARMUP + steps, WARMUP)
-        training.driver.advance(WARMUP + 200)
-        training.driver.report()
-        began = time.perf_counter()
-        training.driver.advance(steps)
-        training.driver.report()
-        seconds = time.perf_counter() - began
+        timed(training.driver, WARMUP + 200)
+        seconds = timed(training.driver, steps)
     return {"steps_per_second": steps * seeds / seconds, "peak_memory_bytes": peak_memory()}
+
+
+def ours_ppo(rollouts: int) -> dict[str, Any]:
+    """Steps per second of PPO's training loop."""
+    with tempfile.TemporaryDirectory() as folder:
+        training = prepared("ppo", Path(folder, "run"), 1, (2 + rollouts) * ROLLOUT, 0)
+        timed(training.driver, 2)
+        seconds = timed(training.driver, rollouts)
+    return {"steps_per_second": rollouts * ROLLOUT / seconds, "peak_memory_bytes": peak_memory()}
 
 
 def bound(agent: str, steps: int) -> dict[str, Any]:
@@ -93,32 +109,53 @@ def first_update(agent: str, cache: str) -> dict[str, Any]:
     return {"seconds": process_age()}
 
 
-def peer(agent: str, steps: int) -> dict[str, Any]:
-    """The same training in sbx-rl."""
-    import sbx  # pyright: ignore[reportMissingImports]
+def peer_seconds(model: Any, warmup: int, steps: int) -> float:
+    """Seconds that the peer takes for `steps` steps after its first `warmup` steps."""
     from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]
 
     class Timer(BaseCallback):
-        """Times the last `steps` steps."""
+        """Notes when the warm-up is over."""
+
+        began = 0.0
 
         def _on_step(self) -> bool:
-            if self.num_timesteps == WARMUP + 200:
+            if not self.began and self.num_timesteps >= warmup:
                 self.began = time.perf_counter()
             return True
 
-    algorithm = {"sac": sbx.SAC, "td3": sbx.TD3}[agent]
     timer = Timer()
+    model.learn(warmup + steps, callback=timer)
+    return time.perf_counter() - timer.began
+
+
+def peer(agent: str, steps: int) -> dict[str, Any]:
+    """The same training in sbx-rl."""
+    import sbx  # pyright: ignore[reportMissingImports]
+
+    algorithm = {"sac": sbx.SAC, "td3": sbx.TD3}[agent]
     model = algorithm("MlpPolicy", ENVIRONMENT, learning_starts=WARMUP, buffer_size=1_000_000, batch_size=256, seed=0)
-    model.learn(WARMUP + 200 + steps, callback=timer)
-    seconds = time.perf_counter() - timer.began
+    seconds = peer_seconds(model, WARMUP + 200, steps)
     return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
+
+
+def peer_ppo(rollouts: int) -> dict[str, Any]:
+    """The same PPO in sbx-rl."""
+    import sbx  # pyright: ignore[reportMissingImports]
+    from stable_baselines3.common.env_util import make_vec_env  # pyright: ignore[reportMissingImports]
+
+    environments = make_vec_env(ENVIRONMENT, n_envs=8)
+    model = sbx.PPO("MlpPolicy", environments, n_steps=256, batch_size=64, n_epochs=10, seed=0)
+    seconds = peer_seconds(model, 2 * ROLLOUT, rollouts * ROLLOUT)
+    return {"steps_per_second": rollouts * ROLLOUT / seconds, "peak_memory_bytes": peak_memory()}
 
 
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours": ours,
+    "ours_ppo": ours_ppo,
     "bound": bound,
     "first_update": first_update,
     "peer": peer,
+    "peer_ppo": peer_ppo,
 }
 
 
@@ -144,6 +181,7 @@ def main() -> None:
     parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours is measured")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3_000)
+    parser.add_argument("--rollouts", type=int, default=12)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
@@ -158,16 +196,19 @@ def main() -> None:
         samples.setdefault(name, []).append(value)
         print(f"{name:<36} {value:>14,.2f}", flush=True)
 
+    def note_loop(name: str, result: dict[str, Any]) -> None:
+        note(f"{name} steps/s", result["steps_per_second"])
+        note(f"{name} peak MB", result["peak_memory_bytes"] / 1e6)
+
     for _ in range(options.rounds):
         for agent in ("sac", "td3"):
-            result = measure(sys.executable, "ours", agent, options.steps, 1)
-            note(f"{agent} ours steps/s", result["steps_per_second"])
-            note(f"{agent} ours peak MB", result["peak_memory_bytes"] / 1e6)
+            note_loop(f"{agent} ours", measure(sys.executable, "ours", agent, options.steps, 1))
             if options.peer:
-                result = measure(options.peer, "peer", agent, options.steps)
-                note(f"{agent} sbx-rl steps/s", result["steps_per_second"])
-                note(f"{agent} sbx-rl peak MB", result["peak_memory_bytes"] / 1e6)
+                note_loop(f"{agent} {PEER}", measure(options.peer, "peer", agent, options.steps))
             note(f"{agent} bound steps/s", measure(sys.executable, "bound", agent, options.steps)["steps_per_second"])
+        note_loop("ppo ours", measure(sys.executable, "ours_ppo", options.rollouts))
+        if options.peer:
+            note_loop(f"ppo {PEER}", measure(options.peer, "peer_ppo", options.rollouts))
         population = measure(sys.executable, "ours", "sac", options.steps // 3, 4)
         note("sac 4 learners total steps/s", population["steps_per_second"])
     for _ in range(min(options.rounds, 3)):
@@ -178,13 +219,12 @@ def main() -> None:
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {}
-    for agent in ("sac", "td3"):
-        speed = medians[f"{agent} ours steps/s"]
-        ratios[f"{agent} ours / bound"] = speed / medians[f"{agent} bound steps/s"]
-        if options.peer:
-            ratios[f"{agent} ours / sbx-rl"] = speed / medians[f"{agent} sbx-rl steps/s"]
-            ratios[f"{agent} memory ours / sbx-rl"] = (
-                medians[f"{agent} ours peak MB"] / medians[f"{agent} sbx-rl peak MB"]
+    for agent in ("sac", "td3", "ppo"):
+        if agent != "ppo":
+            ratios[f"{agent} ours / bound"] = medians[f"{agent} ours steps/s"] / medians[f"{agent} bound steps/s"]
+        for measured in ("steps/s", "peak MB") if options.peer else ():
+            ratios[f"{agent} {measured} ours / {PEER}"] = (
+                medians[f"{agent} ours {measured}"] / medians[f"{agent} {PEER} {measured}"]
             )
     ratios["sac 4 learners / 1"] = medians["sac 4 learners total steps/s"] / medians["sac ours steps/s"]
     print("\nmedians")

@@ -38,11 +38,11 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
     host: Any = jax.device_get((tally, updates, episodes))
     tally, updates, episodes = host
     with np.errstate(invalid="ignore", divide="ignore"):
-        metrics = dict(zip(tally.names, (tally.total / tally.weight).T, strict=True))
+        metrics = {name: np.asarray(tally.total[name] / tally.weight[name]) for name in tally.total}
         ended = np.asarray(episodes["count"], np.float64)
         metrics["episode/return"] = episodes["return"] / ended
         metrics["episode/length"] = episodes["length"] / ended
-    return Report(metrics, dict(zip(tally.names, tally.first_bad.T, strict=True)), int(updates))
+    return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
 
 
 class Driver(Protocol):

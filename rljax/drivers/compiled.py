@@ -137,7 +137,7 @@ class CompiledDriver:
         """The means since the last report, which it forgets."""
         learners = self.carry.learners
         result = report(learners.tally, learners.updates, self.carry.episodes)
-        tally = empty_tally(learners.tally.names, self.learner.num_learners)
+        tally = empty_tally(tuple(learners.tally.total), self.learner.num_learners)
         self.carry = self.carry.replace(learners=learners.replace(tally=tally), episodes=self._no_episodes())
         return result
 

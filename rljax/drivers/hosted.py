@@ -79,7 +79,7 @@ class HostedDriver:
     def report(self) -> Report:
         """The means since the last report, which it forgets."""
         result = report(self.learnt.tally, self.learnt.updates, self.episodes)
-        self.learnt = self.learnt.replace(tally=empty_tally(self.learnt.tally.names, self.learner.num_learners))
+        self.learnt = self.learnt.replace(tally=empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners))
         self._forget()
         return result
 
