@@ -9,11 +9,9 @@ Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Lear
 from __future__ import annotations
 
 import contextlib
-import ctypes.util
 import importlib
 import importlib.util
 import io
-import os
 import pickle
 import re
 import sys
@@ -30,6 +28,7 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rljax.agent import EnvSpec, Step
+from rljax.envs import drawing
 from rljax.envs.environment import unknown
 
 SUCCESS = ("success", "is_success")  # keys of `info` by which environments report it
@@ -45,7 +44,7 @@ def make_hosted(name: str, num_envs: int, **make_kwargs: Any) -> Hosted:
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}, '{name}' needs at least 1 environment. Set --config.num-envs 1.")
     if make_kwargs.get("render_mode") == "rgb_array":
-        _choose_renderer()
+        drawing.choose_renderer()
     environments = [_make(name, make_kwargs) for _ in range(num_envs)]
     if isinstance(environments[0].observation_space, spaces.Box):
         return Hosted(Serial(environments, name), name)
@@ -252,10 +251,9 @@ class Hosted:
             else:
                 frame = (self.vector_env.render() or (None,))[0]
         except Exception as error:
-            hint = " MuJoCo draws without a display by EGL: apt install libegl1 libegl-mesa0, then MUJOCO_GL=egl."
             raise ValueError(
                 f"'{self.name}' could not be rendered, with {type(error).__name__}: {error}."
-                + (hint if self._has_mujoco() else "")
+                + (drawing.HINT if self._has_mujoco() else "")
             ) from error
         if frame is None:
             raise ValueError(f"'{self.name}' returned no picture for render_mode='rgb_array': it cannot be rendered.")
@@ -477,16 +475,6 @@ def _has_left(spec: Any) -> bool:
     if isinstance(entry, str):
         return entry.startswith("gymnasium.envs.mujoco.") and re.search(r"_v([4-9]|\d\d):", entry) is None
     return entry is None or getattr(entry, "__module__", None) == "gymnasium.envs"
-
-
-def _choose_renderer() -> None:
-    """MuJoCo's way of drawing where there is no display; it reads the variable when it first draws."""
-    if not sys.platform.startswith("linux") or {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-        return
-    for backend, library in (("egl", "EGL"), ("osmesa", "OSMesa")):
-        if ctypes.util.find_library(library):
-            os.environ["MUJOCO_GL"] = backend
-            return
 
 
 def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:

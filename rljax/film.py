@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rljax.envs import drawing
 from rljax.envs.autoreset import AutoReset
 
 
@@ -41,7 +42,11 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
 def brax(
     environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
-    """Play one episode of a Brax environment: its HTML view beside `path`, and the video itself."""
+    """Play one episode of a Brax environment: its HTML view beside `path`, and the video itself.
+
+    Without a display, `drawing.choose_renderer` comes before anything imports Brax. Raises `ValueError` where the video
+    cannot be drawn; the HTML view is there even so.
+    """
     from brax.io import html, image
 
     simulator: Any = environment.environment
@@ -58,5 +63,11 @@ def brax(
     path.parent.mkdir(parents=True, exist_ok=True)
     page = path.with_suffix(".html")
     page.write_text(html.render(system, states))
-    frames: Any = image.render_array(simulator.brax.sys, states, height=240, width=320)
+    try:
+        frames: Any = image.render_array(simulator.brax.sys, states, height=240, width=320)
+    except Exception as error:
+        raise ValueError(
+            f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: {error}.{drawing.HINT} "
+            f"Its HTML view is in {page}"
+        ) from error
     return [page, write(frames, path, 1.0 / float(simulator.brax.dt))]

@@ -14,6 +14,7 @@ from rljax import checkpoint, envs, evaluate, film, statistics
 from rljax import config as configuration
 from rljax.agent import EnvSpec
 from rljax.drivers.common import EVALUATE, environment_seeds
+from rljax.envs import drawing
 from rljax.run import Settings, read_config, settings_of
 
 
@@ -162,6 +163,7 @@ def play(
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
+    drawing.choose_renderer()
     policies = load_all(out, best=best)
     policy = Policy(policies, learner)
     name = policies.settings.env
