@@ -12,7 +12,7 @@ gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a
 pi(.|s) is tanh of a diagonal Gaussian; log-probabilities count in normalised units, actions in [-1, 1].
 
 Departs from the paper: the temperature's loss uses log alpha (as Stable-Baselines3 does: smaller steps while
-alpha is small; `temperature_loss = "alpha"` is the paper's form); PyTorch's default initialisation.
+alpha is small; `temperature_loss = "alpha"` is the paper's form).
 
 [1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
 
@@ -66,7 +66,7 @@ class Config:
     num_critics: int = 2  # C, of which the smallest counts; [1]
     activation: networks.Activation = "relu"  # of the hidden layers; [1, table 1]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; RLPD, Playground
-    initialisation: networks.Initialisation = "torch"  # of all layers; own choice, as CleanRL and SB3
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; the authors' code, Dopamine
     normalise_observations: bool = False  # running mean and std of observations; Brax: True
 
 

@@ -109,24 +109,26 @@ class MLP(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """`size` independent MLPs with one scalar output each, as one batched product: inputs [B, I] to [C, B]."""
+    """`size` independent MLPs as one batched product: inputs [B, I] to [C, B], or [C, B, K] with K > 1 outputs."""
 
     size: int
     hidden: tuple[int, ...]
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
     layer_norm: bool = False
+    features: int = 1  # K
 
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to [C, ...]."""
+        """Map inputs [..., I_1], [..., I_2], ... to [C, ...] or [C, ..., K]."""
         shared: Any = None  # every member sees the same inputs
         members: Any = nn.vmap(
             MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=shared, axis_size=self.size
         )
         x = jnp.concatenate(inputs, axis=-1)
-        mlp = members(self.hidden, 1, self.activation, self.initialisation, 1.0, self.layer_norm, name="members")
-        return mlp(x).squeeze(-1)
+        style = (self.activation, self.initialisation, 1.0, self.layer_norm)
+        outputs = members(self.hidden, self.features, *style, name="members")(x)
+        return outputs.squeeze(-1) if self.features == 1 else outputs
 
 
 def polyak(online: Any, target: Any, rate: Array | float) -> Any:

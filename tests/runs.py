@@ -14,15 +14,32 @@ import numpy as np
 from rljax import checkpoint, record, run
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "warmup_steps": 64, "replay_size": 300}
+ON_POLICY: dict[str, Any] = {
+    "actor_hidden": (16, 16),
+    "critic_hidden": (16, 16),
+    "num_envs": 2,
+    "num_steps": 25,
+    "batch_size": 25,
+}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
-FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
-FLAGS += [f"--config.{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name != "hidden"]
-FLAGS += ["--config.hidden", "16", "16"]
+
+
+def small(agent: str) -> dict[str, Any]:
+    """Hyperparameters for a run of seconds."""
+    return ON_POLICY if agent == "ppo" else SMALL
+
+
+def flags(agent: str) -> list[str]:
+    """The same for the command line."""
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
+    for name, value in small(agent).items():
+        words += [f"--config.{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else (value,))]
+    return words
 
 
 def train(agent: str, env: str, steps: int, out: Path, config: dict[str, Any] | None = None, **settings: Any) -> Path:
     """A run of seconds."""
-    return run.train(agent, env, steps, config=SMALL | (config or {}), out=out, **(EVERY | settings))
+    return run.train(agent, env, steps, config=small(agent) | (config or {}), out=out, **(EVERY | settings))
 
 
 def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:

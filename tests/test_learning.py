@@ -11,7 +11,7 @@ from rljax import run
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize("agent", ["sac", "td3"])
+@pytest.mark.parametrize("agent", ["sac", "td3", "dsact"])
 @pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
 def test_swings_the_pendulum_up(agent: str, env: str, tmp_path: Path) -> None:
     out = run.train(agent, env, 10_000, seeds=1, out=tmp_path / "run", eval_every=2_500, eval_episodes=10)

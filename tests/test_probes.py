@@ -41,7 +41,8 @@ ON_POLICY: dict[str, Any] = {
     "normalise_observations": False,
 }
 # SAC's values count entropy: at this fixed temperature it hardly weighs.
-OWN: dict[str, dict[str, Any]] = {"sac": {"init_temperature": 1e-3, "learn_temperature": False}, "td3": {}}
+COLD: dict[str, Any] = {"init_temperature": 1e-3, "learn_temperature": False}
+OWN: dict[str, dict[str, Any]] = {"sac": COLD, "td3": {}, "dsact": COLD | {"activation": "relu"}}
 OBSERVATIONS = {
     "Constant": [[0.0]],
     "Delay": [[0.0], [1.0]],
@@ -73,7 +74,8 @@ def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarra
     state, config = trained(module, name, QUICK | changes)
     observations = np.array(OBSERVATIONS[name.partition("/")[2]], np.float32)
     action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
-    return np.asarray(state.critic(observations, action).min(axis=0)), np.asarray(action), observations
+    q = state.critic(observations, action)  # [C, B], or [C, B, 2]: mean and std
+    return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0), np.asarray(action), observations
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_probe_on_policy(probe: str) -> None:
         np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("agent", ["sac", "td3"])
+@pytest.mark.parametrize("agent", ["sac", "td3", pytest.param("dsact", marks=pytest.mark.learn)])
 @pytest.mark.parametrize(
     "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
 )

@@ -20,13 +20,15 @@ CASES = [
     pytest.param("td3", "Hopper-v5", 1, id="mujoco"),
     pytest.param("sac", "Hopper-v5", 2, id="mujoco-population"),
     pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population"),
+    pytest.param("ppo", "rljax/Pendulum", 2, id="compiled-on-policy"),
+    pytest.param("ppo", "Hopper-v5", 2, id="mujoco-on-policy"),
 ]
 
 
 def killed(agent: str, env: str, seeds: int, out: Path, after: int, steps: int) -> None:
     """Start a run as a user would and kill it as soon as its checkpoint of step `after` is there."""
     command = [sys.executable, "-m", "rljax", "train", agent, "--env", env, "--steps", str(steps)]
-    command += ["--seeds", str(seeds), "--out", str(out), "--quiet", *runs.FLAGS]
+    command += ["--seeds", str(seeds), "--out", str(out), "--quiet", *runs.flags(agent)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not checkpoint.steps(out / "checkpoints"):
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
@@ -97,7 +99,9 @@ def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "rljax", "train", "td3", "--env", "Pendulum-v1", "--steps", "1000000"]
     process = subprocess.Popen(
-        [*command, "--out", str(out), *runs.FLAGS, "--checkpoint-every", "1000000"], stderr=subprocess.PIPE, text=True
+        [*command, "--out", str(out), *runs.flags("td3"), "--checkpoint-every", "1000000"],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
         assert process.poll() is None

@@ -137,7 +137,16 @@ def test_own_agent_file(tmp_path: Path) -> None:
 
 def test_agent_file_is_a_program(tmp_path: Path) -> None:
     path = Path(run.__file__).parent / "agents" / "td3.py"
-    arguments = ["--env", "rljax/Pendulum", "--steps", "100", "--out", str(tmp_path / "run"), "--quiet", *runs.FLAGS]
+    arguments = [
+        "--env",
+        "rljax/Pendulum",
+        "--steps",
+        "100",
+        "--out",
+        str(tmp_path / "run"),
+        "--quiet",
+        *runs.flags("td3"),
+    ]
     done = subprocess.run([sys.executable, str(path), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "summary.json").exists()

@@ -30,6 +30,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
         lines=125, own={"Config", "State", "check", "init", "act", "policy", "critic_loss", "actor_loss", "update"}
     ),
+    ("sac", "dsact"): Pair(lines=115, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}),
 }
 
 pairs = pytest.mark.parametrize("names", PAIRS, ids="-".join)
