@@ -6,7 +6,11 @@ The runs behind the committed table are made by (one line per agent and environm
   rljax train sac --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/sac-Hopper-v5
   rljax train td3 --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/td3-HalfCheetah-v5
   rljax train td3 --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/td3-Hopper-v5
+  rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --config.initialisation torch \
+      --out runs/results/sac-HalfCheetah-v5-torch
   python scripts/results_online.py runs/results/*
+
+A run's figures are kept under the name of its folder. The figure shows the runs with the agents' own settings.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax import record, report, statistics
+from rljax import config, record, report, statistics
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
@@ -59,6 +63,12 @@ def collect(run: Path) -> dict[str, Any]:
     }
 
 
+def changes(run: dict[str, Any]) -> list[str]:
+    """The hyperparameters in which a run departs from its agent's defaults and its environment's preset."""
+    usual = config.as_json(config.preset(run["agent"], config.load_agent(run["agent"]), run["environment"]))
+    return [f"{name} {value}" for name, value in run["config"].items() if value != usual[name]]
+
+
 def row(run: dict[str, Any], references: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
     """One line of the table: the mean of the last three evaluations, beside the published mean at that step."""
     last = np.array(run["returns"])[:, -3:].mean(axis=1)
@@ -75,8 +85,9 @@ def row(run: dict[str, Any], references: dict[tuple[str, str], list[dict[str, An
     speed = f"{run['steps_per_second']:,.0f}" if run["steps_per_second"] else "-"
     wall = f"{run['wall_seconds'] / 60:,.0f} min" if run["wall_seconds"] else "-"
     compiling = f"{run['compile_seconds']:.0f} s" if run["compile_seconds"] else "-"
+    name = ", ".join([run["agent"], *changes(run)])
     return (
-        f"| {run['agent']} | {run['environment']} | {run['reached'] // 1000}k | {len(run['seeds'])} | {spread} "
+        f"| {name} | {run['environment']} | {run['reached'] // 1000}k | {len(run['seeds'])} | {spread} "
         f"| [{low:,.0f}, {high:,.0f}] | {theirs} | {speed} | {wall} | {compiling} |"
     )
 
@@ -95,15 +106,16 @@ def main() -> None:
     folder = RESULTS / "online"
     folder.mkdir(parents=True, exist_ok=True)
     collected = [collect(run) for run in runs]
-    for run in collected:
-        name = f"{run['agent']}-{run['environment']}.json".replace("/", "-")
-        (folder / name).write_text(json.dumps(run) + "\n")
+    for path, run in zip(runs, collected, strict=True):
+        (folder / f"{path.name}.json").write_text(json.dumps(run) + "\n")
+    longest = max(run["reached"] for run in collected)
     curves = {
-        key: _columns([point for point in points if point["step"] <= 300_000])
+        key: _columns([point for point in points if point["step"] <= longest])
         for key, points in references.items()
         if key in {(run["agent"], run["environment"]) for run in collected}
     }
-    report.plot(runs, folder / "curves.png", references=curves)
+    shown = [path for path, run in zip(runs, collected, strict=True) if not changes(run)]
+    report.plot(shown, folder / "curves.png", references=curves)
     header = (
         "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds "
         "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile |\n" + 10 * "|---" + "|"
