@@ -1,7 +1,7 @@
 # make help says what there is. Needs Python 3.11 to 3.13 (found by itself, or `make PYTHON=...`) and nothing else.
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint quick learn test-oldest test-newest clean
+.PHONY: help setup demo test lint quick learn test-oldest test-newest test-extras clean
 
 BIN := .venv/bin
 DEMO := runs/demo/$(shell date +%Y%m%d-%H%M%S)
@@ -82,6 +82,12 @@ test-newest: setup  ## tests with the newest JAX, where a Python for it is found
 .venv-newest/installed: requirements.txt pyproject.toml
 	$(call environment,.venv-newest,$(NEWER),--requirement requirements.txt)
 
+test-extras: .venv-extras/installed  ## tests of the adapters whose packages are too heavy for all
+	.venv-extras/bin/python -m pytest tests/envs/test_conformance.py $(PYTEST_FLAGS)
+
+.venv-extras/installed: requirements.txt pyproject.toml
+	$(call environment,.venv-extras,$(PYTHON),--constraint requirements.txt hatchling ".[dev,envpool,playground]")
+
 clean:  ## remove the environments and what tools left behind; runs/ stays
-	rm -rf .venv .venv-oldest .venv-newest build dist .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest .venv-newest .venv-extras build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

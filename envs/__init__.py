@@ -1,6 +1,7 @@
 """Where experience comes from: environments inside the program, and environments on the host.
 
-A name says which: `brax/...`, `gymnax/...` and `rljax/...` are inside the program, everything else is Gymnasium's.
+A name says which: `brax/...`, `gymnax/...`, `playground/...` and `rljax/...` are inside the program, `envpool/...` is
+EnvPool's, everything else Gymnasium's: `async/...` in processes of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from rljax.envs.autoreset import AutoReset
     from rljax.envs.gymnasium import Hosted
 
-_ADAPTERS = {"rljax": "analytic", "brax": "brax", "gymnax": "gymnax"}  # prefix -> module of this package
+_ADAPTERS = {"rljax": "analytic", "brax": "brax", "gymnax": "gymnax", "playground": "playground"}  # prefix -> module
+_HOSTED = {"async": "gymnasium", "envpool": "envpool"}
 
 
 def is_compiled(name: str) -> bool:
@@ -33,15 +35,26 @@ def make(name: str) -> AutoReset:
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
-    """`num_envs` environments on the host called `name`, such as "Hopper-v5" or "module:Name-v0".
+    """`num_envs` environments on the host called `name`, such as "Hopper-v5", "module:Name-v0" or "envpool/Hopper-v5".
 
-    `options` go to `rljax.envs.gymnasium.make_hosted`, which says what it raises.
+    `options` go to the adapter's `make_hosted`, which says what it raises.
     """
     if is_compiled(name):
         raise ValueError(
             f"'{name}' is inside the program: Gymnasium's names do not begin with {_prefixes()}. Use make."
         )
-    return _adapter("gymnasium").make_hosted(name, num_envs, **options)
+    return _adapter(_HOSTED.get(name.partition("/")[0], "gymnasium")).make_hosted(name, num_envs, **options)
+
+
+def task(name: str) -> str:
+    """The environment's name without the way in which it is stepped on the host: "Hopper-v5" for "async/Hopper-v5"."""
+    prefix, _, rest = name.partition("/")
+    return rest if prefix in _HOSTED and rest else name
+
+
+def serial(name: str) -> str:
+    """The same environment without processes of its own, as evaluation plays it."""
+    return name.removeprefix("async/")
 
 
 def names() -> dict[str, list[str]]:
@@ -49,7 +62,7 @@ def names() -> dict[str, list[str]]:
     from rljax.envs.environment import MissingPackageError
 
     families: dict[str, list[str]] = {"Gymnasium": _adapter("gymnasium").hosted_names()}
-    for prefix in _ADAPTERS:
+    for prefix in (*_ADAPTERS, "envpool"):
         try:
             families[prefix] = _adapter(prefix).names()
         except MissingPackageError as error:

@@ -22,37 +22,38 @@ MAX_EPISODE_STEPS = 1000  # `episode_length` of brax.envs.create
 
 
 class Brax:
-    """One of Brax's environments; its state is Brax's `State`.
+    """One of Brax's environments, or of another package's with Brax's interface; its state is that one's `State`.
 
-    Actions go through as they are: Brax's own lie in [-1, 1] too, and it rescales to each actuator's range.
+    Actions go through as they are: Brax's own lie in [-1, 1] too, and it rescales to each actuator's range. Of
+    observations that are a dictionary, "state" is what the policy sees.
     """
 
     params = None
 
-    def __init__(self, name: str) -> None:
-        self.brax = _make(name)  # Brax's environment, for its rendering
+    def __init__(self, name: str, simulator: Any, max_episode_steps: int = MAX_EPISODE_STEPS) -> None:
+        self.simulator = simulator  # without wrappers
         with foreign(name):
-            state = jax.eval_shape(self.brax.reset, jax.random.key(0))
+            state = jax.eval_shape(simulator.reset, jax.random.key(0))
         self.spec = EnvSpec(
             name=name,
-            observation_shape=tuple(state.obs.shape),
-            action_size=self.brax.action_size,
-            max_episode_steps=MAX_EPISODE_STEPS,
+            observation_shape=_observation(state).shape,
+            action_size=simulator.action_size,
+            max_episode_steps=max_episode_steps,
         )
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, Any]:
         """Begin an episode."""
         with foreign(self.spec.name):
-            state = self.brax.reset(key)
-        return jnp.asarray(state.obs, jnp.float32), state
+            state = self.simulator.reset(key)
+        return jnp.asarray(_observation(state), jnp.float32), state
 
     def step(
         self, key: Array, state: Any, action: Array, params: Any = None
     ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         with foreign(self.spec.name):  # a copy of the state, since it writes into the dictionaries
-            state = self.brax.step(jax.tree.map(lambda leaf: leaf, state), action)
-        observation = jnp.asarray(state.obs, jnp.float32)
+            state = self.simulator.step(jax.tree.map(lambda leaf: leaf, state), action)
+        observation = jnp.asarray(_observation(state), jnp.float32)
         reward = jnp.asarray(state.reward, jnp.float32)
         return observation, state, reward, state.done > 0, jnp.zeros((), jnp.bool_), {**state.info, **state.metrics}
 
@@ -66,7 +67,11 @@ def make(name: str) -> Environment:
     """The environment called `name`, such as "brax/ant"; raises `ValueError` where there is none."""
     if name not in names():
         raise unknown(name, "Brax", names())
-    return Brax(name)
+    return Brax(name, _make(name))
+
+
+def _observation(state: Any) -> Any:
+    return state.obs["state"] if isinstance(state.obs, dict) else state.obs
 
 
 def _brax() -> Any:

@@ -17,6 +17,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from rljax import envs
+
 PRESETS = Path(__file__).parent / "agents" / "presets"
 AGENTS = Path(__file__).parent / "agents"
 
@@ -108,7 +110,7 @@ def preset(agent: str, module: types.ModuleType, environment: str) -> Any:
     config = module.Config()
     sections = presets(agent)
     for pattern in sorted(sections, key=lambda pattern: (pattern == environment, len(pattern))):
-        if fnmatch.fnmatchcase(environment, pattern):
+        if fnmatch.fnmatchcase(environment, pattern) or fnmatch.fnmatchcase(envs.task(environment), pattern):
             values = {name: value for name, value in sections[pattern].items() if name != "source"}
             config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
     return config

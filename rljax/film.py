@@ -49,8 +49,8 @@ def brax(
     """
     from brax.io import html, image
 
-    simulator: Any = environment.environment
-    reset, step = jax.jit(simulator.reset), jax.jit(simulator.step)
+    adapter: Any = environment.environment
+    simulator, reset, step = adapter.simulator, jax.jit(adapter.reset), jax.jit(adapter.step)
     key = jax.random.key(seed)
     observation, state = reset(key, None)
     states = [state.pipeline_state]
@@ -59,15 +59,15 @@ def brax(
         states.append(state.pipeline_state)
         if terminated:
             break
-    system = simulator.brax.sys.tree_replace({"opt.timestep": simulator.brax.dt})
+    system = simulator.sys.tree_replace({"opt.timestep": simulator.dt})
     path.parent.mkdir(parents=True, exist_ok=True)
     page = path.with_suffix(".html")
     page.write_text(html.render(system, states))
     try:
-        frames: Any = image.render_array(simulator.brax.sys, states, height=240, width=320)
+        frames: Any = image.render_array(simulator.sys, states, height=240, width=320)
     except Exception as error:
         raise ValueError(
             f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: {error}.{drawing.HINT} "
             f"Its HTML view is in {page}"
         ) from error
-    return [page, write(frames, path, 1.0 / float(simulator.brax.dt))]
+    return [page, write(frames, path, 1.0 / float(simulator.dt))]

@@ -111,7 +111,7 @@ def evaluate_run(
         evaluator: Any = evaluate.CompiledEvaluator(policies.module, environment, number)
         spec = environment.spec
     else:
-        hosted = envs.make_hosted(name, number * episodes)
+        hosted = envs.make_hosted(envs.serial(name), number * episodes)
         evaluator, spec = evaluate.HostedEvaluator(policies.module, hosted, number), hosted.spec
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
@@ -173,7 +173,7 @@ def play(
         return film.brax(envs.make(name), policy, start, max_steps, output)
     if envs.is_compiled(name):
         raise ValueError(f"'{name}' has no pictures: `rljax play` films Gymnasium's and Brax's environments.")
-    hosted = envs.make_hosted(name, 1, render_mode="rgb_array")
+    hosted = envs.make_hosted(envs.serial(name), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
     for _ in range(max_steps):

@@ -146,7 +146,7 @@ class Run:
         self.module.check(hosted.spec, config)
         learner = Learner(self.module, hosted.spec, number, config.num_envs)
         evaluator = evaluate.HostedEvaluator(
-            self.module, envs.make_hosted(name, number * self.settings.eval_episodes), number
+            self.module, envs.make_hosted(envs.serial(name), number * self.settings.eval_episodes), number
         )
         return HostedDriver(learner, hosted, self.stacked), evaluator, hosted.spec
 

@@ -1,0 +1,209 @@
+"""What every adapter promises, on a task of each whose ends can be told from its observations."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import envs
+from rljax.agent import EnvSpec, Step
+from rljax.envs.autoreset import AutoReset
+
+
+class Task(NamedTuple):
+    """An environment, and how to recognise what it says."""
+
+    name: str
+    ends: Callable[[np.ndarray], np.ndarray]  # whether observations [..., O] are beyond the task's own end
+    limit: int
+    steps: int  # enough to see an end
+
+
+def fell(observation: np.ndarray) -> np.ndarray:
+    """Gymnasium's Hopper: below 0.7 m, or tilted by 0.2 rad."""
+    return (observation[..., 0] <= 0.7) | (np.abs(observation[..., 1]) >= 0.2)
+
+
+def dropped(observation: np.ndarray) -> np.ndarray:
+    """CartPole: off the track, or tilted by 12 degrees."""
+    return (np.abs(observation[..., 0]) > 2.4) | (np.abs(observation[..., 2]) > np.deg2rad(12))
+
+
+def tipped(observation: np.ndarray) -> np.ndarray:
+    """Brax's inverted pendulum: tilted by 0.2 rad."""
+    return np.abs(observation[..., 1]) > 0.2
+
+
+def never(observation: np.ndarray) -> np.ndarray:
+    """Only the time limit ends it."""
+    return np.zeros(observation.shape[:-1], bool)
+
+
+TASKS = [
+    Task("Hopper-v5", fell, 1000, 120),
+    Task("async/Hopper-v5", fell, 1000, 120),
+    Task("envpool/Hopper-v5", fell, 1000, 120),
+    Task("CartPole-v1", dropped, 500, 120),
+    Task("envpool/CartPole-v1", dropped, 500, 120),
+    Task("gymnax/CartPole-v1", dropped, 500, 120),
+    Task("Pendulum-v1", never, 200, 410),
+    Task("envpool/Pendulum-v1", never, 200, 410),
+    Task("gymnax/Pendulum-v1", never, 200, 410),
+    Task("rljax/Pendulum", never, 200, 410),
+    Task("brax/inverted_pendulum", tipped, 1000, 120),
+    Task("playground/CartpoleBalance", never, 1000, 1005),
+]
+PACKAGES = {"envpool": "envpool", "gymnax": "gymnax", "playground": "mujoco_playground"}
+tasks = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+
+
+class Rolled(NamedTuple):
+    """N environments moved for T steps."""
+
+    spec: EnvSpec
+    first: np.ndarray  # [N, O]
+    step: Step  # [T, N, ...], in NumPy
+    action: np.ndarray  # [T, N, ...]
+
+
+@functools.cache
+def rolled(name: str, seeds: tuple[int, ...], steps: int, scale: float = 1.0) -> Rolled:
+    """Environments under random actions that depend on an environment's seed and on time alone."""
+    package = PACKAGES.get(name.partition("/")[0])
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: make test-extras")
+    return (compiled if envs.is_compiled(name) else hosted)(name, seeds, steps, scale)
+
+
+def actions(spec: EnvSpec, seeds: tuple[int, ...], steps: int, scale: float) -> np.ndarray:
+    """[T, N, A] in [-scale, scale], or [T, N] integers."""
+    generators = [np.random.default_rng(seed) for seed in seeds]
+    if spec.discrete:
+        return np.stack([g.integers(spec.action_size, size=steps, dtype=np.int32) for g in generators], axis=1)
+    drawn = [g.uniform(-1, 1, (steps, spec.action_size)).astype(np.float32) for g in generators]
+    return scale * np.stack(drawn, axis=1)
+
+
+def hosted(name: str, seeds: tuple[int, ...], steps: int, scale: float) -> Rolled:
+    environments = envs.make_hosted(name, len(seeds))
+    taken = actions(environments.spec, seeds, steps, scale)
+    first = environments.reset(seeds)
+    made = [environments.step(action) for action in taken]
+    environments.close()
+    return Rolled(environments.spec, first, jax.tree.map(lambda *rows: np.stack(rows), *made), taken)
+
+
+@functools.cache
+def program(name: str) -> tuple[AutoReset, Any, Any]:
+    """An environment inside the program, with its compiled functions."""
+    environment = envs.make(name)
+
+    def run(keys: Any, state: Any, taken: Any) -> Any:
+        def body(state: Any, inputs: Any) -> Any:
+            time, action = inputs
+            step, state = environment.step(jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time), state, action)
+            return state, step
+
+        return jax.lax.scan(body, state, (jnp.arange(len(taken)), taken))[1]
+
+    return environment, jax.jit(environment.reset), jax.jit(run)
+
+
+def compiled(name: str, seeds: tuple[int, ...], steps: int, scale: float) -> Rolled:
+    environment, reset, run = program(name)
+    taken = actions(environment.spec, seeds, steps, scale)
+    keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+    first, state = reset(keys)
+    return Rolled(environment.spec, np.asarray(first), jax.tree.map(np.asarray, run(keys, state, taken)), taken)
+
+
+@tasks
+def test_shapes_and_dtypes(task: Task) -> None:
+    spec, first, step, _ = rolled(task.name, (3, 7), task.steps)
+    assert (spec.name, spec.max_episode_steps) == (task.name, task.limit)
+    rows = (task.steps, 2)
+    assert (first.dtype, first.shape) == (np.float32, (2, *spec.observation_shape))
+    for field in ("observation", "next_observation"):
+        assert (getattr(step, field).dtype, getattr(step, field).shape) == (
+            np.float32,
+            (*rows, *spec.observation_shape),
+        )
+        assert np.isfinite(getattr(step, field)).all()
+    kinds = {"reward": np.float32, "terminated": np.bool_, "truncated": np.bool_}
+    for field, dtype in (kinds | {"episode_return": np.float32, "episode_length": np.int32}).items():
+        assert (getattr(step, field).dtype, getattr(step, field).shape) == (dtype, rows), field
+
+
+@tasks
+def test_a_seed_gives_the_same_alone_and_in_company(task: Task) -> None:
+    _, first, step, _ = rolled(task.name, (3, 7), 60)
+    _, again, alone, _ = rolled(task.name, (7,), 60)
+    exact = not envs.is_compiled(task.name)  # batched products round differently
+    same = np.testing.assert_array_equal if exact else functools.partial(np.testing.assert_allclose, atol=1e-3)
+    same(first[1], again[0])
+    # An end may come a step apart where rounding differs: compare as far as the first.
+    ends = np.flatnonzero((step.terminated | step.truncated)[:, 1])
+    until = ends[0] if len(ends) else 60
+    same(step.next_observation[:until, 1], alone.next_observation[:until, 0])
+    assert np.any(first[0] != first[1]), "other seeds begin elsewhere"
+
+
+@tasks
+def test_ends_are_what_they_are_called(task: Task) -> None:
+    step = rolled(task.name, (3, 7), task.steps).step
+    np.testing.assert_array_equal(step.terminated, task.ends(step.next_observation))
+    np.testing.assert_array_equal(step.truncated & ~step.terminated, step.episode_length == task.limit)
+    assert (step.terminated | step.truncated).any(), "no end was seen"
+
+
+@tasks
+def test_the_final_observation_is_true_and_the_next_episode_begins(task: Task) -> None:
+    step = rolled(task.name, (3, 7), task.steps).step
+    ended = step.terminated | step.truncated
+    np.testing.assert_array_equal(step.observation[~ended], step.next_observation[~ended])
+    assert np.all(np.any(step.observation[ended] != step.next_observation[ended], axis=-1))
+    assert not task.ends(step.observation).any(), "a new episode does not begin at an end"
+    # A step moves the final observation about as far as the others, and not back to a beginning.
+    before = np.concatenate([rolled(task.name, (3, 7), task.steps).first[None], step.observation[:-1]])
+    moved = np.linalg.norm(step.next_observation - before, axis=-1)
+    assert moved[ended].max() <= 3.0 * moved[~ended].max()
+    starts = step.observation[ended]
+    assert len(np.unique(starts, axis=0)) == len(starts), "each episode has a beginning of its own"
+
+
+@tasks
+def test_episodes_are_counted(task: Task) -> None:
+    step = rolled(task.name, (3, 7), task.steps).step
+    total, length = np.zeros(2), np.zeros(2, int)
+    for t in range(task.steps):
+        total, length = total + step.reward[t], length + 1
+        np.testing.assert_allclose(step.episode_return[t], total, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(step.episode_length[t], length)
+        over = step.terminated[t] | step.truncated[t]
+        total, length = np.where(over, 0, total), np.where(over, 0, length)
+
+
+@pytest.mark.parametrize("name", ["Hopper-v5", "async/Hopper-v5", "envpool/Hopper-v5", "envpool/Pendulum-v1"])
+def test_actions_are_clipped_to_their_bounds(name: str) -> None:
+    beyond = rolled(name, (3,), 15, 1e6)
+    environments = envs.make_hosted(name, 1)
+    environments.reset([3])
+    for t in range(15):
+        step = environments.step(np.clip(beyond.action[t], -1, 1))
+        np.testing.assert_array_equal(step.next_observation, beyond.step.next_observation[t])
+    environments.close()
+
+
+def test_the_tests_catch_a_hidden_final_observation() -> None:
+    """With the next episode's first observation in its place, as simulators hand it out that reset themselves."""
+    task = TASKS[0]
+    spec, first, step, action = rolled(task.name, (3, 7), task.steps)
+    hidden = Rolled(spec, first, step.replace(next_observation=step.observation), action)
+    assert np.any(hidden.step.terminated != task.ends(hidden.step.next_observation))
