@@ -1,7 +1,7 @@
 """Where experience comes from: environments inside the program, and environments on the host.
 
-A name says which: `brax/...`, `gymnax/...`, `playground/...` and `rljax/...` are inside the program, `envpool/...` is
-EnvPool's, everything else Gymnasium's: `async/...` in processes of their own.
+A name says which: `brax/...`, `gymnax/...`, `playground/...`, `rljax/...` and `path/to/file.py:Name` are inside the
+program, `envpool/...` is EnvPool's, everything else Gymnasium's: `async/...` in processes of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HOSTED = {"async": "gymnasium", "envpool": "envpool"}
 
 def is_compiled(name: str) -> bool:
     """Whether the environment called `name` runs inside the program."""
-    return name.partition("/")[0] in _ADAPTERS and "/" in name
+    return (name.partition("/")[0] in _ADAPTERS and "/" in name) or _is_file(name)
 
 
 def make(name: str) -> AutoReset:
@@ -31,7 +31,7 @@ def make(name: str) -> AutoReset:
 
     if not is_compiled(name):
         raise ValueError(f"'{name}' is not inside the program: such names begin with {_prefixes()}. Use make_hosted.")
-    return AutoReset(_adapter(name.partition("/")[0]).make(name))
+    return AutoReset(_adapter("custom" if _is_file(name) else name.partition("/")[0]).make(name))
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
@@ -57,6 +57,11 @@ def serial(name: str) -> str:
     return name.removeprefix("async/")
 
 
+def short(name: str) -> str:
+    """What to call the environment in a path."""
+    return (name.rpartition(":")[2] if _is_file(name) else name).replace("/", "-").replace(":", "-")
+
+
 def names() -> dict[str, list[str]]:
     """All environments by family; a family whose package is absent is empty, and its title says what to install."""
     from rljax.envs.environment import MissingPackageError
@@ -72,6 +77,10 @@ def names() -> dict[str, list[str]]:
 
 def _adapter(family: str) -> Any:
     return importlib.import_module(f"rljax.envs.{_ADAPTERS.get(family, family)}")
+
+
+def _is_file(name: str) -> bool:
+    return name.rpartition(":")[0].endswith(".py")
 
 
 def _prefixes() -> str:

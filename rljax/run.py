@@ -98,7 +98,7 @@ def resume(out: str | Path, steps: int | None = None, *, quiet: bool = True) -> 
 def default_folder(settings: Settings) -> Path:
     """runs/<agent>/<environment>/<time>, as yet unused."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    parent = Path("runs", configuration.agent_name(settings.agent), settings.env.replace("/", "-").replace(":", "-"))
+    parent = Path("runs", configuration.agent_name(settings.agent), envs.short(settings.env))
     folder, number = parent / stamp, 1
     while folder.exists():
         folder, number = parent / f"{stamp}-{number}", number + 1

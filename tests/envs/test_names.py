@@ -8,12 +8,14 @@ import pytest
 from rljax import envs
 
 
-@pytest.mark.parametrize("name", ["brax/ant", "gymnax/CartPole-v1", "rljax/Follow", "rljax/nothing"])
+@pytest.mark.parametrize("name", ["brax/ant", "gymnax/CartPole-v1", "rljax/Follow", "rljax/nothing", "./a.py:B"])
 def test_prefixes_are_inside_the_program(name):
     assert envs.is_compiled(name)
 
 
-@pytest.mark.parametrize("name", ["Hopper-v5", "ALE/Pong-v5", "module:Name-v0", "brax", "rljax"])
+@pytest.mark.parametrize(
+    "name", ["Hopper-v5", "ALE/Pong-v5", "module:Name-v0", "brax", "rljax", "envpool/Hopper-v5", "async/Hopper-v5"]
+)
 def test_other_names_are_on_the_host(name):
     assert not envs.is_compiled(name)
 
@@ -79,3 +81,24 @@ def test_an_absent_package_is_listed_empty(monkeypatch):
     names = envs.names()
     assert "gymnax" not in names
     assert names["gymnax (not installed: pip install 'rljax[gymnax]')"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "serial", "short"),
+    [
+        ("Hopper-v5", "Hopper-v5", "Hopper-v5", "Hopper-v5"),
+        ("async/Hopper-v5", "Hopper-v5", "Hopper-v5", "async-Hopper-v5"),
+        ("envpool/Hopper-v5", "Hopper-v5", "envpool/Hopper-v5", "envpool-Hopper-v5"),
+        ("brax/ant", "brax/ant", "brax/ant", "brax-ant"),
+        ("ALE/Pong-v5", "ALE/Pong-v5", "ALE/Pong-v5", "ALE-Pong-v5"),
+        ("../a/b.py:Name", "../a/b.py:Name", "../a/b.py:Name", "Name"),
+    ],
+)
+def test_parts_of_names(name, task, serial, short):
+    assert (envs.task(name), envs.serial(name), envs.short(name)) == (task, serial, short)
+
+
+def test_envpool_says_what_it_lacks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(ValueError, match=r"'envpool/' environments need .* installed: pip install 'rljax\[envpool\]'"):
+        envs.make_hosted("envpool/Hopper-v5", 1)

@@ -1,0 +1,68 @@
+"""A user's own environment in JAX: the recipe of the documentation works, and mistakes in one are named."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljax import envs
+from tests import runs
+
+PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
+RECIPE = next(block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "Corridor" in block)
+
+
+def written(tmp_path: Path, source: str) -> str:
+    """The name of the recipe's environment, as written to a file."""
+    (tmp_path / "corridor.py").write_text(source)
+    return f"{tmp_path}/corridor.py:Corridor"
+
+
+def test_the_recipe_trains(tmp_path: Path) -> None:
+    assert len(RECIPE.splitlines()) <= 25
+    out = runs.train("sac", written(tmp_path, RECIPE), 150, tmp_path / "run")
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["steps"] == 150
+    assert -100.0 < summary["final"]["mean"] < 0.0
+
+
+def test_its_spec_is_read(tmp_path: Path) -> None:
+    environment = envs.make(written(tmp_path, RECIPE))
+    assert (environment.spec.observation_shape, environment.spec.max_episode_steps) == ((1,), 50)
+    assert np.ndim(environment.environment.params or 0.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            "class Corridor",
+            "class Corridors",
+            r"has no class 'Corridor'\. Name the environment's class: .*corridor\.py:Name",
+        ),
+        ("params = None", "parameters = None", r"is not an environment: it lacks params\. See docs/environments\.md"),
+        ("observation_shape=(1,)", "observation_shape=(2,)", r"shape \(1,\), its spec promises \(2,\)"),
+        (
+            "position[0] - 1.0, terminated",
+            "position - 1.0, terminated",
+            r"returns a reward of shape \(1,\), it must be",
+        ),
+        (", False, {}", ", {}", "must return six things: observation, state, reward, terminated, truncated, info"),
+        ("return position, position, ", "return position, (position,), ", "a state of another structure"),
+        ("0.1 * action", "0.1 * actoin", "step of .* cannot be traced by JAX, with NameError: name 'actoin'"),
+        ("spec = EnvSpec(", "spec = dict(name=", "the spec of .* is a dict, it must be a rljax.agent.EnvSpec"),
+    ],
+)
+def test_mistakes_are_named(before: str, after: str, message: str, tmp_path: Path) -> None:
+    assert before in RECIPE
+    with pytest.raises(ValueError, match=message):
+        envs.make(written(tmp_path, RECIPE.replace(before, after)))
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match=r"no file 'absent\.py' for the environment 'absent\.py:A'"):
+        envs.make("absent.py:A")
