@@ -1,14 +1,18 @@
-"""Speed and memory of online training, beside Stable Baselines Jax (sbx-rl) on the same machine in the same run.
+"""Speed and memory of online training, beside Stable Baselines Jax (sbx-rl) and rejax in the same run.
 
-Measurements alternate (ours, peer, ours, peer, ...), each in a process of its own, and medians are reported. The peer
-is installed in an environment of its own, whose Python is given:
+Measurements alternate (ours, peer, ours, peer, ...), each in a process of its own, and medians are reported. The peers
+are installed in environments of their own, whose Pythons are given:
 
-  python scripts/benchmark_online.py --peer peer/bin/python --output results/benchmark_online.json
+  python scripts/benchmark_online.py --peer peer/bin/python --rejax rejax/bin/python \\
+      --output results/benchmark_online.json
+
+EnvPool and gymnax count among ours where they are installed: pip install 'rljax[envpool,gymnax]'.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -23,6 +27,7 @@ from typing import Any
 ENVIRONMENT = "HalfCheetah-v5"
 WARMUP = 1_000
 ROLLOUT = 8 * 256  # environments x steps of PPO
+PENDULUM = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}  # of PPO inside the program, in 8 minibatches
 PEER = "sbx-rl"
 
 
@@ -39,17 +44,17 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def prepared(agent: str, folder: Path, seeds: int, steps: int, warmup: int) -> Any:
+def prepared(
+    agent: str, folder: Path, seeds: int, steps: int, changes: dict[str, Any], environment: str = ENVIRONMENT
+) -> Any:
     """A run of ours, created but not started, with the peer's settings."""
     from rljax import config, progress, run
 
     module = config.load_agent(agent)
     settings = run.Settings(
-        agent, ENVIRONMENT, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
+        agent, environment, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
     )
-    replaced = {"recompute_advantages": False} if agent == "ppo" else {"warmup_steps": warmup}
-    hyperparameters = module.Config(**replaced)
-    training = run.Run(settings, module, hyperparameters, folder, progress.View())
+    training = run.Run(settings, module, module.Config(**changes), folder, progress.View())
     training.create("benchmark")
     return training
 
@@ -65,27 +70,61 @@ def timed(driver: Any, iterations: int) -> float:
 def ours(agent: str, steps: int, seeds: int) -> dict[str, Any]:
     """Steps per second of the training loop of an agent that learns from replay."""
     with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), seeds, WARMUP + steps, WARMUP)
+        training = prepared(agent, Path(folder, "run"), seeds, WARMUP + steps, {"warmup_steps": WARMUP})
         timed(training.driver, WARMUP + 200)
         seconds = timed(training.driver, steps)
     return {"steps_per_second": steps * seeds / seconds, "peak_memory_bytes": peak_memory()}
 
 
-def ours_ppo(rollouts: int) -> dict[str, Any]:
-    """Steps per second of PPO's training loop."""
+def ours_ppo(environment: str, rollouts: int) -> dict[str, Any]:
+    """Steps per second of PPO's training loop on the host."""
     with tempfile.TemporaryDirectory() as folder:
-        training = prepared("ppo", Path(folder, "run"), 1, (2 + rollouts) * ROLLOUT, 0)
+        changes = {"recompute_advantages": False}
+        training = prepared("ppo", Path(folder, "run"), 1, (2 + rollouts) * ROLLOUT, changes, environment)
         timed(training.driver, 2)
         seconds = timed(training.driver, rollouts)
     return {"steps_per_second": rollouts * ROLLOUT / seconds, "peak_memory_bytes": peak_memory()}
 
 
-def bound(agent: str, steps: int) -> dict[str, Any]:
-    """Updates per second with nothing around them: the same update in one compiled loop."""
+def ours_pendulum(rollouts: int) -> dict[str, Any]:
+    """Steps per second of PPO's training loop inside the program."""
+    size = PENDULUM["num_envs"] * PENDULUM["num_steps"]
+    plain = {"recompute_advantages": False, "normalise_observations": False, "normalise_rewards": False}
+    changes = PENDULUM | plain | {"batch_size": size // 8}
+    with tempfile.TemporaryDirectory() as folder:
+        total = (2 + 2 * rollouts) * size
+        training = prepared("ppo", Path(folder, "run"), 1, total, changes, "gymnax/Pendulum-v1")
+        timed(training.driver, rollouts)
+        seconds = timed(training.driver, rollouts)
+    return {"steps_per_second": rollouts * size / seconds}
+
+
+def rejax_pendulum(rollouts: int) -> dict[str, Any]:
+    """The same in rejax."""
+    import jax
+    from rejax import PPO  # pyright: ignore[reportMissingImports]
+
+    size = PENDULUM["num_envs"] * PENDULUM["num_steps"]
+    ppo = PPO.create(env="Pendulum-v1", num_minibatches=8, total_timesteps=size, **PENDULUM)
+    state = jax.jit(ppo.init_state)(jax.random.PRNGKey(0))
+    loop = jax.jit(lambda state: jax.lax.fori_loop(0, rollouts, lambda _, state: ppo.train_iteration(state), state))
+    jax.block_until_ready(loop(state))
+    began = time.perf_counter()
+    jax.block_until_ready(loop(state))
+    return {"steps_per_second": rollouts * size / (time.perf_counter() - began)}
+
+
+def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
+    """Updates per second with nothing around them: the same update in one compiled loop.
+
+    `size` is widths and activation of the networks, such as "256-256-256-gelu"; the agent's own by default.
+    """
     import jax
 
+    *widths, activation = size.split("-")
+    changes = {"hidden": tuple(map(int, widths)), "activation": activation} if size else {}
     with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), 1, WARMUP, WARMUP)
+        training = prepared(agent, Path(folder, "run"), 1, WARMUP, {"warmup_steps": WARMUP} | changes)
         training.driver.advance(WARMUP)
         learner, stacked = training.driver.learner, training.stacked
 
@@ -103,7 +142,7 @@ def first_update(agent: str, cache: str) -> dict[str, Any]:
     """Seconds from the start of the process to the end of the first update, with the given compile cache."""
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
     with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), 1, 300, 256)
+        training = prepared(agent, Path(folder, "run"), 1, 300, {"warmup_steps": 256})
         training.driver.advance(257)
         training.driver.report()
     return {"seconds": process_age()}
@@ -152,6 +191,8 @@ def peer_ppo(rollouts: int) -> dict[str, Any]:
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours": ours,
     "ours_ppo": ours_ppo,
+    "ours_pendulum": ours_pendulum,
+    "rejax_pendulum": rejax_pendulum,
     "bound": bound,
     "first_update": first_update,
     "peer": peer,
@@ -179,6 +220,7 @@ def main() -> None:
     """Measure everything, print a table, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours is measured")
+    parser.add_argument("--rejax", help="Python of an environment that has rejax and gymnax < 1")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3_000)
     parser.add_argument("--rollouts", type=int, default=12)
@@ -206,9 +248,21 @@ def main() -> None:
             if options.peer:
                 note_loop(f"{agent} {PEER}", measure(options.peer, "peer", agent, options.steps))
             note(f"{agent} bound steps/s", measure(sys.executable, "bound", agent, options.steps)["steps_per_second"])
-        note_loop("ppo ours", measure(sys.executable, "ours_ppo", options.rollouts))
+        note_loop("ppo ours", measure(sys.executable, "ours_ppo", ENVIRONMENT, options.rollouts))
+        if importlib.util.find_spec("envpool"):
+            pool = measure(sys.executable, "ours_ppo", f"envpool/{ENVIRONMENT}", options.rollouts)
+            note("ppo ours, EnvPool steps/s", pool["steps_per_second"])
         if options.peer:
             note_loop(f"ppo {PEER}", measure(options.peer, "peer_ppo", options.rollouts))
+        if importlib.util.find_spec("gymnax"):
+            inside = measure(sys.executable, "ours_pendulum", 20 * options.rollouts)
+            note("ppo Pendulum ours steps/s", inside["steps_per_second"])
+        if options.rejax:
+            inside = measure(options.rejax, "rejax_pendulum", 20 * options.rollouts)
+            note("ppo Pendulum rejax steps/s", inside["steps_per_second"])
+        note("dsact bound steps/s", measure(sys.executable, "bound", "dsact", options.steps)["steps_per_second"])
+        equal = measure(sys.executable, "bound", "sac", options.steps, "256-256-256-gelu")["steps_per_second"]
+        note("sac of DSAC-T's size, bound steps/s", equal)
         population = measure(sys.executable, "ours", "sac", options.steps // 3, 4)
         note("sac 4 learners total steps/s", population["steps_per_second"])
     for _ in range(min(options.rounds, 3)):
@@ -226,6 +280,13 @@ def main() -> None:
             ratios[f"{agent} {measured} ours / {PEER}"] = (
                 medians[f"{agent} ours {measured}"] / medians[f"{agent} {PEER} {measured}"]
             )
+    for name, one, other in (
+        ("ppo steps/s ours, EnvPool / sbx-rl", "ppo ours, EnvPool steps/s", f"ppo {PEER} steps/s"),
+        ("ppo Pendulum steps/s ours / rejax", "ppo Pendulum ours steps/s", "ppo Pendulum rejax steps/s"),
+        ("dsact time / sac time, equal sizes", "sac of DSAC-T's size, bound steps/s", "dsact bound steps/s"),
+    ):
+        if one in medians and other in medians:
+            ratios[name] = medians[one] / medians[other]
     ratios["sac 4 learners / 1"] = medians["sac 4 learners total steps/s"] / medians["sac ours steps/s"]
     print("\nmedians")
     for name, value in (medians | ratios).items():
