@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rljax.envs.autoreset import AutoReset
     from rljax.envs.gymnasium import Hosted
 
-_ADAPTERS = {"rljax": "analytic", "brax": "brax", "gymnax": "gymnax", "playground": "playground"}  # prefix -> module
+_ADAPTERS = {"rljax": "own", "brax": "brax", "gymnax": "gymnax", "playground": "playground"}  # prefix -> module
 _HOSTED = {"async": "gymnasium", "envpool": "envpool"}
 
 

@@ -1,0 +1,145 @@
+"""How far MJX's tasks come apart from Gymnasium's: the same states and actions, over 1, 10 and 100 steps.
+
+Gymnasium is driven by random actions. From states along the way, the task inside the program takes the same actions; of
+each, the largest difference over the observation's entries is taken, and of those over all starts the median and the
+largest. Done in float32, as agents are trained, and in float64, which shows what is due to rounding alone.
+
+  python scripts/parity_mjx.py --output results/parity_mjx
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.envs import mjx
+
+STEPS = 100
+SHOWN = (1, 10, 100)
+
+
+def recorded(task: str, starts: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Gymnasium's states at `starts` moments, and the actions, observations and rewards of the 100 steps after each.
+
+    `alive` [S, T] is False from the step on that follows an episode's end.
+    """
+    generator = np.random.default_rng(seed)
+    environment: Any = gymnasium.make(f"{task}-v5").unwrapped
+    data = environment.data
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("qpos", "qvel", "warmstart", "action", "observation", "reward", "alive")
+    }
+    for start in range(starts):
+        environment.reset(seed=seed + start)
+        low, high = environment.action_space.low, environment.action_space.high
+        for _ in range(int(generator.integers(0, 10 if task != "HalfCheetah" else 200))):
+            environment.step(generator.uniform(low, high))
+        columns["qpos"].append(data.qpos.copy())
+        columns["qvel"].append(data.qvel.copy())
+        columns["warmstart"].append(data.qacc_warmstart.copy())
+        rows = []
+        over = False
+        for _ in range(STEPS):
+            action = 0.3 * generator.uniform(low, high)
+            observation, reward, terminated, _, _ = environment.step(action)
+            rows.append((action, observation, reward, not over))
+            over = over or terminated
+        for name, values in zip(("action", "observation", "reward", "alive"), zip(*rows, strict=True), strict=True):
+            columns[name].append(np.array(values))
+    return {name: np.stack(values) for name, values in columns.items()}
+
+
+def replayed(task: str, recording: dict[str, np.ndarray], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Observations [S, T, O] and rewards [S, T] of the task inside the program."""
+    environment: Any = mjx.make(f"rljax/{task}")
+    qpos, qvel, warmstart, action = (
+        jnp.asarray(recording[name], dtype) for name in ("qpos", "qvel", "warmstart", "action")
+    )
+
+    def run(qpos: Any, qvel: Any, warmstart: Any, actions: Any) -> Any:
+        def body(state: Any, action: Any) -> Any:
+            observation, state, reward, *_ = environment.step(jax.random.key(0), state, action, None)
+            return state, (observation, reward)
+
+        return jax.lax.scan(body, mjx.MJXState(qpos.at[0].set(0.0), qvel, warmstart), actions)[1]
+
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(run))(qpos, qvel, warmstart, action))
+
+
+def apart(recording: dict[str, np.ndarray], observation: np.ndarray, reward: np.ndarray) -> dict[str, np.ndarray]:
+    """Differences [S, T] in observation and reward, NaN where the episode was over."""
+    error = np.abs(observation - recording["observation"]).max(axis=-1)
+    return {
+        "observation": np.where(recording["alive"], error, np.nan),
+        "reward": np.where(recording["alive"], np.abs(reward - recording["reward"]), np.nan),
+    }
+
+
+def draw(errors: dict[str, dict[str, dict[str, np.ndarray]]], path: Path) -> None:
+    """The divergence over steps, one panel per task."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(errors), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(errors), squeeze=False)[0]
+    for panel, (task, kinds) in zip(panels, errors.items(), strict=True):
+        for (kind, values), colour in zip(kinds.items(), ("#D55E00", "#0072B2"), strict=True):
+            steps = np.arange(1, STEPS + 1)
+            panel.plot(steps, np.nanmedian(values["observation"], axis=0), color=colour, label=f"{kind}, median")
+            panel.plot(
+                steps, np.nanmax(values["observation"], axis=0), color=colour, linestyle=":", label=f"{kind}, largest"
+            )
+        panel.set(title=f"rljax/{task} against {task}-v5", xlabel="steps", xscale="log", yscale="log")
+    panels[0].set_ylabel("largest difference in an observation's entry")
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Measure, print, draw, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", default=list(mjx.TASKS))
+    parser.add_argument("--starts", type=int, default=64)
+    parser.add_argument("--output", type=Path, default=Path("results/parity_mjx"))
+    options = parser.parse_args()
+    errors: dict[str, dict[str, dict[str, np.ndarray]]] = {}
+    table: dict[str, Any] = {}
+    for task in options.tasks:
+        recording = recorded(task, options.starts)
+        errors[task], table[task] = {}, {}
+        for kind in ("float32", "float64"):
+            jax.config.update("jax_enable_x64", kind == "float64")
+            errors[task][kind] = apart(recording, *replayed(task, recording, kind))
+            table[task][kind] = {
+                name: {
+                    str(step): {
+                        "median": float(np.nanmedian(values[:, step - 1])),
+                        "largest": float(np.nanmax(values[:, step - 1])),
+                        "starts": int(np.isfinite(values[:, step - 1]).sum()),
+                    }
+                    for step in SHOWN
+                    if np.isfinite(values[:, step - 1]).any()
+                }
+                for name, values in errors[task][kind].items()
+            }
+            for name, steps in table[task][kind].items():
+                for step, found in steps.items():
+                    print(
+                        f"{task:<12} {kind} {name:<12} {step:>4} steps: median {found['median']:.2e}, "
+                        f"largest {found['largest']:.2e} of {found['starts']} starts",
+                        flush=True,
+                    )
+    jax.config.update("jax_enable_x64", False)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "parity.json").write_text(json.dumps(table, indent=1) + "\n")
+    draw(errors, options.output / "divergence.png")
+
+
+if __name__ == "__main__":
+    main()
