@@ -47,7 +47,7 @@ def test_the_time_limit_truncates_and_does_not_terminate():
 
 def test_failures_of_the_package_are_reported():
     environment = adapter.Brax.__new__(adapter.Brax)
-    environment.brax, environment.spec = StandIn(), EnvSpec("brax/stand-in", (2,), 1)
+    environment.simulator, environment.spec = StandIn(), EnvSpec("brax/stand-in", (2,), 1)
     expected = r"'brax/stand-in' failed inside its own package, with AttributeError: .* Choose another environment"
     with pytest.raises(ValueError, match=expected):
         environment.reset(jax.random.key(0))  # it has none
@@ -65,7 +65,7 @@ def step_stand_in():
     from brax.envs.base import State
 
     environment = adapter.Brax.__new__(adapter.Brax)
-    environment.brax, environment.spec = StandIn(), EnvSpec("brax/stand-in", (2,), 1)
+    environment.simulator, environment.spec = StandIn(), EnvSpec("brax/stand-in", (2,), 1)
     state = State(None, jnp.zeros(2), jnp.zeros(()), jnp.zeros(()))
     return state, environment.step(jax.random.key(0), state, jnp.zeros(1))
 
