@@ -57,11 +57,15 @@ TASKS = [
     Task("envpool/Pendulum-v1", never, 200, 410),
     Task("gymnax/Pendulum-v1", never, 200, 410),
     Task("rljax/Pendulum", never, 200, 410),
+    Task("rljax/Hopper", fell, 1000, 120),
     Task("brax/inverted_pendulum", tipped, 1000, 120),
     Task("playground/CartpoleBalance", never, 1000, 1005),
 ]
 PACKAGES = {"envpool": "envpool", "gymnax": "gymnax", "playground": "mujoco_playground"}
-tasks = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+SLOW = ("rljax/Hopper",)  # to compile
+tasks = pytest.mark.parametrize(
+    "task", [pytest.param(task, id=task.name, marks=[pytest.mark.learn] * (task.name in SLOW)) for task in TASKS]
+)
 
 
 class Rolled(NamedTuple):
