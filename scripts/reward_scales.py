@@ -1,0 +1,100 @@
+"""Whether DSAC-T's and SAC's scores depend on the size of rewards: the same task, its rewards times 0.01 to 100.
+
+Every scale and seed is a learner of one program. Returns are those of the task itself, whatever the factor.
+
+  python scripts/reward_scales.py --output results/reward_scales
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax import record, run, statistics
+from rljax.run import provenance
+
+AGENTS = ("sac", "dsact")
+SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
+HIDDEN = {"sac": (64, 64), "dsact": (64, 64, 64)}  # the agents' own depths, small enough for a laptop
+COLOURS = {"sac": "#0072B2", "dsact": "#D55E00"}
+
+
+def trained(agent: str, env: str, steps: int, seeds: int, folder: Path) -> Path:
+    """The folder of a run, made or completed, with a learner for each scale and seed."""
+    out = folder / agent
+    if (out / "summary.json").exists():
+        return out
+    if out.exists():
+        return run.resume(out, quiet=False)
+    scales = tuple(scale for scale in SCALES for _ in range(seeds))
+    return run.train(
+        agent,
+        env,
+        steps,
+        seeds=list(range(seeds)) * len(SCALES),
+        config={"reward_scale": scales, "hidden": HIDDEN[agent]},
+        out=out,
+        eval_every=steps // 10,
+        checkpoint_every=steps // 10,
+        quiet=False,
+    )
+
+
+def scores(out: Path, seeds: int) -> np.ndarray:
+    """Returns [scale, seed]: the mean of the last three evaluations."""
+    evaluations = record.read(out, "evaluations")
+    last = sorted({line["step"] for line in evaluations})[-3:]
+    learners = len(SCALES) * seeds
+    means = [
+        np.mean([np.mean(line["returns"]) for line in evaluations if line["learner"] == i and line["step"] in last])
+        for i in range(learners)
+    ]
+    return np.reshape(means, (len(SCALES), seeds))
+
+
+def draw(found: dict[str, np.ndarray], env: str, path: Path) -> None:
+    """Scores over scales, with every seed as a dot."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for agent, values in found.items():
+        axes.plot(SCALES, values.mean(axis=1), color=COLOURS[agent], label=agent)
+        for seed in values.T:
+            axes.plot(SCALES, seed, ".", color=COLOURS[agent], alpha=0.5)
+    axes.set(xscale="log", xlabel="factor on rewards", ylabel="return, without the factor", title=env)
+    axes.legend()
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Train, print, draw, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="rljax/Pendulum")
+    parser.add_argument("--steps", type=int, default=30_000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--runs", type=Path, default=Path("runs/reward_scales"))
+    parser.add_argument("--output", type=Path, default=Path("results/reward_scales"))
+    options = parser.parse_args()
+    found: dict[str, np.ndarray] = {}
+    table: dict[str, Any] = {}
+    for agent in AGENTS:
+        out = trained(agent, options.env, options.steps, options.seeds, options.runs)
+        found[agent] = scores(out, options.seeds)
+        table[agent] = {}
+        for scale, values in zip(SCALES, found[agent], strict=True):
+            low, high = statistics.interval(values)
+            table[agent][str(scale)] = {"seeds": values.round(1).tolist(), "interval": [round(low, 1), round(high, 1)]}
+            print(f"{agent:<6} x {scale:<6g} {values.mean():>9.1f}  [{low:.1f}, {high:.1f}]", flush=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    described = {"env": options.env, "steps": options.steps, "hidden": HIDDEN, **provenance(), "scores": table}
+    (options.output / "scores.json").write_text(json.dumps(described, indent=1) + "\n")
+    draw(found, options.env, options.output / "scores.png")
+
+
+if __name__ == "__main__":
+    main()
