@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, distributions, networks, normalise, samplers
+from rljax import agent, distributions, networks, normalise
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 
 storage = "rollout"
@@ -257,7 +257,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
         key_order, key_entropy = jax.random.split(key)
         estimates = advantages(carry[0], batch, config) if config.recompute_advantages else first
         flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), (batch, *estimates))
-        order = samplers.shuffled(key_order, rows).reshape(-1, config.batch_size)
+        order = distributions.permutation(key_order, rows).reshape(-1, config.batch_size)
         minibatches = jax.tree.map(lambda x: x[order], flat)
         return jax.lax.scan(learn, carry, (*minibatches, jax.random.split(key_entropy, order.shape[0])))
 

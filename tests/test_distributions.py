@@ -91,3 +91,18 @@ def test_actions_stay_within_the_bounds() -> None:
     action, result = distributions.squashed_gaussian(mean, spread).sample_and_log_prob(seed=KEY)
     assert np.abs(np.asarray(action)).max() <= 1.0
     assert np.isfinite(np.asarray(result)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 64, 65, 2**16, 2**16 + 1])
+def test_permutation_holds_each_index_once(rows: int) -> None:
+    order = np.asarray(distributions.permutation(jax.random.key(3), rows))
+    assert order.dtype == np.int32
+    np.testing.assert_array_equal(np.sort(order), np.arange(rows))
+
+
+def test_each_order_is_equally_likely() -> None:
+    drawn = jax.vmap(lambda key: distributions.permutation(key, 4))(jax.random.split(jax.random.key(0), 24_000))
+    _, counts = np.unique(np.asarray(drawn) @ np.array([64, 16, 4, 1]), return_counts=True)
+    assert len(counts) == 24
+    chi_square = float(np.square(counts - 1000).sum() / 1000)  # mean 23, variance 46
+    assert 23 - 3 * np.sqrt(46) < chi_square < 23 + 5 * np.sqrt(46)

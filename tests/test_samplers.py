@@ -107,18 +107,3 @@ def test_drawing_needs_no_memory_for_the_ring() -> None:
         temporary.append(memory.temp_size_in_bytes)
         assert memory.temp_size_in_bytes < 0.1 * nbytes(replay.data)
     assert temporary[0] == temporary[1]
-
-
-@pytest.mark.parametrize("rows", [1, 2, 5, 64, 65, 2**16, 2**16 + 1])
-def test_shuffled_holds_each_index_once(rows: int) -> None:
-    order = np.asarray(samplers.shuffled(jax.random.key(3), rows))
-    assert order.dtype == np.int32
-    np.testing.assert_array_equal(np.sort(order), np.arange(rows))
-
-
-def test_each_order_is_equally_likely() -> None:
-    drawn = jax.vmap(lambda key: samplers.shuffled(key, 4))(jax.random.split(jax.random.key(0), 24_000))
-    _, counts = np.unique(np.asarray(drawn) @ np.array([64, 16, 4, 1]), return_counts=True)
-    assert len(counts) == 24
-    chi_square = float(np.square(counts - 1000).sum() / 1000)  # mean 23, variance 46
-    assert 23 - 3 * np.sqrt(46) < chi_square < 23 + 5 * np.sqrt(46)

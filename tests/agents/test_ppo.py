@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import samplers
+from rljax import distributions
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ppo
 from tests.agents import reference
@@ -162,7 +162,7 @@ class Reference:
             if config.recompute_advantages:
                 advantage = self.advantages(observation, next_observation, reward, batch)
                 value = self.value(observation)
-            order = np.asarray(samplers.shuffled(jax.random.split(epoch_key)[0], STEPS * ENVS))
+            order = np.asarray(distributions.permutation(jax.random.split(epoch_key)[0], STEPS * ENVS))
             raw, old = (np.asarray(batch.extras[name], np.float64) for name in ("raw", "log_prob"))
             rows = observation.reshape(-1, 3), raw.reshape(-1, 2), old.ravel(), advantage.ravel(), value.ravel()
             for part in order.reshape(-1, config.batch_size):
