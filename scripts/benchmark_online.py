@@ -200,9 +200,9 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def measure(python: str, worker: str, *arguments: Any) -> dict[str, Any]:
-    """Run a worker in a process of its own and read its result."""
-    command = [python, __file__, "--worker", worker, *map(str, arguments)]
+def measure(python: str, worker: str, *arguments: Any, script: str = __file__) -> dict[str, Any]:
+    """Run a worker of a script in a process of its own and read its result."""
+    command = [python, script, "--worker", worker, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")

@@ -1,0 +1,157 @@
+"""Speed of training inside the program and on the host on an accelerator, and PPO beside Brax's own trainer.
+
+Measures steps per second of one learner and of ten, then the wall-clock in which PPO and Brax's PPO, with the same
+settings, reach the same return. Each measurement is a process of its own. Playground counts where it is installed.
+Brax 0.14.2's trainer does not run on JAX 0.10 or newer: give the Python of an environment with an older one.
+
+  python -m venv peer && peer/bin/pip install "jax[cuda13]<0.10" brax
+  python scripts/benchmark_accelerator.py --brax peer/bin/python --output results/benchmark_accelerator.json
+
+To see that it works, on a laptop: --tiny.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import benchmark_online
+
+# Agent, environment, iterations per measurement.
+LOOPS = [
+    ("sac", "HalfCheetah-v5", 3_000),
+    ("sac", "brax/hopper", 200),
+    ("ppo", "brax/ant", 10),
+    ("ppo", "playground/CheetahRun", 2),
+]
+TINY_LOOPS = [("sac", "Pendulum-v1", 200), ("sac", "brax/fast", 3)]
+# Of Brax's training notebook: rollouts of 2,048 x 80 steps in minibatches of 1,024 x 5.
+SHAPE = {"num_envs": 2_048, "num_steps": 80, "batch_size": 5_120, "learning_rate": 3e-4}
+TINY_SHAPE = {"num_envs": 8, "num_steps": 20, "batch_size": 80, "learning_rate": 3e-4}
+
+
+def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str, Any]:
+    """Environment steps per second over all learners, with the environment's preset; and the seconds to compile."""
+    from rljax import config
+
+    module = config.load_agent(agent)
+    preset = config.as_json(config.preset(agent, module, environment))
+    warmup = preset.get("warmup_steps", 0) // preset["num_envs"] + 2
+    with tempfile.TemporaryDirectory() as folder:
+        training = benchmark_online.prepared(agent, Path(folder, "run"), seeds, 10**9, preset, environment)
+        first = benchmark_online.timed(training.driver, warmup)
+        benchmark_online.timed(training.driver, iterations)
+        seconds = statistics.median(benchmark_online.timed(training.driver, iterations) for _ in range(3))
+        rate = training.iteration * iterations * seeds / seconds
+    return {"steps_per_second": rate, "first_seconds": first, "peak_memory_bytes": device_memory()}
+
+
+def device_memory() -> int | None:
+    """Peak memory of the first device in bytes, where it says."""
+    import jax
+
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+
+
+def ours_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str, Any]:
+    """(wall seconds, mean return) of PPO's evaluations."""
+    from rljax import record, run
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = run.train("ppo", environment, steps, config=shape, out=Path(folder, "run"), eval_every=steps // 10)
+        lines = record.read(out, "evaluations")
+    return {"curve": [(line["wall_seconds"], statistics.fmean(line["returns"])) for line in lines]}
+
+
+def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str, Any]:
+    """The same of Brax's own trainer, with the settings of our preset."""
+    from brax import envs
+    from brax.training.agents.ppo import train as ppo
+
+    curve: list[tuple[float, float]] = []
+    began = time.perf_counter()
+    minibatches = 32 if shape["num_envs"] > 100 else 2
+    ppo.train(
+        environment=envs.get_environment(environment.removeprefix("brax/")),
+        num_timesteps=steps,
+        episode_length=1000,
+        num_envs=shape["num_envs"],
+        unroll_length=5,
+        batch_size=shape["batch_size"] // 5,
+        num_minibatches=minibatches,
+        num_updates_per_batch=4,
+        discounting=0.97,
+        learning_rate=shape["learning_rate"],
+        entropy_cost=0.01,
+        reward_scaling=10.0,
+        normalize_observations=True,
+        num_evals=11,
+        deterministic_eval=True,
+        progress_fn=lambda step, metrics: curve.append(
+            (time.perf_counter() - began, float(metrics["eval/episode_reward"]))
+        ),
+    )
+    return {"curve": curve}
+
+
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"loop": loop, "ours": ours_curve, "brax": brax_curve}
+
+
+def reached(curve: list[list[float]], mark: float) -> float | None:
+    """Seconds until a curve is at `mark` first."""
+    return next((seconds for seconds, value in curve if value >= mark), None)
+
+
+def main() -> None:
+    """Measure everything, print it, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=30_000_000, help="of the two trainings on brax/ant")
+    parser.add_argument("--brax", metavar="PYTHON", help="beside Brax's trainer, in this environment")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--worker", nargs="+")
+    options = parser.parse_args()
+    if options.worker:
+        name, *arguments = options.worker
+        print(json.dumps(WORKERS[name](*map(json.loads, arguments))))
+        return
+    figures: dict[str, Any] = {}
+
+    def measured(name: str, worker: str, *arguments: Any, python: str = sys.executable) -> dict[str, Any]:
+        inputs = map(json.dumps, arguments)
+        figures[name] = benchmark_online.measure(python, worker, *inputs, script=__file__)
+        print(f"{name:<40} {json.dumps(figures[name])}", flush=True)
+        if options.output:  # after each one: a lease may end
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(json.dumps(figures, indent=1) + "\n")
+        return figures[name]
+
+    from rljax.run import provenance
+
+    figures["provenance"] = provenance()
+    for agent, environment, iterations in TINY_LOOPS if options.tiny else LOOPS:
+        if environment.startswith("playground/") and not importlib.util.find_spec("mujoco_playground"):
+            continue
+        for seeds in (1, 2) if options.tiny else (1, 10):
+            measured(f"{agent} {environment} x {seeds}", "loop", agent, environment, seeds, iterations)
+    shape = TINY_SHAPE if options.tiny else SHAPE
+    environment, steps = ("brax/fast", 5_000) if options.tiny else ("brax/ant", options.steps)
+    ours = measured(f"ppo {environment} ours", "ours", environment, steps, shape)["curve"]
+    if not options.brax:
+        return
+    theirs = measured(f"ppo {environment} brax", "brax", environment, steps, shape, python=options.brax)["curve"]
+    mark = 0.9 * min(max(value for _, value in curve) for curve in (ours, theirs))
+    times = [reached(curve, mark) for curve in (ours, theirs)]
+    print(f"return {mark:.0f} reached after {times[0]:.1f} s by ours and {times[1]:.1f} s by Brax's trainer")
+
+
+if __name__ == "__main__":
+    main()
