@@ -45,15 +45,31 @@ def plot(
         ValueError: no paths, a path that is not a run or has no evaluations yet, a suffix or statistic that is not
             known, a reference whose arrays differ in shape.
     """
-    if statistic not in STATISTICS:
-        raise ValueError(f"statistic is '{statistic}', it must be 'mean' or 'iqm'.")
     if not paths:
         raise ValueError("there is no run to plot. Name the folder of one or more: rljax plot runs/sac/Hopper-v5/*")
     output = Path(output) if output is not None else Path(paths[0]) / "curve.png"
+    distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run named twice is no further evidence
+    return draw([_load(path) for path in distinct.values()], output, references, statistic)
+
+
+@dataclasses.dataclass
+class Curve:
+    """The evaluations of one agent in one environment, of one run or of several."""
+
+    agent: str
+    environment: str
+    evaluations: list[dict[str, Any]]  # lines of evaluations.jsonl: learner, seed, step, returns
+    episodes: set[int]  # per evaluation
+
+
+def draw(curves: Sequence[Curve], output: Path, references: References | None = None, statistic: str = "mean") -> Path:
+    """Draw as `plot` does, whose other arguments these are, from evaluations that are at hand already."""
+    if statistic not in STATISTICS:
+        raise ValueError(f"statistic is '{statistic}', it must be 'mean' or 'iqm'.")
+    output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
         raise ValueError(f"output is '{output}', its suffix must be one of {', '.join(SUFFIXES)}.")
-    distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run named twice is no further evidence
-    curves = _pool([_load(path) for path in distinct.values()])
+    curves = _pool(curves)
     references = _checked({} if references is None else references)
 
     import matplotlib
@@ -89,16 +105,7 @@ def plot(
     return output
 
 
-@dataclasses.dataclass
-class _Curve:
-    """The evaluations of one agent in one environment, of one run or of several."""
-
-    agent: str
-    environment: str
-    evaluations: list[dict[str, Any]]  # `learner` is (run, learner)
-
-
-def _load(path: Path) -> _Curve:
+def _load(path: Path) -> Curve:
     """The evaluations of the run in `path`."""
     if not path.is_dir():
         raise ValueError(f"'{path}' is not a run: there is no such folder. Where runs are kept: ls -d runs/*/*/*")
@@ -119,15 +126,16 @@ def _load(path: Path) -> _Curve:
             f"'{path}' has no evaluations yet: its evaluations.jsonl is missing or empty. "
             f"Wait for the first, or go on with the training: rljax resume {path}"
         )
-    return _Curve(agent, environment, evaluations)
+    return Curve(agent, environment, evaluations, {len(entry["returns"]) for entry in evaluations})
 
 
-def _pool(curves: Sequence[_Curve]) -> list[_Curve]:
+def _pool(curves: Sequence[Curve]) -> list[Curve]:
     """One curve per agent and environment, in the order in which they are first met."""
-    pooled: dict[tuple[str, str], _Curve] = {}
+    pooled: dict[tuple[str, str], Curve] = {}
     for run, curve in enumerate(curves):
-        target = pooled.setdefault((curve.agent, curve.environment), _Curve(curve.agent, curve.environment, []))
+        target = pooled.setdefault((curve.agent, curve.environment), Curve(curve.agent, curve.environment, [], set()))
         target.evaluations += [entry | {"learner": (run, entry["learner"])} for entry in curve.evaluations]
+        target.episodes |= curve.episodes
     return list(pooled.values())
 
 
@@ -144,7 +152,7 @@ def _checked(references: References) -> dict[tuple[str, str], tuple[np.ndarray, 
     return checked
 
 
-def _draw(panel: Any, curve: _Curve, statistic: str, line: str, colour: str) -> None:
+def _draw(panel: Any, curve: Curve, statistic: str, line: str, colour: str) -> None:
     """One agent's curve, band and single learners."""
     learners: dict[Any, list[dict[str, Any]]] = {}
     for entry in curve.evaluations:
@@ -195,8 +203,8 @@ def _finish(panel: Any, environment: str) -> None:
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False, fontsize=8, ncols=columns)
 
 
-def _caption(curves: Sequence[_Curve], statistic: str) -> str:
-    episodes = sorted({len(entry["returns"]) for curve in curves for entry in curve.evaluations})
+def _caption(curves: Sequence[Curve], statistic: str) -> str:
+    episodes = sorted(set().union(*(curve.episodes for curve in curves)))
     number = _count(episodes[0], "episode") if len(episodes) == 1 else f"{episodes[0]} to {episodes[-1]} episodes"
     text = f"{number} per evaluation; line: {STATISTICS[statistic][1]}, band: its 95 % bootstrap interval"
     if any(len({entry["learner"] for entry in curve.evaluations}) > 1 for curve in curves):

@@ -1,4 +1,4 @@
-"""Collect finished runs into results/: compact curves, figures, and a table beside published curves.
+"""Collect runs into results/: compact curves, a figure and a table, beside published curves.
 
 The runs behind the committed table are made by (one line per agent and environment):
 
@@ -10,7 +10,8 @@ The runs behind the committed table are made by (one line per agent and environm
       --out runs/results/sac-HalfCheetah-v5-torch
   python scripts/results_online.py runs/results/*
 
-A run's figures are kept under the name of its folder. The figure shows the runs with the agents' own settings.
+A run is kept under the name of its folder, and what was kept before stays: runs can come one by one, from different
+machines. The figure shows those with the agents' own settings.
 """
 
 from __future__ import annotations
@@ -63,6 +64,16 @@ def collect(run: Path) -> dict[str, Any]:
     }
 
 
+def curve(run: dict[str, Any]) -> report.Curve:
+    """A collected run as the figure takes it."""
+    evaluations = [
+        {"learner": i, "seed": seed, "step": step, "returns": [value]}
+        for i, (seed, own) in enumerate(zip(run["seeds"], run["returns"], strict=True))
+        for step, value in zip(run["steps_evaluated"], own, strict=True)
+    ]
+    return report.Curve(run["agent"], run["environment"], evaluations, {run["episodes_per_evaluation"]})
+
+
 def changes(run: dict[str, Any]) -> list[str]:
     """The hyperparameters in which a run departs from its agent's defaults and its environment's preset."""
     usual = config.as_json(config.preset(run["agent"], config.load_agent(run["agent"]), run["environment"]))
@@ -88,7 +99,7 @@ def row(run: dict[str, Any], references: dict[tuple[str, str], list[dict[str, An
     name = ", ".join([run["agent"], *changes(run)])
     return (
         f"| {name} | {run['environment']} | {run['reached'] // 1000}k | {len(run['seeds'])} | {spread} "
-        f"| [{low:,.0f}, {high:,.0f}] | {theirs} | {speed} | {wall} | {compiling} |"
+        f"| [{low:,.0f}, {high:,.0f}] | {theirs} | {speed} | {wall} | {compiling} | {run['processor']} |"
     )
 
 
@@ -100,25 +111,28 @@ def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.n
 def main() -> None:
     """Write results/online/*.json, the figure and the table in results/README.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path)
-    runs = parser.parse_args().runs
+    parser.add_argument("runs", nargs="*", type=Path)
     references = published()
     folder = RESULTS / "online"
     folder.mkdir(parents=True, exist_ok=True)
-    collected = [collect(run) for run in runs]
-    for path, run in zip(runs, collected, strict=True):
-        (folder / f"{path.name}.json").write_text(json.dumps(run) + "\n")
-    longest = max(run["reached"] for run in collected)
+    for path in parser.parse_args().runs:
+        (folder / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
+    collected = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    shown = [run for run in collected if not changes(run)]
+    longest = {run["environment"]: 0 for run in shown}
+    for run in shown:
+        longest[run["environment"]] = max(longest[run["environment"]], run["reached"])
     curves = {
-        key: _columns([point for point in points if point["step"] <= longest])
-        for key, points in references.items()
-        if key in {(run["agent"], run["environment"]) for run in collected}
+        (agent, environment): _columns([point for point in points if point["step"] <= longest[environment]])
+        for (agent, environment), points in references.items()
+        if any((run["agent"], run["environment"]) == (agent, environment) for run in shown)
     }
-    shown = [path for path, run in zip(runs, collected, strict=True) if not changes(run)]
-    report.plot(shown, folder / "curves.png", references=curves)
+    report.draw([curve(run) for run in shown], folder / "curves.png", curves)
     header = (
         "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds "
-        "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile |\n" + 10 * "|---" + "|"
+        "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile | processor |\n"
+        + 11 * "|---"
+        + "|"
     )
     rows = "\n".join(row(run, references) for run in sorted(collected, key=lambda r: (r["environment"], r["agent"])))
     page = RESULTS / "README.md"
