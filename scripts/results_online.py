@@ -6,12 +6,27 @@ The runs behind the committed table are made by (one line per agent and environm
   rljax train sac --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/sac-Hopper-v5
   rljax train td3 --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/td3-HalfCheetah-v5
   rljax train td3 --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/td3-Hopper-v5
+  rljax train ppo --env HalfCheetah-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-HalfCheetah-v5
+  rljax train ppo --env Hopper-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Hopper-v5
+  rljax train ppo --env Walker2d-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Walker2d-v5
+
+and, with the settings of the published curves where these are others:
+
   rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --config.initialisation torch \
       --out runs/results/sac-HalfCheetah-v5-torch
+  rljax train sac --env HalfCheetah-v5 --steps 200000 --seeds 3 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
+      --config.temperature-lr 1e-3 --config.warmup-steps 5000 --config.initialisation lecun_uniform \
+      --out runs/results/sac-HalfCheetah-v5-crossq
+  rljax train td3 --env Hopper-v5 --steps 200000 --seeds 3 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
+      --config.hidden 400 300 --config.batch-size 100 --config.warmup-steps 1000 \
+      --out runs/results/td3-Hopper-v5-paper
+
+then
+
   python scripts/results_online.py runs/results/*
 
 A run is kept under the name of its folder, and what was kept before stays: runs can come one by one, from different
-machines. The figure shows those with the agents' own settings.
+machines. The figure shows those with the agents' own settings, beside the first published curve of each.
 """
 
 from __future__ import annotations
@@ -30,14 +45,17 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
 BEGIN, END = "<!-- online -->", "<!-- /online -->"
 
+Published = dict[tuple[str, str], dict[str, list[dict[str, Any]]]]
 
-def published() -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Published learning curves by agent and environment: `step, mean, std, seeds` and their source."""
-    table: dict[tuple[str, str], list[dict[str, Any]]] = {}
+
+def published() -> Published:
+    """Published learning curves by agent and environment, then repository: `step, mean, std, seeds` of each point."""
+    table: Published = {}
     with (RESULTS / "published" / "online.csv").open() as file:
         for row in csv.DictReader(file):
             numbers = {name: float(row[name]) for name in ("step", "mean", "std", "seeds")}
-            table.setdefault((row["agent"], row["environment"]), []).append({**row, **numbers})
+            curves = table.setdefault((row["agent"], row["environment"]), {})
+            curves.setdefault(row["repository"], []).append({**row, **numbers})
     return table
 
 
@@ -80,27 +98,25 @@ def changes(run: dict[str, Any]) -> list[str]:
     return [f"{name} {value}" for name, value in run["config"].items() if value != usual[name]]
 
 
-def row(run: dict[str, Any], references: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
-    """One line of the table: the mean of the last three evaluations, beside the published mean at that step."""
+def row(run: dict[str, Any], references: Published) -> str:
+    """One line of the table: the mean of the last three evaluations, beside the nearest points of published curves."""
     last = np.array(run["returns"])[:, -3:].mean(axis=1)
     spread = f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"
     low, high = statistics.interval(last, statistic=statistics.mean)
-    curve = references.get((run["agent"], run["environment"]), [])
-    near = min(curve, key=lambda point: abs(point["step"] - run["reached"]), default=None)
-    theirs = "-"
-    if near is not None:
-        theirs = (
+    theirs = []
+    for repository, points in references.get((run["agent"], run["environment"]), {}).items():
+        near = min(points, key=lambda point: abs(point["step"] - run["reached"]))
+        theirs.append(
             f"{near['mean']:,.0f} +- {near['std']:,.0f} at {near['step'] / 1000:,.0f}k ({near['seeds']:.0f} seeds, "
+            f"{near['published_environment']}, {repository})"
         )
-        theirs += f"{near['published_environment']}, {near['repository']})"
     speed = f"{run['steps_per_second']:,.0f}" if run["steps_per_second"] else "-"
     wall = f"{run['wall_seconds'] / 60:,.0f} min" if run["wall_seconds"] else "-"
     compiling = f"{run['compile_seconds']:.0f} s" if run["compile_seconds"] else "-"
     name = ", ".join([run["agent"], *changes(run)])
-    return (
-        f"| {name} | {run['environment']} | {run['reached'] // 1000}k | {len(run['seeds'])} | {spread} "
-        f"| [{low:,.0f}, {high:,.0f}] | {theirs} | {speed} | {wall} | {compiling} | {run['processor']} |"
-    )
+    cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"])), spread]
+    cells += [f"[{low:,.0f}, {high:,.0f}]", "; ".join(theirs) or "-", speed, wall, compiling, run["processor"]]
+    return f"| {' | '.join(cells)} |"
 
 
 def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -122,11 +138,12 @@ def main() -> None:
     longest = {run["environment"]: 0 for run in shown}
     for run in shown:
         longest[run["environment"]] = max(longest[run["environment"]], run["reached"])
-    curves = {
-        (agent, environment): _columns([point for point in points if point["step"] <= longest[environment]])
-        for (agent, environment), points in references.items()
-        if any((run["agent"], run["environment"]) == (agent, environment) for run in shown)
-    }
+    curves = {}
+    for run in shown:
+        first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])
+        points = [point for point in first if point["step"] <= longest[run["environment"]]]
+        if points:
+            curves[run["agent"], run["environment"]] = _columns(points)
     report.draw([curve(run) for run in shown], folder / "curves.png", curves)
     header = (
         "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds "
