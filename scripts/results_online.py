@@ -135,13 +135,10 @@ def main() -> None:
         (folder / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
     collected = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     shown = [run for run in collected if not changes(run)]
-    longest = {run["environment"]: 0 for run in shown}
-    for run in shown:
-        longest[run["environment"]] = max(longest[run["environment"]], run["reached"])
     curves = {}
     for run in shown:
         first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])
-        points = [point for point in first if point["step"] <= longest[run["environment"]]]
+        points = [point for point in first if point["step"] <= run["reached"]]
         if points:
             curves[run["agent"], run["environment"]] = _columns(points)
     report.draw([curve(run) for run in shown], folder / "curves.png", curves)
