@@ -59,7 +59,7 @@ class Curve:
     agent: str
     environment: str
     evaluations: list[dict[str, Any]]  # lines of evaluations.jsonl: learner, seed, step, returns
-    episodes: set[int]  # per evaluation
+    episodes: set[int]  # per evaluation; not the lengths of `returns` where only their mean was kept
 
 
 def draw(curves: Sequence[Curve], output: Path, references: References | None = None, statistic: str = "mean") -> Path:

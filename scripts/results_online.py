@@ -10,9 +10,9 @@ The runs behind the committed table are made by (one line per agent and environm
   rljax train ppo --env Hopper-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Hopper-v5
   rljax train ppo --env Walker2d-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Walker2d-v5
 
-and, with the settings of the published curves where these are others:
+and with other settings, which are PyTorch's initialisation and those of the published curves:
 
-  rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --config.initialisation torch \
+  rljax train sac --env HalfCheetah-v5 --steps 250000 --seeds 3 --config.initialisation torch \
       --out runs/results/sac-HalfCheetah-v5-torch
   rljax train sac --env HalfCheetah-v5 --steps 200000 --seeds 3 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
       --config.temperature-lr 1e-3 --config.warmup-steps 5000 --config.initialisation lecun_uniform \
@@ -128,10 +128,11 @@ def main() -> None:
     """Write results/online/*.json, the figure and the table in results/README.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path)
+    runs = parser.parse_args().runs
     references = published()
     folder = RESULTS / "online"
     folder.mkdir(parents=True, exist_ok=True)
-    for path in parser.parse_args().runs:
+    for path in runs:
         (folder / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
     collected = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     shown = [run for run in collected if not changes(run)]
