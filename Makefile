@@ -7,6 +7,8 @@ BIN := .venv/bin
 DEMO := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 DEMO_STEPS := 30000
 PYTEST_FLAGS :=
+# One process per core, up to four: most of a test is compilation, which knows one core only.
+PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 # With other versions: what could differ there, and not what takes minutes or never runs anything.
 OTHER_VERSIONS := -m "not learn" --ignore=tests/test_probes.py --ignore=tests/test_style.py -k "not killed"
 
@@ -58,13 +60,13 @@ lint: setup  ## style and types
 	$(BIN)/pyright --project . --pythonpath $(BIN)/python
 
 quick: setup  ## the quick tests
-	$(BIN)/python -m pytest -m "not learn" $(PYTEST_FLAGS)
+	$(BIN)/python $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
 
 learn: setup  ## the tests that train until something is learnt
-	$(BIN)/python -m pytest -m learn $(PYTEST_FLAGS)
+	$(BIN)/python $(PYTEST) --dist worksteal -m learn $(PYTEST_FLAGS)
 
 test-oldest: .venv-oldest/installed  ## tests with the oldest packages supported
-	.venv-oldest/bin/python -m pytest $(OTHER_VERSIONS) $(PYTEST_FLAGS)
+	.venv-oldest/bin/python $(PYTEST) $(OTHER_VERSIONS) $(PYTEST_FLAGS)
 
 .venv-oldest/installed: requirements-oldest.txt pyproject.toml
 	$(call environment,.venv-oldest,$(PYTHON),--constraint requirements-oldest.txt hatchling ".[dev]")
@@ -76,14 +78,14 @@ test-newest: setup  ## tests with the newest JAX, where a Python for it is found
 	elif test -z "$(NEWER)"; then \
 		echo "skipped: the newest JAX needs Python 3.12 or 3.13, and none was found"; \
 	else \
-		$(MAKE) .venv-newest/installed && .venv-newest/bin/python -m pytest $(OTHER_VERSIONS) $(PYTEST_FLAGS); \
+		$(MAKE) .venv-newest/installed && .venv-newest/bin/python $(PYTEST) $(OTHER_VERSIONS) $(PYTEST_FLAGS); \
 	fi
 
 .venv-newest/installed: requirements.txt pyproject.toml
 	$(call environment,.venv-newest,$(NEWER),--requirement requirements.txt)
 
 test-extras: .venv-extras/installed  ## tests of the adapters whose packages are too heavy for all
-	.venv-extras/bin/python -m pytest tests/envs/test_conformance.py $(PYTEST_FLAGS)
+	.venv-extras/bin/python $(PYTEST) tests/envs/test_conformance.py $(PYTEST_FLAGS)
 
 .venv-extras/installed: requirements.txt pyproject.toml
 	$(call environment,.venv-extras,$(PYTHON),--constraint requirements.txt hatchling ".[dev,envpool,playground]")
