@@ -1,0 +1,38 @@
+"""Offline data: recorded transitions from files, by the rules of those who published them.
+
+    from rljax import datasets
+
+    dataset = datasets.load("d4rl/hopper-medium-v2")
+    findings = datasets.check(dataset)
+    scale, shift = datasets.reward_transform("return_range", dataset)
+
+A reader per family: `d4rl`, `minari`, `ogbench`, `neorl2`, and `archive` for files by path. See docs/datasets.md.
+"""
+
+from rljax.datasets.archive import write, write_archive, write_hdf5
+from rljax.datasets.catalogue import load, names, short
+from rljax.datasets.check import Finding, check
+from rljax.datasets.d4rl import reference
+from rljax.datasets.dataset import Dataset
+from rljax.datasets.info import describe, draw
+from rljax.datasets.minari import write_minari
+from rljax.datasets.preprocess import reward_transform, subset, top_fraction
+
+__all__ = [
+    "Dataset",
+    "Finding",
+    "check",
+    "describe",
+    "draw",
+    "load",
+    "names",
+    "reference",
+    "reward_transform",
+    "short",
+    "subset",
+    "top_fraction",
+    "write",
+    "write_archive",
+    "write_hdf5",
+    "write_minari",
+]

@@ -1,0 +1,382 @@
+"""`Dataset`: recorded transitions with what is known of them, and the rules by which rows of a file become one.
+
+Axes: `M` rows of a file, `N` transitions that are kept of them, `O` dimensions of an observation, `A` of an action.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.agent import Transition
+
+TOLERANCE = 1e-3  # by which actions may exceed their bounds, in half ranges: rounding, which is clipped silently
+
+Bounds = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """Transitions of finished and cut trajectories, in the order in which they were recorded.
+
+    Actions are normalised to [-1, 1]. `terminated` marks the environment's own end, behind which nothing is
+    bootstrapped. `truncated` marks every other end of a trajectory: a time limit, a cut, the end of the file. The last
+    row of a trajectory carries one of the two, so that boundaries need no array of their own. `next_observation` is
+    the true successor; behind a terminal state whose successor was not recorded, it is the row's own observation.
+    """
+
+    name: str  # as given: "d4rl/hopper-medium-v2", or a path
+    transitions: Transition = dataclasses.field(repr=False)  # NumPy arrays [N, ...]; float32, int32 and bool
+    env: str | None  # the Gymnasium environment that matches, such as "Hopper-v5"; None where there is none
+    reference: tuple[float, float] | None  # undiscounted returns that score 0 and 100; None where none are published
+    action_bounds: Bounds | None  # low [A] and high [A] of the actions in the file; None where they are discrete
+    provenance: dict[str, Any] = dataclasses.field(repr=False)  # files, checksums, rules and versions; JSON-able
+    complete: bool = True  # False: the last trajectory was cut by the end of the file
+
+    @property
+    def num(self) -> int:
+        """N, the number of transitions."""
+        return len(self.transitions.reward)
+
+    @property
+    def observation_size(self) -> int:
+        """O, the dimensions of an observation."""
+        return self.transitions.observation.shape[-1]
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are numbers of choices (int32) rather than vectors (float32)."""
+        return self.transitions.action.ndim == 1
+
+    @property
+    def action_size(self) -> int:
+        """A, the dimensions of an action; of discrete ones, how many there are: as recorded, or as occur."""
+        if not self.discrete:
+            return self.transitions.action.shape[-1]
+        return int(self.provenance.get("num_actions") or self.transitions.action.max() + 1)
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The time limit of the environment that was recorded, in environment steps; None where it is not known."""
+        return self.provenance.get("max_episode_steps")
+
+    @property
+    def last(self) -> np.ndarray:
+        """[N] bool: the last rows of episodes, `terminated | truncated`."""
+        return np.asarray(self.transitions.terminated) | np.asarray(self.transitions.truncated)
+
+    @property
+    def episode_starts(self) -> np.ndarray:
+        """[episodes] int64: the first row of each episode, one that the end of the file cut included."""
+        return np.concatenate([[0], np.flatnonzero(self.last[:-1]) + 1])
+
+    def lengths(self) -> np.ndarray:
+        """[episodes] int64: transitions of each complete episode."""
+        return np.diff(np.append(self.episode_starts, self.num))[: self._finished]
+
+    def returns(self) -> np.ndarray:
+        """[episodes] float64: undiscounted return of each complete episode, of the transitions that were kept.
+
+        Where D4RL's rules drop the last transition of an episode, its reward is missing.
+        """
+        rewards = np.asarray(self.transitions.reward, np.float64)
+        return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
+
+    def score(self, returns: Any) -> Any:
+        """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min); None without a reference."""
+        if self.reference is None:
+            return None
+        low, high = self.reference
+        return 100 * (np.asarray(returns, np.float64) - low) / (high - low)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all transitions."""
+        return sum(np.asarray(getattr(self.transitions, name)).nbytes for name in FIELDS)
+
+    @property
+    def _finished(self) -> int | None:
+        return None if self.complete else -1
+
+
+FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
+
+
+@dataclasses.dataclass
+class Rows:
+    """The rows of a file, not yet a dataset: `select` and `assemble` make one of it."""
+
+    file: str  # as error messages name it
+    keys: Mapping[str, str]  # field of Transition -> key in the file
+    observation: np.ndarray  # [M, O] float32
+    action: np.ndarray  # [M, A] floating point, or [M] integers
+    reward: np.ndarray  # [M] float32
+    terminated: np.ndarray  # [M] bool
+    truncated: np.ndarray  # [M] bool: ends of another kind
+    next_observation: np.ndarray | None = None  # [M, O] float32; None: the next row's observation is the successor
+    rows: np.ndarray | None = None  # [N] rows of the file that the arrays hold by now; None: all of them
+    dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # why -> how many rows
+    types: dict[str, str] = dataclasses.field(default_factory=dict)  # key in the file -> type there
+
+    def check_lengths(self) -> None:
+        """Raise `ValueError` for no rows at all, and for arrays of unequal lengths."""
+        lengths = {name: len(getattr(self, name)) for name in FIELDS if getattr(self, name) is not None}
+        total = lengths["reward"]
+        if not any(lengths.values()):
+            raise ValueError(
+                f"'{self.file}' is empty: '{self.keys['reward']}' has no rows. Record or download it again."
+            )
+        for name, length in lengths.items():
+            if length != total:
+                raise ValueError(
+                    f"'{self.file}': '{self.keys.get(name, name)}' has {length} rows, '{self.keys['reward']}' has "
+                    f"{total}; they must have the same number. The file was cut or put together wrongly: make it again."
+                )
+
+
+def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
+    """The rows where `keep` [M] bool, with the successors and the ends of trajectories that `Dataset` promises.
+
+    The successor of a row is the stored one or, where none are stored, the observation of the next row. Behind a
+    terminal state without a stored successor it is the row's own observation, or, with `leak`, that of the next row
+    even so, which begins another episode. A kept row is truncated where its trajectory ends with it without being
+    terminal: where it was marked so, where the row behind it is dropped, and where the file ends. Raises `ValueError`
+    where no row is left.
+    """
+    total = len(keep)
+    last = rows.truncated | np.append(~keep[1:], True)
+    kept = None if keep.all() else np.flatnonzero(keep)
+    if kept is not None and not len(kept):
+        raise ValueError(f"'{rows.file}': of its {total} rows none is left by its rules ({_counts(rows.dropped)}).")
+    terminated = _take(rows.terminated, kept)
+    truncated = ~terminated & _take(last, kept)
+    if rows.next_observation is not None:
+        following = _take(rows.next_observation, kept)
+    else:
+        here = np.arange(total) if kept is None else kept
+        following = rows.observation[np.minimum(here + 1, total - 1)]
+        if not leak:
+            following[terminated] = rows.observation[here[terminated]]
+    rows.next_observation = None  # so that no more than one field is held twice
+    return dataclasses.replace(
+        rows,
+        next_observation=following,
+        observation=_take(rows.observation, kept),
+        action=_take(rows.action, kept),
+        reward=_take(rows.reward, kept),
+        terminated=terminated,
+        truncated=truncated,
+        rows=kept,
+    )
+
+
+def assemble(
+    name: str,
+    rows: Rows,
+    *,
+    env: str | None,
+    reference: tuple[float, float] | None,
+    bounds: Any = None,
+    clip_actions: bool = False,
+    complete: bool = True,
+    provenance: dict[str, Any],
+) -> Dataset:
+    """The dataset of `rows` whose successors are in place; normalises the actions.
+
+    Args:
+        bounds: low and high of the actions, each a number or [A]; None is -1 and 1.
+        clip_actions: whether actions beyond the bounds are clipped to them rather than refused.
+
+    Raises:
+        ValueError: values that are not finite, actions beyond their bounds by more than 1e-3 half ranges.
+    """
+    for field in ("observation", "next_observation", "reward", "action"):
+        _require_finite(rows, field)
+    action, limits, clipped = _normalised(rows, bounds, clip_actions)
+    transitions = Transition(
+        observation=rows.observation,  # pyright: ignore[reportArgumentType]
+        action=action,  # pyright: ignore[reportArgumentType]
+        reward=rows.reward,  # pyright: ignore[reportArgumentType]
+        terminated=rows.terminated,  # pyright: ignore[reportArgumentType]
+        truncated=rows.truncated,  # pyright: ignore[reportArgumentType]
+        next_observation=rows.next_observation,  # pyright: ignore[reportArgumentType]
+    )
+    provenance = provenance | {"rows": len(rows.reward), "dropped": rows.dropped, "clipped_actions": clipped}
+    provenance["types"] = rows.types
+    return Dataset(name, transitions, env, reference, limits, provenance, complete)
+
+
+def stored(array: Any, dtype: Any = None) -> np.ndarray:
+    """An array or an HDF5 dataset in memory; the latter is converted to `dtype` while it is read, without a copy."""
+    if isinstance(array, np.ndarray):
+        return array if dtype is None else array.astype(dtype, copy=False)
+    if dtype is None or array.shape == () or 0 in array.shape:
+        return np.asarray(array[()])
+    result = np.empty(array.shape, dtype)
+    array.read_direct(result)
+    return result
+
+
+def vectors(array: Any, file: str, key: str) -> np.ndarray:
+    """Observations [M, ...] as float32 vectors [M, O]: numbers and arrays flattened, the latter with a warning.
+
+    Raises `ValueError` for images (uint8 of three axes or more).
+    """
+    if array.ndim > 2:
+        if array.dtype == np.uint8:
+            raise ValueError(
+                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, the networks take vectors. "
+                "Choose the variant of the dataset that was recorded with states."
+            )
+        warnings.warn(f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is reported as not finite
+        return _flat(stored(array, np.float32))
+
+
+def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
+    """One number per row, [M] of [M] or [M, 1]; raises `ValueError` for other shapes."""
+    if array.ndim == 0 or array.shape[1:] not in ((), (1,)):
+        raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows] or [rows, 1].")
+    with np.errstate(over="ignore"):
+        return stored(array).reshape(-1).astype(dtype, copy=False)
+
+
+def actions(array: Any, file: str, key: str) -> np.ndarray:
+    """Actions as they are: vectors [M, A] of floating point, or [M] int32 where integers with one axis were stored.
+
+    Raises `ValueError` for more axes and for negative numbers of discrete actions.
+    """
+    array = stored(array)
+    if array.dtype.kind in "iub" and array.shape[1:] in ((), (1,)):
+        array = array.reshape(-1).astype(np.int32, copy=False)
+        if len(array) and array.min() < 0:
+            row = int(array.argmin())
+            raise ValueError(f"'{file}': '{key}' is {array[row]} in row {row}; discrete actions count from 0.")
+        return array
+    if array.ndim > 2:
+        raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows, dimensions].")
+    array = _flat(array)
+    return array if array.dtype.kind == "f" else array.astype(np.float32)
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Version of this package and of the others that read the file."""
+    from importlib import metadata
+
+    from rljax import __version__
+
+    return {"rljax": __version__} | {name: metadata.version(name) for name in ("numpy", *packages)}
+
+
+def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
+    """The error for a dataset that `family` does not have; suggests the nearest of `names`."""
+    import difflib
+
+    spellings = {known.lower(): known for known in names}
+    nearest = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)]
+    suggestion = f" Nearest: {', '.join(repr(known) for known in nearest)}." if nearest else ""
+    return ValueError(f"no dataset '{name}' in {family}.{suggestion} All of them: rljax data list")
+
+
+def as_bounds(bounds: Any, size: int) -> Bounds:
+    """Low and high [A] float32 of `bounds`: two of numbers or [A]; None is -1 and 1.
+
+    Raises `ValueError` where they do not fit `size` dimensions, are not finite, or low is not below high.
+    """
+    try:
+        low, high = (
+            np.broadcast_to(np.asarray(bound, np.float32), (size,)).copy()
+            for bound in ((-1.0, 1.0) if bounds is None else bounds)
+        )
+        if np.isfinite(high - low).all() and (low < high).all():
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(
+        f"action_bounds is {bounds!r}; it must be two, low below high, each a number or one per dimension ({size}), "
+        "such as action_bounds=(-2.0, 2.0)."
+    )
+
+
+def denormalised(dataset: Dataset) -> np.ndarray:
+    """Actions as in the file [N, A], for writing; float64 where bounds are not -1 and 1, so that none is rounded."""
+    action = np.asarray(dataset.transitions.action)
+    if dataset.action_bounds is None or _is_unit(dataset.action_bounds):
+        return action
+    low, high = (bound.astype(np.float64) for bound in dataset.action_bounds)
+    return (low + high) / 2 + (high - low) / 2 * action
+
+
+def json_able(value: Any) -> Any:
+    """`value` with NumPy's numbers and arrays, tuples and paths as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): json_able(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_able(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return value.name if isinstance(value, Path) else value
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.reshape(len(array), int(np.prod(array.shape[1:])))  # -1 would not do for no rows at all
+
+
+def _take(array: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
+    return array if kept is None else array[kept]
+
+
+def _counts(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{why}: {count}" for why, count in dropped.items()) or "no rows"
+
+
+def _is_unit(bounds: Bounds) -> bool:
+    return bool((bounds[0] == -1).all() and (bounds[1] == 1).all())
+
+
+def _require_finite(rows: Rows, field: str) -> None:
+    array = getattr(rows, field)
+    # Minimum and maximum hand on NaN, and need no array of their own.
+    if array.dtype.kind != "f" or (np.isfinite(array.min()) and np.isfinite(array.max())):
+        return
+    bad = np.argwhere(~np.isfinite(array))
+    index, *place = bad[0]
+    row = index if rows.rows is None else rows.rows[index]
+    where = f", dimension {place[0]}" if place else ""
+    raise ValueError(
+        f"'{rows.file}': '{rows.keys.get(field, field)}' is {array[tuple(bad[0])]} in row {row}{where}, and not finite "
+        f"in {len(np.unique(bad[:, 0]))} of {len(array)} rows. One such row makes every parameter NaN: "
+        "drop its episode from the file, or download it again."
+    )
+
+
+def _normalised(rows: Rows, bounds: Any, clip_actions: bool) -> tuple[np.ndarray, Bounds | None, int]:
+    """Actions in [-1, 1] as float32 [N, A], their bounds in the file, and in how many rows they were clipped."""
+    action = rows.action
+    if action.ndim == 1:
+        return action, None, 0
+    low, high = as_bounds(bounds, action.shape[-1])
+    if _is_unit((low, high)):
+        action = action.astype(np.float32, copy=False)
+    else:
+        center, half = (low.astype(np.float64) + high) / 2, (high.astype(np.float64) - low) / 2
+        action = ((action - center) / half).astype(np.float32)
+    if action.min() >= -1 and action.max() <= 1:
+        return action, (low, high), 0
+    beyond = np.abs(action) > 1 + TOLERANCE
+    count = int(beyond.any(axis=1).sum())
+    if count and not clip_actions:
+        index, place = (int(number) for number in np.argwhere(beyond)[0])
+        row = index if rows.rows is None else int(rows.rows[index])
+        raise ValueError(
+            f"'{rows.file}': '{rows.keys.get('action', 'action')}' is {rows.action[index, place]:g} in row {row}, "
+            f"dimension {place}, outside [{low[place]:g}, {high[place]:g}], as {count} of {len(action)} rows are "
+            f"(values from {rows.action.min():g} to {rows.action.max():g}). If the environment's bounds are wider, "
+            "name them: action_bounds=(low, high). If it clips, so may you: clip_actions=True, or --clip-actions."
+        )
+    return np.clip(action, -1, 1), (low, high), count

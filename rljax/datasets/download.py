@@ -1,0 +1,222 @@
+"""Files of datasets: where they lie, and how they come there where a network exists.
+
+A download goes on where it was cut (HTTP Range on a `.part` file), is checked for its length and, where one is known,
+its checksum, and takes its name only when it is whole. A side file, `NAME.json`, keeps its length and SHA-256 as they
+were then, so that a file that is cut or changed later is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all where known
+BLOCK = 1 << 20  # bytes
+ATTEMPTS = 3  # connections that may break without having brought anything
+
+
+def root(folder: Path | None = None) -> Path:
+    """Where datasets are kept: `folder`, or else $RLJAX_DATA, or else ~/.rljax/data."""
+    return Path(folder or os.environ.get("RLJAX_DATA") or Path.home() / ".rljax" / "data")
+
+
+def find(
+    family: str,
+    file: str,
+    folder: Path | None = None,
+    others: Sequence[Path] = (),
+    *,
+    url: str | None = None,
+    checksum: str | None = None,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The path of `file` of `family` ("d4rl", ...), downloaded from `url` if it is nowhere.
+
+    It is looked for in `root(folder)/family`, in `root(folder)` and in the folders `others`, in which the family's own
+    library keeps files.
+
+    Args:
+        file: its name, or its path below the family's folder.
+        checksum: "md5:..." or "sha256:..." of the file; a file that is there already is not checked by it.
+        download: whether it may be downloaded.
+        progress: called while it is; by default a bar is drawn where standard error is a terminal.
+
+    Raises:
+        ValueError: it is nowhere and cannot be downloaded: what to put where; a file that is shorter than it was.
+    """
+    home = root(folder) / family
+    for candidate in (home / file, root(folder) / file, *(Path(other) / file for other in others)):
+        if candidate.is_file():
+            _check_length(candidate)
+            return candidate
+    instruction = f"Put it there by hand: {url or file} as {_short(home / file)}"
+    if url is None:
+        raise ValueError(f"'{file}' is not in {_short(home)}, and no address of it is known. {instruction}")
+    if not download:
+        raise ValueError(f"'{file}' is not in {_short(home)}, and is not to be downloaded. {instruction}")
+    try:
+        return fetch(url, home / file, checksum=checksum, progress=progress)
+    except OSError as error:
+        raise ValueError(f"'{file}' could not be downloaded from {url}: {_reason(error)}. {instruction}") from error
+
+
+def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progress | None = None) -> Path:
+    """Download `url` to `path`, going on with `path.part` if an earlier attempt left one.
+
+    Raises `OSError` for what the network or the server refuses, and where the connection breaks three times in a row
+    without having brought anything (what came is kept); `ValueError` for another checksum than `checksum`
+    ("md5:..." or "sha256:..."; the file is removed).
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    close = None
+    if progress is None:
+        progress, close = _bar()
+    failures = 0
+    try:
+        while True:
+            before = part.stat().st_size if part.exists() else 0
+            try:
+                _receive(url, part, path.name, progress)
+                break
+            except urllib.error.HTTPError:
+                raise
+            except (OSError, HTTPException) as error:
+                came = part.stat().st_size if part.exists() else 0
+                failures = failures + 1 if came <= before else 0
+                if failures >= ATTEMPTS:
+                    kept = f"; {came:,} bytes are kept, and the next attempt goes on from there" if came else ""
+                    raise OSError(f"{_reason(error)}{kept}") from error
+                time.sleep(min(0.2 * 2**failures, 5))
+    finally:
+        if close is not None:
+            close()
+    entry = fingerprint(part)
+    if checksum is not None:
+        kind, _, expected = checksum.partition(":")
+        found = entry["sha256"] if kind == "sha256" else _digest(part, kind)
+        if found != expected:
+            part.unlink()
+            raise ValueError(
+                f"'{path.name}' from {url} has the {kind} checksum {found}, it should be {expected}; it was removed. "
+                "Load it again; if that does not help, the server holds another file."
+            )
+    side = _side(path)
+    side.write_text(json.dumps({"url": url} | entry | {"file": path.name}, indent=1), encoding="utf-8")
+    os.replace(part, path)
+    return path
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Name, length in bytes and SHA-256 of a file."""
+    return {"file": path.name, "bytes": path.stat().st_size, "sha256": _digest(path, "sha256")}
+
+
+def source(path: Path) -> str | None:
+    """The address from which `path` was downloaded; None where that is not known."""
+    side = _side(path)
+    return json.loads(side.read_text(encoding="utf-8")).get("url") if side.is_file() else None
+
+
+def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
+    """Append to `part` what is missing of `url`; raises `OSError` where the connection ends too early."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(
+        url, headers={"User-Agent": "rljax"} | ({"Range": f"bytes={have}-"} if have else {})
+    )
+    try:
+        response = urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and _total(error.headers.get("Content-Range")) == have:
+            return  # nothing is missing
+        if error.code != 416:
+            raise
+        part.unlink()  # of another file, or longer than what the server has
+        response = urllib.request.urlopen(urllib.request.Request(url, headers={"User-Agent": "rljax"}), timeout=60)
+    with response:
+        resumed = response.status == 206
+        have = have if resumed and part.exists() else 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with part.open("ab" if resumed else "wb") as file:
+            while block := response.read(BLOCK):
+                file.write(block)
+                have += len(block)
+                progress(name, have, total)
+    if total is not None and have != total:
+        raise OSError(f"the connection ended after {have:,} of {total:,} bytes")
+
+
+def _total(content_range: str | None) -> int | None:
+    """The length of the whole file, of a header such as "bytes */123"."""
+    total = (content_range or "").rpartition("/")[2]
+    return int(total) if total.isdigit() else None
+
+
+def _check_length(path: Path) -> None:
+    side = _side(path)
+    if not side.is_file():
+        return
+    expected, found = json.loads(side.read_text(encoding="utf-8")).get("bytes"), path.stat().st_size
+    if expected != found:
+        raise ValueError(
+            f"'{path.name}' has {found:,} bytes, it had {expected:,} when it was downloaded: it was cut or replaced. "
+            f"Delete it and load it again; if it is meant to be another file, delete '{side.name}' beside it."
+        )
+
+
+def _side(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _digest(path: Path, kind: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the server answers {error.code} ({error.reason})"
+    if isinstance(error, urllib.error.URLError):
+        return f"no connection ({error.reason})"
+    return str(error) or type(error).__name__
+
+
+def _short(path: Path) -> str:
+    """A path for a message, with ~ for the user's home."""
+    home = str(Path.home())
+    text = str(path)
+    return "~" + text[len(home) :] if text.startswith(home + os.sep) else text
+
+
+def _bar() -> tuple[Progress, Callable[[], None]]:
+    """A progress bar on standard error, where that is a terminal; and what takes it away."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    if not console.is_terminal or shutil.get_terminal_size().columns < 40:
+        return lambda name, have, total: None, lambda: None
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bars = Bars(*columns, TimeRemainingColumn(), console=console, transient=True)
+    tasks: dict[str, Any] = {}
+
+    def show(name: str, have: int, total: int | None) -> None:
+        if name not in tasks:
+            bars.start()
+            tasks[name] = bars.add_task(name, total=total)
+        bars.update(tasks[name], completed=have, total=total)
+
+    return show, bars.stop

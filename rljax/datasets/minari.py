@@ -1,0 +1,317 @@
+"""Minari's datasets: read with h5py, written through the `minari` package.
+
+A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in which each `episode_<i>` holds
+`observations` (T+1 rows), `actions`, `rewards`, `terminations` and `truncations` (T rows each). Every successor is
+there, also behind the last action: no row is dropped and none leaks from one episode into another. Observations that
+are dictionaries or tuples are flattened as Gymnasium's `flatten` does, dictionaries in the order of their space, which
+Gymnasium sorts by key, with a warning.
+
+"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". It was recorded in the
+environment that its metadata names, and has references where its metadata has them.
+
+Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at 1880118.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.datasets import dataset as base
+from rljax.datasets import download as files
+from rljax.datasets.archive import opened
+from rljax.datasets.dataset import Dataset, Rows
+
+REMOTE = "https://huggingface.co/datasets/farama-minari"
+MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
+MUJOCO = (
+    *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum", "invertedpendulum"),
+    *("pusher", "reacher", "swimmer", "walker2d"),
+)
+SIMPLE = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "walker2d")  # recorded at a third level too
+ADROIT = ("door", "hammer", "pen", "relocate")
+ANTMAZE = ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
+POINTMAZE = ("open", "umaze", "medium", "large")
+
+
+def names() -> list[str]:
+    """Ids that Minari's server is known to have, as `load` takes them; it may have others by now."""
+    adroit = [f"D4RL/{task}/{kind}-v2" for task in ADROIT for kind in ("human", "cloned", "expert")]
+    maze = [f"D4RL/antmaze/{kind}-v1" for kind in ANTMAZE]
+    point = [f"D4RL/pointmaze/{kind}{dense}-v2" for kind in POINTMAZE for dense in ("", "-dense")]
+    kitchen = [f"D4RL/kitchen/{kind}-v2" for kind in ("complete", "partial", "mixed")]
+    mujoco = [f"mujoco/{task}/{kind}-v0" for task in MUJOCO for kind in ("medium", "expert")]
+    mujoco += [f"mujoco/{task}/simple-v0" for task in SIMPLE]
+    return [f"minari/{name}" for name in (*adroit, *maze, *point, *kitchen, *mujoco)]
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    *,
+    download: bool = True,
+    clip_actions: bool = False,
+    progress: files.Progress | None = None,
+) -> Dataset:
+    """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0"; see `rljax.datasets.load`.
+
+    Ids that `names` does not list are looked for in the local folders only, so that one's own datasets load by name.
+    """
+    identity = name.removeprefix("minari/").strip("/")
+    library = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+    known = f"minari/{identity}" in names()
+    space, _, rest = identity.partition("/")
+    paths = {}
+    for file in (METADATA, MAIN):
+        try:
+            paths[file] = files.find(
+                "minari",
+                f"{identity}/{file}",
+                folder,
+                [library],
+                url=f"{REMOTE}/{space}/resolve/main/{rest}/{file}" if known else None,
+                download=download,
+                progress=progress,
+            )
+        except ValueError as error:
+            if not known and "no address" in str(error):
+                raise base.unknown(name, "Minari or the local folders", names()) from error
+            raise
+    return read(paths[MAIN].parents[1], name, clip_actions=clip_actions)
+
+
+def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -> Dataset:
+    """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
+
+    Raises `ValueError` for a folder or a file that is not whole, for images and other spaces than boxes, numbers of
+    choices and dictionaries or tuples of these, and for what `rljax.datasets.load` refuses.
+    """
+    folder = Path(folder)
+    metadata = _metadata(folder)
+    spec = _json(metadata.get("env_spec")) or {}
+    action_space = _json(metadata.get("action_space"))
+    observation_space = _json(metadata.get("observation_space"))
+    main = folder / MAIN
+    file_name = f"{folder.name}/{MAIN}"
+    with opened(main) as file:
+        rows = _rows(file_name, file, observation_space, action_space)
+    rows.check_lengths()
+    bounds = None
+    if action_space and action_space.get("type") == "Box":
+        bounds = (np.ravel(action_space["low"]), np.ravel(action_space["high"]))
+    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    provenance: dict[str, Any] = {
+        "reader": "minari",
+        "files": [files.fingerprint(main)],
+        "url": files.source(main),
+        "id": metadata.get("dataset_id"),
+        "rules": ["every row is kept: successors are stored"],
+        "rows_in_file": len(rows.reward),
+        "max_episode_steps": spec.get("max_episode_steps"),
+        "algorithm": metadata.get("algorithm_name"),
+        "versions": base.versions("h5py") | {"minari": metadata.get("minari_version")},
+    }
+    if action_space and action_space.get("type") == "Discrete":
+        provenance["num_actions"] = int(action_space["n"])
+    return base.assemble(
+        name or str(folder),
+        base.successors(rows, np.ones(len(rows.reward), np.bool_)),
+        env=_environment(spec),
+        reference=None if low is None or high is None else (float(low), float(high)),
+        bounds=bounds,
+        clip_actions=clip_actions,
+        provenance=provenance,
+    )
+
+
+def write_minari(
+    dataset: Dataset,
+    identity: str,
+    *,
+    author: str | None = None,
+    author_email: str | None = None,
+    code_permalink: str | None = None,
+    algorithm_name: str | None = None,
+    description: str | None = None,
+) -> Path:
+    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", and return its folder.
+
+    It lies where Minari keeps its datasets: $MINARI_DATASETS_PATH or ~/.minari/datasets. Environment and references
+    are those of the dataset; actions are written within the environment's bounds. Each episode's last observation is
+    the successor of its last row, so that reading gives the same transitions back; where a terminal state's successor
+    was not recorded, it is the terminal row's own observation.
+
+    Raises `ValueError` where the package is missing, where `identity` is taken, and where successors do not follow
+    within an episode (Minari stores each observation once).
+    """
+    try:
+        package: Any = importlib.import_module("minari")  # not this module, which is rljax.datasets.minari
+        buffer: Any = importlib.import_module("minari.data_collector").EpisodeBuffer
+        from gymnasium import spaces
+    except ImportError as error:
+        raise ValueError("writing Minari datasets needs its package: pip install 'minari[hdf5,create]'") from error
+    library = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+    folder = library / identity
+    if folder.exists():
+        raise ValueError(
+            f"there is a Minari dataset '{identity}' already. Choose another, or: minari delete {identity}"
+        )
+    transitions = dataset.transitions
+    observation, following = np.asarray(transitions.observation), np.asarray(transitions.next_observation)
+    broken = np.flatnonzero(~dataset.last[:-1] & (following[:-1] != observation[1:]).any(axis=1))
+    if len(broken):
+        raise ValueError(
+            f"the successor of row {broken[0]} of '{dataset.name}' is not the next row's observation ({len(broken)} "
+            "rows), and Minari stores each observation once. Write an archive instead: rljax.datasets.write_archive."
+        )
+    action = base.denormalised(dataset)
+    if dataset.action_bounds is None:
+        action_space: Any = spaces.Discrete(dataset.action_size)
+    else:
+        action = action.astype(np.float32)
+        action_space = spaces.Box(*dataset.action_bounds, dtype=np.float32)
+    observation_space = spaces.Box(-np.inf, np.inf, (dataset.observation_size,), np.float32)
+    starts = dataset.episode_starts
+    buffers = [
+        buffer(
+            id=index,
+            observations=np.concatenate([observation[start:end], following[end - 1 : end]]),
+            actions=action[start:end],
+            rewards=np.asarray(transitions.reward)[start:end],
+            terminations=np.asarray(transitions.terminated)[start:end],
+            truncations=np.asarray(transitions.truncated)[start:end],
+        )
+        for index, (start, end) in enumerate(zip(starts, np.append(starts[1:], dataset.num), strict=True))
+    ]
+    low, high = dataset.reference or (None, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what may be left out
+        written = package.create_dataset_from_buffers(
+            identity,
+            buffers,
+            env=dataset.env,
+            observation_space=observation_space,
+            action_space=action_space,
+            author=author,
+            author_email=author_email,
+            code_permalink=code_permalink,
+            algorithm_name=algorithm_name or dataset.provenance.get("algorithm"),
+            description=description,
+            data_format="hdf5",
+        )
+        if low is not None:  # given above, the package would make the environment, and run a random policy in it
+            written.storage.update_metadata({"ref_min_score": low, "ref_max_score": high})
+    return folder
+
+
+def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:
+    """All episodes in the order of their numbers, read into arrays of their final size."""
+    episodes = sorted((key for key in file if key.startswith("episode_")), key=lambda key: int(key[8:]))
+    if not episodes:
+        raise ValueError(f"'{name}' has no episodes; it has: {', '.join(sorted(file)) or 'nothing'}.")
+    for key in ("observations", "actions", "rewards", "terminations", "truncations"):
+        if key not in file[episodes[0]]:
+            raise ValueError(f"'{name}' has no '{key}' in {episodes[0]}; it has: {', '.join(file[episodes[0]])}.")
+    steps = [len(file[episode]["rewards"]) for episode in episodes]
+    total, offset = sum(steps), 0
+    reward, terminated, truncated = np.empty(total, np.float32), np.empty(total, np.bool_), np.empty(total, np.bool_)
+    observation = following = action = None
+    for episode, length in zip(episodes, steps, strict=True):
+        group = file[episode]
+        rows = slice(offset, offset + length)
+        seen = _flattened(group["observations"], observation_space, name, f"{episode}/observations")
+        acted = base.actions(_leaf(group["actions"], name, f"{episode}/actions"), name, f"{episode}/actions")
+        marks = (group["terminations"], group["truncations"])
+        if len(seen) != length + 1 or {len(acted), *(len(mark) for mark in marks)} != {length}:
+            raise ValueError(
+                f"'{name}': {episode} has {length} rewards, {len(seen)} observations (it must be {length + 1}), "
+                f"{len(acted)} actions, {len(marks[0])} terminations and {len(marks[1])} truncations. "
+                "Download it again."
+            )
+        if observation is None or following is None or action is None:
+            observation = np.empty((total, seen.shape[1]), np.float32)
+            following = np.empty_like(observation)
+            action = np.empty((total, *acted.shape[1:]), acted.dtype)
+        observation[rows], following[rows], action[rows] = seen[:-1], seen[1:], acted
+        reward[rows] = group["rewards"][()]
+        terminated[rows], truncated[rows] = marks[0][()], marks[1][()]
+        if length:
+            truncated[offset + length - 1] |= not terminated[offset + length - 1]
+        offset += length
+    if observation is not None and observation_space and observation_space["type"] in ("Dict", "Tuple"):
+        parts = ", ".join(_parts(observation_space))
+        warnings.warn(
+            f"'{name}': observations ({parts}) are flattened to {observation.shape[1]} numbers.", stacklevel=4
+        )
+    if action_space and action_space.get("type") == "Discrete":
+        action = action - int(action_space.get("start", 0))  # pyright: ignore[reportOptionalOperand]
+    keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
+    fields = dict(zip(base.FIELDS, keys, strict=True))
+    return Rows(name, fields, observation, action, reward, terminated, truncated, following)  # pyright: ignore
+
+
+def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
+    """Observations [T+1, O] of a dataset, or of a group in the order in which Gymnasium flattens."""
+    if not hasattr(stored, "keys"):
+        if stored.dtype == np.uint8 and not (space and len(space.get("shape", ())) == 1):
+            raise ValueError(f"'{name}': '{key}' holds images, the networks take vectors. Choose another dataset.")
+        if space and space.get("type") == "Discrete":  # one-hot, as Gymnasium flattens it
+            choices = np.asarray(stored[()]).astype(np.int64) - int(space.get("start", 0))
+            return np.eye(int(space["n"]), dtype=np.float32)[choices]
+        return base.vectors(_leaf(stored, name, key), name, key)
+    if space is None:
+        parts: Iterator[tuple[str, Any]] = ((part, None) for part in sorted(stored))
+    elif space["type"] == "Tuple":
+        parts = ((f"_index_{index}", below) for index, below in enumerate(space["subspaces"]))
+    else:
+        parts = ((part, space["subspaces"][part]) for part in sorted(space["subspaces"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one warning for all
+        return np.concatenate([_flattened(stored[part], below, name, f"{key}/{part}") for part, below in parts], axis=1)
+
+
+def _leaf(stored: Any, name: str, key: str) -> Any:
+    if hasattr(stored, "keys"):
+        raise ValueError(
+            f"'{name}': '{key}' is a dictionary ({', '.join(stored)}); actions must be of a box or choices."
+        )
+    if stored.dtype.kind not in "fiub":
+        raise ValueError(f"'{name}': '{key}' is {stored.dtype}, it must be numbers; encoded images are not supported.")
+    return stored
+
+
+def _parts(space: Any) -> list[str]:
+    subspaces = space["subspaces"]
+    return sorted(subspaces) if isinstance(subspaces, dict) else [str(index) for index in range(len(subspaces))]
+
+
+def _metadata(folder: Path) -> dict[str, Any]:
+    path = folder / METADATA
+    if not path.is_file() or not (folder / MAIN).is_file():
+        raise ValueError(
+            f"'{folder.name}' is not a Minari dataset in HDF5: it needs {METADATA} and {MAIN}. "
+            "One in Arrow's format becomes one in HDF5 by the minari package, data_format='hdf5'."
+        )
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"'{folder.name}/{METADATA}' is not JSON: {error}. Download the dataset again.") from error
+
+
+def _environment(spec: Any) -> str | None:
+    """The name by which Gymnasium makes the environment: "module:Name-v0" where a package of its own registers it."""
+    package = str(spec.get("entry_point") or "").partition(":")[0].partition(".")[0]
+    if not spec.get("id"):
+        return None
+    return spec["id"] if package in ("", "gymnasium") or ":" in spec["id"] else f"{package}:{spec['id']}"
+
+
+def _json(text: Any) -> Any:
+    return json.loads(text) if isinstance(text, str) else text

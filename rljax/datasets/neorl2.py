@@ -1,0 +1,100 @@
+"""NeoRL-2's datasets: near-real tasks with delays, external factors and safety constraints.
+
+A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and `truncated` [M]; successors
+are stored, so that no row is dropped. "neorl2/Pipeline-v0" is the training split, "neorl2/Pipeline-v0-val" the
+validation split. Of RocketRecovery the package's own `get_dataset` keeps the first 100 trajectories for training and
+the first 25 for validation, and so does this. References, limits and checksums are the package's [1, envs/info.py].
+
+No environment is named: the released package (0.0.1) lacks the files that its environments need, and registers names
+without a namespace when it is imported from its repository.
+
+[1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended Realistic
+Scenarios, arXiv:2503.19267; polixir/NeoRL2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from rljax.datasets import archive, preprocess
+from rljax.datasets import dataset as base
+from rljax.datasets import download as files
+from rljax.datasets.dataset import Dataset
+
+URL = "http://datasets.polixir.site/neorl2"
+# Task -> returns of score 0 and 100, time limit in steps, MD5 of the training and of the validation file.
+TASKS: dict[str, tuple[tuple[float, float], int, str, str]] = {
+    "DMSD": ((30.60, 849.51), 100, "88dfa39aa18904e809056b51c2e6319b", "be6c39c0e73c17029206e714068f26b7"),
+    "Fusion": ((-107.601, 98.05), 100, "98979f97e0b59dd46bbb9237176a68ab", "9baa5556fac98b86ab9b58040da17d86"),
+    "Pipeline": ((-296, 751), 1000, "59902b333be6edb9252acfc2302cc1ed", "c502f529db1de55ebf37d63e1defca56"),
+    "RandomFrictionHopper": ((-3, 503), 1000, "3ef2c41483689729d3b5a3aef3b7b8f7", "2628f354222de37803451c63e84a1269"),
+    "RocketRecovery": ((-176, 208), 500, "b1a7bf1ec16cfef390b6b1cec2b13ddc", "0b25bd998e92b4f808f8ee5207ce06dd"),
+    "SafetyHalfCheetah": ((-283, 2507), 1000, "c35efec4a25fb45837487ba00f74e1ed", "da65ba51a4cc17370572da3c801d228b"),
+    "Salespromotion": ((357.62, 602.21), 50, "7e84d0a142f53512dab082115c9ee498", "9337d7b68078725708f2e9b04cb4a1f8"),
+    "Simglucose": ((9.75, 475), 480, "6195a3634379f576958440b7e0c8fc53", "6df907556cbc96002757f6d652be9d92"),
+}
+TRAJECTORIES = {("RocketRecovery", "train"): 100, ("RocketRecovery", "val"): 25}  # that the package keeps
+
+
+def names() -> list[str]:
+    """All ids, as `load` takes them."""
+    return [f"neorl2/{task}-v0{split}" for task in TASKS for split in ("", "-val")]
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    *,
+    download: bool = True,
+    clip_actions: bool = False,
+    progress: files.Progress | None = None,
+) -> Dataset:
+    """The dataset called `name`, such as "neorl2/Pipeline-v0" or "neorl2/Pipeline-v0-val"; "-v0" may be left out.
+
+    The arguments are those of `rljax.datasets.load`.
+    """
+    rest = name.removeprefix("neorl2/")
+    split = "val" if rest.endswith("-val") else "train"
+    task = rest.removesuffix("-val").removesuffix("-v0")
+    if task not in TASKS:
+        raise base.unknown(name, "NeoRL-2", names())
+    file = f"{task}-{split}.npz"
+    md5 = TASKS[task][3 if split == "val" else 2]
+    path = files.find(
+        "neorl2",
+        file,
+        folder,
+        [Path.home() / ".neorl2" / "datasets"],
+        url=f"{URL}/{task}/{file}",
+        checksum=f"md5:{md5}",
+        download=download,
+        progress=progress,
+    )
+    return read(path, name, task, split, clip_actions=clip_actions)
+
+
+def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions: bool = False) -> Dataset:
+    """The dataset in the .npz file `path`, of one of `TASKS` and the split "train" or "val"."""
+    reference, limit, *_ = TASKS[task]
+    dataset = archive.read(path, name, clip_actions=clip_actions)
+    rules = ["every row is kept: successors are stored"]
+    rows = dataset.num
+    kept = TRAJECTORIES.get((task, split))
+    if kept is not None and kept < len(dataset.episode_starts):
+        end = dataset.episode_starts[kept]
+        dataset = preprocess.subset(dataset, np.arange(end))
+        rules.append(f"the first {kept} trajectories, as the package's get_dataset keeps")
+    provenance = dataset.provenance | {
+        "reader": "neorl2",
+        "url": files.source(path) or f"{URL}/{task}/{task}-{split}.npz",
+        "id": task,
+        "split": split,
+        "rules": rules,
+        "rows_in_file": rows,
+        "max_episode_steps": limit,
+        "notes": [],
+    }
+    return dataclasses.replace(dataset, reference=reference, provenance=provenance)

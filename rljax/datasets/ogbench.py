@@ -1,0 +1,239 @@
+"""OGBench's datasets: trajectories without a task, and the single tasks that their package makes of them.
+
+A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M], the latter 1 at the last row of a trajectory,
+which holds its last observation and no transition: that row is dropped, the next row's observation is the successor.
+These terminals are ends of trajectories, never of the environment: they become `truncated`. Manipulation and
+locomotion files also hold the simulator's `qpos` [M, ...], and `button_states` [M, buttons] where there are buttons.
+
+"ogbench/cube-single-play-v0" is the file as it is: rewards are 0 and nothing is terminal, for learning of goals.
+"ogbench/cube-single-play-singletask-task2-v0" is one of its five tasks, "ogbench/cube-single-play-singletask-v0" the
+default one, with rewards and masks of the state in which the action is taken (since ogbench 1.2.0):
+
+    mazes, soccer        r = 1[position within the goal's tolerance] - 1
+    cubes, scene, puzzle r = (parts in place) - (parts); a cube is in place within 4 cm, as are drawer and window
+    terminated           where all is in place, whether the trajectory goes on there or not
+
+so that an episode of `returns` and `lengths` is one up to the goal, and trajectories that dwell at it give many of
+length 1. "-val" behind a name is the validation file: "ogbench/cube-single-play-v0-val".
+
+Goals and tolerances, kept in ogbench.json, were read from the environments of ogbench 1.2.2, and the rules from its
+relabel_utils.py. The environments that score policies are the package's: pip install ogbench.
+
+Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; seohongpark/ogbench.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.datasets import dataset as base
+from rljax.datasets import download as files
+from rljax.datasets.archive import opened
+from rljax.datasets.dataset import Dataset, Rows
+
+URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
+CUBES = 14  # index in qpos of the first cube's position, behind the arm's joints
+CUBE = 7  # numbers of a cube in qpos: position and quaternion
+BALL = 15  # index in qpos of the ball, behind the ant
+NEAR = 0.04  # metres from a goal at which a cube, a drawer or a window is in place
+KEYS = ("observations", "actions", "rewards", "terminals", "terminals", "observations")  # of Transition's fields
+
+# Kinds of data that were published of each environment.
+KINDS = {
+    "pointmaze": ("navigate", "stitch"),
+    "antmaze": ("navigate", "stitch", "explore"),
+    "humanoidmaze": ("navigate", "stitch"),
+    "antsoccer": ("navigate", "stitch"),
+    "cube": ("play", "noisy"),
+    "scene": ("play", "noisy"),
+    "puzzle": ("play", "noisy"),
+}
+
+
+@functools.cache
+def tasks() -> dict[str, Any]:
+    """Of each environment: `default` task (from 1), time limit `steps`, `tolerance`, and the goals of its `tasks`."""
+    return json.loads(resources.files("rljax.datasets").joinpath("ogbench.json").read_text(encoding="utf-8"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Name:
+    """The parts of an id such as "cube-single-play-singletask-task2-v0-val"."""
+
+    environment: str  # "cube-single"
+    kind: str  # "play"
+    task: int | None  # 1 to 5; 0: the default one; None: without a task
+    split: str  # "train" or "val"
+
+    @property
+    def file(self) -> str:
+        """Name of the file, which all tasks share."""
+        return f"{self.environment}-{self.kind}-v0{'-val' if self.split == 'val' else ''}.npz"
+
+    @property
+    def env(self) -> str:
+        """The Gymnasium environment in which policies are scored; of data without a task the one with goals."""
+        task = "" if self.task is None else "-singletask" + (f"-task{self.task}" if self.task else "")
+        return f"ogbench:{self.environment}{task}-v0"
+
+    @property
+    def number(self) -> int | None:
+        """The task's number, the default's in place of 0."""
+        return tasks()[self.environment]["default"] if self.task == 0 else self.task
+
+
+def names() -> list[str]:
+    """All ids, as `load` takes them, less those of validation files ("-val")."""
+    sets = [
+        f"ogbench/{environment}-{kind}"
+        for environment in tasks()
+        for kind in KINDS[environment.partition("-")[0]]
+        if (environment, kind) != ("antmaze-giant", "explore")
+    ]
+    return [
+        f"{name}{task}-v0"
+        for name in sets
+        for task in ("", "-singletask", *(f"-singletask-task{number}" for number in range(1, 6)))
+    ]
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    *,
+    download: bool = True,
+    clip_actions: bool = False,
+    progress: files.Progress | None = None,
+) -> Dataset:
+    """The dataset called `name`, such as "ogbench/cube-single-play-singletask-v0"; see `rljax.datasets.load`."""
+    parts = parse(name)
+    path = files.find(
+        "ogbench",
+        parts.file,
+        folder,
+        [Path.home() / ".ogbench" / "data"],
+        url=f"{URL}/{parts.file}",
+        download=download,
+        progress=progress,
+    )
+    return read(path, name, parts, clip_actions=clip_actions)
+
+
+def parse(name: str) -> Name:
+    """The parts of an id; raises `ValueError` for one that is none, naming the nearest."""
+    rest = name.removeprefix("ogbench/")
+    if rest.startswith(("visual-", "powderworld-")):
+        raise ValueError(f"'{name}' holds images, the networks take vectors. Choose the variant without 'visual-'.")
+    found = re.fullmatch(r"(.+?)-(\w+?)(-singletask(?:-task([1-5]))?)?-v0(-val)?", rest)
+    if found is None or f"ogbench/{found[1]}-{found[2]}-v0" not in names():
+        raise base.unknown(name.removesuffix("-val"), "OGBench", names())
+    task = None if found[3] is None else int(found[4] or 0)
+    if task is not None and task > len(tasks()[found[1]]["tasks"]):
+        raise ValueError(f"'{found[1]}' of OGBench has tasks 1 to {len(tasks()[found[1]]['tasks'])}, not {task}.")
+    return Name(found[1], found[2], task, "val" if found[5] else "train")
+
+
+def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> Dataset:
+    """The dataset in the .npz file `path`, relabelled for the task of `parts` if it names one.
+
+    Raises `ValueError` for a file that is not whole or lacks an array, also one that relabelling needs, and for what
+    `rljax.datasets.load` refuses.
+    """
+    path = Path(path)
+    with opened(path) as file:
+        needed = ["observations", "actions", "terminals", *(_needed(parts) if parts.task is not None else ())]
+        for key in needed:
+            if key not in file:
+                raise ValueError(
+                    f"'{path.name}' has no '{key}'; it has: {', '.join(sorted(file))}. '{name}' needs "
+                    f"{', '.join(needed)}. Download the file again, or record it with the simulator's state."
+                )
+        ends = base.column(file["terminals"], path.name, "terminals", np.bool_)
+        rewards, terminated = np.zeros(len(ends), np.float32), np.zeros(len(ends), np.bool_)
+        if parts.task is not None:
+            rewards, terminated = relabel(parts, file)
+        rows = Rows(
+            path.name,
+            dict(zip(base.FIELDS, KEYS, strict=True)),
+            base.vectors(file["observations"], path.name, "observations"),
+            base.actions(file["actions"], path.name, "actions"),
+            rewards,
+            terminated,
+            ends,
+        )
+    rows.check_lengths()
+    # A last row is no transition; the last of the file is none either, marked or not.
+    keep = ~np.append(ends[:-1], True)
+    rows.dropped["last observation of a trajectory"] = int((~keep).sum())
+    rows.truncated = np.zeros_like(ends)
+    # Of a kept row the next row is always its own successor, also behind a goal that was reached.
+    return base.assemble(
+        name,
+        base.successors(rows, keep, leak=True),
+        env=parts.env,
+        reference=None,  # the package reports success, not returns
+        clip_actions=clip_actions,
+        complete=bool(ends[-1]),
+        provenance={
+            "reader": "ogbench",
+            "files": [files.fingerprint(path)],
+            "url": files.source(path) or f"{URL}/{parts.file}",
+            "id": f"{parts.environment}-{parts.kind}-v0",
+            "task": parts.number,
+            "split": parts.split,
+            "rules": [
+                "the last row of a trajectory is dropped; the next row's observation is the successor",
+                "rewards: 0, the file has none" if parts.task is None else f"rewards: of task {parts.number}, at s",
+            ],
+            "rows_in_file": len(ends),
+            "max_episode_steps": tasks()[parts.environment]["steps"],
+            "versions": base.versions(),
+        },
+    )
+
+
+def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards [M] float32 and whether the goal is reached [M] bool, of the states in `file` and the task of `parts`."""
+    environment = tasks()[parts.environment]
+    assert parts.number is not None
+    goal = environment["tasks"][parts.number - 1]
+    if "position" in goal:
+        start = BALL if parts.environment.startswith("antsoccer") else 0
+        position = file["qpos"][:, start : start + 2]
+        placed = (np.linalg.norm(position - np.array(goal["position"]), axis=-1) <= environment["tolerance"])[:, None]
+    else:
+        placed = np.concatenate([*_placed(goal, file)], axis=1)
+    count = placed.sum(axis=1)
+    return (count - placed.shape[1]).astype(np.float32), count == placed.shape[1]
+
+
+def _placed(goal: Mapping[str, Any], file: Mapping[str, Any]) -> Any:
+    """Which parts are in place, [M, parts] of each kind."""
+    if "cubes" in goal:
+        qpos, cubes = file["qpos"], np.array(goal["cubes"])
+        behind = CUBES + CUBE * len(cubes)
+        columns = CUBES + CUBE * np.arange(len(cubes))[:, None] + np.arange(3)
+        yield np.linalg.norm(cubes - qpos[:, columns], axis=-1) <= NEAR
+        if "drawer" in goal:
+            behind += len(goal["buttons"])
+            yield file["button_states"] == np.array(goal["buttons"])
+            yield np.abs(qpos[:, [behind]] - goal["drawer"]) <= NEAR
+            yield np.abs(qpos[:, [behind + 1]] - goal["window"]) <= NEAR
+    else:
+        yield file["button_states"] == np.array(goal["buttons"])
+
+
+def _needed(parts: Name) -> tuple[str, ...]:
+    """Keys of the file that the task's rewards are computed from."""
+    goal = tasks()[parts.environment]["tasks"][0]
+    qpos = ("qpos",) if "position" in goal or "cubes" in goal else ()
+    return qpos + (("button_states",) if "buttons" in goal else ())

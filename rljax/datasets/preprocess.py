@@ -1,0 +1,146 @@
+"""What algorithms do to a dataset before they learn from it: rewards, and which trajectories are kept.
+
+Reward transforms are affine, r' = scale r + shift, named and as in the code that published results were made with:
+
+    none              r                                                   TD3+BC [1], ReBRAC [2] but on AntMaze
+    return_range      1000 r / (max - min of the trajectories' returns)   IQL on locomotion [3]
+    minus_one         r - 1                                               IQL [3], FQL [4] on AntMaze
+    times_10_minus_5  10 r - 5                                            CQL [5], Cal-QL [6], WSRL [7] on AntMaze
+    times_4_minus_2   4 (r - 0.5)                                         Diffusion-QL on AntMaze [8]
+    times_100         100 r                                               ReBRAC on AntMaze [2]
+    standardise       (r - mean) / standard deviation, over the rows      Diffusion-QL on Adroit [8]
+    times_10_plus_5   10 r + 5, of rewards -1 and 0                       Cal-QL [6], WSRL [7] on binary Adroit
+    minus_four        r - 4                                               WSRL on Kitchen [7]
+
+They are for learning only: returns and scores are of the rewards as recorded.
+
+[1] Fujimoto and Gu, arXiv:2106.06860. [2] Tarasov et al., arXiv:2305.09836. [3] Kostrikov et al., arXiv:2110.06169;
+ikostrikov/implicit_q_learning, train_offline.py. [4] Park et al., arXiv:2502.02538. [5] Kumar et al.,
+arXiv:2006.04779. [6] Nakamoto et al., arXiv:2303.05479. [7] Zhou et al., arXiv:2412.07762. [8] Wang et al.,
+arXiv:2208.06193; main.py, utils/data_sampler.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+import numpy as np
+
+from rljax.agent import RewardTransform, Transition
+from rljax.datasets.dataset import FIELDS, Dataset
+
+# Scale and shift of the transforms that do not depend on the data.
+CONSTANT: dict[str, tuple[float, float]] = {
+    "none": (1.0, 0.0),
+    "minus_one": (1.0, -1.0),
+    "times_10_minus_5": (10.0, -5.0),
+    "times_4_minus_2": (4.0, -2.0),
+    "times_100": (100.0, 0.0),
+    "times_10_plus_5": (10.0, 5.0),
+    "minus_four": (1.0, -4.0),
+}
+BLOCK = 1 << 16  # rows that are compared at a time
+
+
+def reward_transform(name: RewardTransform, dataset: Dataset) -> tuple[float, float]:
+    """`(scale, shift)` of the transform r' = scale r + shift called `name`, see the head of this module.
+
+    "return_range" takes IQL's own trajectories, see `iql_returns`; "standardise" the standard deviation of the rows
+    with N - 1 in the denominator, as PyTorch's. Raises `ValueError` for an unknown name, and where returns or rewards
+    are all equal and nothing can be divided by their range.
+    """
+    if name in CONSTANT:
+        return CONSTANT[name]
+    if name == "return_range":
+        returns = iql_returns(dataset)
+        low, high = returns.min(), returns.max()
+        if not high > low:
+            raise ValueError(
+                f"reward transform 'return_range' divides by the range of returns, all {len(returns)} of "
+                f"'{dataset.name}' are {low:g}. Choose another, such as 'none'."
+            )
+        return float(1000 / (high - low)), 0.0
+    if name == "standardise":
+        reward = np.asarray(dataset.transitions.reward, np.float64)
+        deviation = reward.std(ddof=1) if len(reward) > 1 else 0.0
+        if not deviation > 0:
+            raise ValueError(
+                f"reward transform 'standardise' divides by the standard deviation of rewards, all of "
+                f"'{dataset.name}' are {reward[0]:g}. Choose another, such as 'none'."
+            )
+        return float(1 / deviation), float(-reward.mean() / deviation)
+    known = [*CONSTANT, "return_range", "standardise"]
+    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    suggestion = f" Nearest: '{nearest[0]}'." if nearest else ""
+    raise ValueError(f"no reward transform '{name}'.{suggestion} All of them: {', '.join(known)}.")
+
+
+def iql_returns(dataset: Dataset) -> np.ndarray:
+    """[trajectories] float64: undiscounted returns of the trajectories as IQL's code splits them.
+
+    One ends at a terminal row, where the next row's observation is further than 1e-6 from this one's successor, and at
+    the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py.
+    """
+    transitions = dataset.transitions
+    observation, following = np.asarray(transitions.observation), np.asarray(transitions.next_observation)
+    ends = np.asarray(transitions.terminated).copy()
+    for start in range(0, dataset.num - 1, BLOCK):
+        stop = min(start + BLOCK, dataset.num - 1)
+        step = observation[start + 1 : stop + 1] - following[start:stop]
+        ends[start:stop] |= np.linalg.norm(step, axis=-1) > 1e-6
+    starts = np.append(0, np.flatnonzero(ends[:-1]) + 1)
+    return np.add.reduceat(np.asarray(transitions.reward, np.float64), starts)
+
+
+def top_fraction(dataset: Dataset, fraction: float, discount: float = 1.0) -> Dataset:
+    """The best trajectories by discounted return: with `fraction` 0.1 the data of 10 % behaviour cloning.
+
+    Of K trajectories, one that the end of the file cut included, max(1, floor(fraction K)) are kept, in the order in
+    which they were recorded. CORL does the same, with discount 0.99 and 1 in its configurations, but for trajectories
+    longer than 1000 steps, which it splits; the first table of %BC took trajectories up to a fraction of the steps
+    instead (Chen et al., arXiv:2106.01345, section 5.1). Raises `ValueError` where `fraction` is not in (0, 1] or
+    `discount` not in [0, 1].
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction is {fraction:g}, it must be in (0, 1]: 0.1 keeps the best tenth.")
+    if not 0 <= discount <= 1:
+        raise ValueError(f"discount is {discount:g}, it must be in [0, 1].")
+    starts = dataset.episode_starts
+    lengths = np.diff(np.append(starts, dataset.num))
+    age = np.arange(dataset.num) - np.repeat(starts, lengths)
+    returns = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age), starts)
+    kept = np.zeros(len(starts), np.bool_)
+    kept[np.argsort(returns, kind="stable")[-max(1, int(fraction * len(starts))) :]] = True
+    return subset(dataset, np.repeat(kept, lengths), f"the best {fraction:g} of trajectories at discount {discount:g}")
+
+
+def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
+    """The dataset of some rows: a mask [N] bool, or rising indices.
+
+    Where the row behind a kept one is left out, the trajectory was cut, and the kept row becomes truncated unless it
+    is terminal. Raises `ValueError` where no row is left and where indices do not rise or lie outside.
+    """
+    rows = np.asarray(rows)
+    if rows.dtype == np.bool_ and rows.shape == (dataset.num,):
+        rows = np.flatnonzero(rows)
+    valid = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
+    if not valid or rows[0] < 0 or rows[-1] >= dataset.num or (np.diff(rows) <= 0).any():
+        raise ValueError(
+            f"rows of '{dataset.name}' must be a mask [{dataset.num}] of at least one row, or rising indices below "
+            f"{dataset.num}; these are {rows.dtype} of shape {rows.shape}."
+        )
+    if len(rows) == dataset.num:
+        return dataset
+    fields: dict[str, Any] = {name: np.asarray(getattr(dataset.transitions, name))[rows] for name in FIELDS}
+    extras: Any = {name: np.asarray(value)[rows] for name, value in dataset.transitions.extras.items()}
+    cut = np.append(np.diff(rows) > 1, rows[-1] < dataset.num - 1)
+    fields["truncated"] = fields["truncated"] | (cut & ~fields["terminated"])
+    history = [*dataset.provenance.get("subsets", []), f"{why}: {len(rows)} of {dataset.num} rows"]
+    return dataclasses.replace(
+        dataset,
+        transitions=Transition(**fields, extras=extras),
+        provenance=dataset.provenance | {"rows": len(rows), "subsets": history},
+        complete=dataset.complete or bool(rows[-1] < dataset.num - 1 and dataset.last[rows[-1]]),
+    )

@@ -1,0 +1,72 @@
+"""Files for the tests of datasets: D4RL's layout with every kind of end, and real archives where they are at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def shared(*parts: str) -> Path:
+    """A real file; the test is skipped where it is absent."""
+    path = SHARED.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"the real data are absent: no {'/'.join(('..', 'shared', 'data', *parts))}")
+    return path
+
+
+def arrays(lengths: list[int], ends: str, size: int = 3, actions: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random episodes in D4RL's layout, each ended as the letters of `ends` say.
+
+    t: terminal, o: timed out, b: both at once, n: neither (the trajectory is cut without a mark).
+    """
+    rng = np.random.default_rng(seed)
+    total = sum(lengths)
+    last = np.cumsum(lengths) - 1
+    terminals, timeouts = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
+    terminals[[row for row, end in zip(last, ends, strict=True) if end in "tb"]] = True
+    timeouts[[row for row, end in zip(last, ends, strict=True) if end in "ob"]] = True
+    observations = rng.normal(size=(total, size)).astype(np.float32)
+    following = np.concatenate([observations[1:], observations[:1]])
+    following[last] = rng.normal(size=(len(last), size))  # true successors, which no row begins with
+    return {
+        "observations": observations,
+        "actions": rng.uniform(-1, 1, (total, actions)).astype(np.float32),
+        "rewards": rng.normal(size=total).astype(np.float32),
+        "terminals": terminals,
+        "timeouts": timeouts,
+        "next_observations": following,
+    }
+
+
+def hdf5(path: Path, values: dict[str, Any]) -> Path:
+    """An HDF5 file with these arrays; keys may hold slashes."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for key, value in values.items():
+            file[key] = value
+    return path
+
+
+def npz(path: Path, values: dict[str, Any]) -> Path:
+    """A .npz file with these arrays."""
+    np.savez(path, **values)
+    return path
+
+
+def without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """The same arrays, less some."""
+    return {key: value for key, value in values.items() if key not in keys}
+
+
+def same(one: Any, other: Any) -> None:
+    """Assert that two datasets hold the same transitions, of the same types."""
+    for name in ("observation", "action", "reward", "terminated", "truncated", "next_observation"):
+        left, right = getattr(one.transitions, name), getattr(other.transitions, name)
+        assert left.dtype == right.dtype, name
+        np.testing.assert_array_equal(left, right, err_msg=name)

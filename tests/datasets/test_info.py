@@ -1,0 +1,54 @@
+"""What a dataset is said to be, and its picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rljax import datasets
+from tests.datasets.files import arrays, npz, shared
+
+
+def test_description_is_json_and_right(tmp_path: Path) -> None:
+    npz(tmp_path / "a.npz", arrays([4, 6, 3], "ton"))
+    dataset = datasets.load(str(tmp_path / "a.npz"))
+    described = json.loads(json.dumps(datasets.describe(dataset)))
+    assert (described["transitions"], described["episodes"], described["bytes"]) == (13, 2, 13 * (3 * 8 + 8 + 4 + 2))
+    assert (described["terminated"], described["truncated"]) == (1, 2)
+    assert described["length"] == {"mean": 5, "std": 1, "min": 4, "median": 5, "max": 6}
+    assert described["return"]["mean"] == pytest.approx(dataset.returns().mean())
+    assert "score" not in described
+    assert described["provenance"]["files"][0]["file"] == "a.npz"
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_picture(tmp_path: Path, suffix: str) -> None:
+    npz(tmp_path / "a.npz", arrays([4, 6, 3], "tot"))
+    dataset = datasets.load(str(tmp_path / "a.npz"))
+    path = datasets.draw(dataset, tmp_path / "below" / f"a{suffix}")
+    assert path.stat().st_size > 1000
+    if suffix == ".svg":
+        text = path.read_text()
+        for words in ("Return of an episode", "Length of an episode", "a.npz: 13 transitions, 3 complete episodes"):
+            assert words in text
+        assert text == datasets.draw(dataset, tmp_path / "again.svg").read_text(), "the same data, the same file"
+
+
+def test_picture_with_scores(tmp_path: Path) -> None:
+    source = shared("offline", "neorl2_RocketRecovery-high-20000-val.npz")
+    (tmp_path / "RocketRecovery-val.npz").write_bytes(source.read_bytes())
+    dataset = datasets.load("neorl2/RocketRecovery-val", tmp_path, download=False)
+    assert "Normalised score" in datasets.draw(dataset, tmp_path / "a.svg").read_text()
+    assert datasets.describe(dataset)["score"]["max"] < 130
+
+
+def test_picture_of_one_episode_and_of_none(tmp_path: Path) -> None:
+    npz(tmp_path / "a.npz", arrays([4], "t"))
+    datasets.draw(datasets.load(str(tmp_path / "a.npz")), tmp_path / "a.png")
+    npz(tmp_path / "b.npz", arrays([4], "n"))
+    with pytest.raises(ValueError, match=r"has no complete episode: there is nothing to draw"):
+        datasets.draw(datasets.load(str(tmp_path / "b.npz")), tmp_path / "b.png")
+    with pytest.raises(ValueError, match=r"its suffix must be one of .png, .svg, .pdf"):
+        datasets.draw(datasets.load(str(tmp_path / "a.npz")), tmp_path / "a.jpg")

@@ -1,0 +1,168 @@
+"""Minari's layout, written by hand and, where it is installed, by the package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax import datasets
+from tests.datasets.files import arrays, hdf5, npz, same, without
+
+BOX = {"type": "Box", "dtype": "float32", "shape": [3], "low": [-1e9] * 3, "high": [1e9] * 3}
+ACTIONS = {"type": "Box", "dtype": "float32", "shape": [2], "low": [-2.0, 0.0], "high": [2.0, 4.0]}
+SPEC = {"id": "Hopper-v5", "entry_point": "gymnasium.envs.mujoco.hopper_v5:HopperEnv", "max_episode_steps": 1000}
+
+
+def write(folder: Path, identity: str, episodes: list[dict[str, Any]], **metadata: Any) -> Path:
+    """A dataset of Minari's in `folder`, as its HDF5 storage lays it out."""
+    home = folder / "minari" / identity
+    (home / "data").mkdir(parents=True)
+    described: dict[str, Any] = {
+        "dataset_id": identity,
+        "env_spec": json.dumps(SPEC),
+        "observation_space": json.dumps(BOX),
+        "action_space": json.dumps(ACTIONS),
+        "minari_version": "0.5.3",
+    }
+    (home / "data" / "metadata.json").write_text(json.dumps(described | metadata))
+    values = {f"episode_{index}/{key}": value for index, each in enumerate(episodes) for key, value in each.items()}
+    hdf5(home / "data" / "main_data.hdf5", values)
+    return home
+
+
+def episode(length: int, end: str = "t", seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    ends = np.arange(length) == length - 1
+    return {
+        "observations": rng.normal(size=(length + 1, 3)),
+        "actions": rng.uniform([-2, 0], [2, 4], (length, 2)).astype(np.float32),
+        "rewards": rng.normal(size=length),
+        "terminations": ends & (end == "t"),
+        "truncations": ends & (end == "o"),
+        "infos/distance": np.zeros(length + 1),
+    }
+
+
+def test_every_row_is_kept_with_its_successor(tmp_path: Path) -> None:
+    episodes = [episode(length, end, seed) for seed, (length, end) in enumerate([(4, "t"), (3, "o"), (12, "n")] * 4)]
+    write(tmp_path, "mujoco/hopper/medium-v0", episodes, ref_min_score=-20.0, ref_max_score=3000.0)
+    dataset = datasets.load("minari/mujoco/hopper/medium-v0", tmp_path, download=False)
+    t = dataset.transitions
+
+    def joined(key: str, rows: slice = slice(None)) -> np.ndarray:  # by number: episode_10 comes behind episode_9
+        return np.concatenate([each[key][rows] for each in episodes])
+
+    np.testing.assert_array_equal(t.observation, joined("observations", slice(None, -1)).astype(np.float32))
+    np.testing.assert_array_equal(t.next_observation, joined("observations", slice(1, None)).astype(np.float32))
+    np.testing.assert_array_equal(t.reward, joined("rewards").astype(np.float32))
+    np.testing.assert_array_equal(t.terminated, joined("terminations"))
+    np.testing.assert_allclose(t.action, joined("actions") / [2, 2] - [0, 1], atol=1e-6)
+    assert dataset.lengths().tolist() == [4, 3, 12] * 4
+    assert np.asarray(t.truncated).sum() == 8, "an episode without an end is cut"
+    assert (dataset.env, dataset.reference, dataset.max_episode_steps) == ("Hopper-v5", (-20.0, 3000.0), 1000)
+    assert not [found for found in datasets.check(dataset) if found.severity == "error"]
+
+
+def test_dictionaries_are_flattened_as_gymnasium_does(tmp_path: Path) -> None:
+    spaces = pytest.importorskip("gymnasium").spaces
+    rng = np.random.default_rng(0)
+    parts = {"observation": rng.normal(size=(6, 4)), "desired_goal": rng.normal(size=(6, 2))}
+    parts["achieved_goal"] = rng.normal(size=(6, 2))
+    box = {"type": "Box", "dtype": "float64", "low": [-9.0], "high": [9.0]}
+    space = {"type": "Dict", "subspaces": {key: box | {"shape": [value.shape[1]]} for key, value in parts.items()}}
+    values = without(episode(5), "observations") | {f"observations/{key}": value for key, value in parts.items()}
+    spec = {"id": "PointMaze_Open-v3", "entry_point": "gymnasium_robotics.envs.maze.point_maze:PointMazeEnv"}
+    write(tmp_path, "mine-v0", [values], observation_space=json.dumps(space), env_spec=json.dumps(spec))
+    with pytest.warns(
+        UserWarning, match=r"observations \(achieved_goal, desired_goal, observation\) are flattened to 8"
+    ):
+        dataset = datasets.load("minari/mine-v0", tmp_path, download=False)
+    made = spaces.Dict({key: spaces.Box(-9, 9, value.shape[1:], np.float64) for key, value in parts.items()})
+    flat = [spaces.flatten(made, {key: value[row] for key, value in parts.items()}) for row in range(6)]
+    np.testing.assert_array_equal(dataset.transitions.observation, np.array(flat[:-1], np.float32))
+    np.testing.assert_array_equal(dataset.transitions.next_observation, np.array(flat[1:], np.float32))
+    assert (dataset.env, dataset.reference) == ("gymnasium_robotics:PointMaze_Open-v3", None)
+
+
+def test_choices(tmp_path: Path) -> None:
+    space = {"type": "Discrete", "dtype": "int64", "start": 1, "n": 4}
+    values = episode(5) | {"actions": np.array([1, 2, 1, 3, 2])}
+    write(tmp_path, "mine-v0", [values], action_space=json.dumps(space))
+    dataset = datasets.load("minari/mine-v0", tmp_path, download=False)
+    assert (dataset.discrete, dataset.action_size) == (True, 4)
+    assert dataset.transitions.action.dtype == np.int32
+    np.testing.assert_array_equal(dataset.transitions.action, [0, 1, 0, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": None}, r"has no 'rewards' in episode_0; it has: actions, "),
+        ({"observations": np.zeros((5, 3))}, r"episode_0 has 5 rewards, 5 observations \(it must be 6\)"),
+        ({"observations": np.zeros((6, 8, 8, 3), np.uint8)}, r"'episode_0/observations' holds images"),
+        ({"rewards": np.full(5, np.nan)}, r"'rewards' is nan in row 0"),
+        ({"actions": np.full((5, 2), 9.0)}, r"'actions' is 9 in row 0, dimension 0, outside \[-2, 2\]"),
+    ],
+)
+def test_faults_are_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    values = episode(5) | change
+    write(tmp_path, "mine-v0", [{key: value for key, value in values.items() if value is not None}])
+    with pytest.raises(ValueError, match=message):
+        datasets.load("minari/mine-v0", tmp_path, download=False)
+
+
+def test_what_is_not_whole_is_named(tmp_path: Path) -> None:
+    home = write(tmp_path, "mine-v0", [episode(500)])
+    main = home / "data" / "main_data.hdf5"
+    main.write_bytes(main.read_bytes()[:4000])
+    with pytest.raises(ValueError, match=r"'main_data.hdf5' \(4,000 bytes\) is not a whole HDF5 file"):
+        datasets.load("minari/mine-v0", tmp_path, download=False)
+    (home / "data" / "metadata.json").write_text("{")
+    with pytest.raises(ValueError, match=r"'mine-v0/data/metadata.json' is not JSON"):
+        datasets.load("minari/mine-v0", tmp_path, download=False)
+    home = write(tmp_path, "empty-v0", [])
+    with pytest.raises(ValueError, match=r"has no episodes; it has: nothing"):
+        datasets.load("minari/empty-v0", tmp_path, download=False)
+
+
+def test_what_was_written_reads_back_as_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    npz(tmp_path / "a.npz", arrays([7, 2, 5, 3], "toto", size=11, actions=3))
+    dataset = datasets.load(str(tmp_path / "a.npz"))
+    dataset = type(dataset)(
+        "a", dataset.transitions, "Hopper-v5", (-20.0, 3000.0), dataset.action_bounds, dataset.provenance
+    )
+    folder = datasets.write_minari(dataset, "hopper/test-v0", author="nobody", algorithm_name="SAC")
+    assert folder == tmp_path / "minari" / "hopper" / "test-v0"
+    copy = datasets.load("minari/hopper/test-v0", tmp_path, download=False)
+    same(copy, dataset)
+    assert (copy.env, copy.reference, copy.max_episode_steps) == ("Hopper-v5", (-20.0, 3000.0), 1000)
+    assert copy.provenance["algorithm"] == "SAC"
+    loaded = minari.load_dataset("hopper/test-v0")
+    assert (loaded.total_steps, loaded.total_episodes) == (17, 4)
+    np.testing.assert_array_equal(loaded[1].observations[:-1], dataset.transitions.observation[7:9])
+    assert minari.get_normalized_score(loaded, np.array([3000.0]))[0] == pytest.approx(1)
+    with pytest.raises(ValueError, match=r"there is a Minari dataset 'hopper/test-v0' already"):
+        datasets.write_minari(dataset, "hopper/test-v0")
+
+
+def test_successors_that_do_not_follow_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    values = arrays([7, 2], "to")
+    values["next_observations"][3] += 1
+    npz(tmp_path / "a.npz", values)
+    with pytest.raises(ValueError, match=r"the successor of row 3 of .* is not the next row's observation \(1 rows\)"):
+        datasets.write_minari(datasets.load(str(tmp_path / "a.npz")), "mine-v0")
+
+
+def test_without_the_package_writing_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "minari", None)
+    npz(tmp_path / "a.npz", arrays([7, 2], "to"))
+    with pytest.raises(ValueError, match=r"needs its package: pip install 'minari\[hdf5,create\]'"):
+        datasets.write_minari(datasets.load(str(tmp_path / "a.npz")), "mine-v0")
