@@ -73,6 +73,7 @@ class Hosted:
     Attributes:
         spec: of one environment.
         num_envs: N.
+        action_bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
         success: [N] float64, 1 or 0 where the episode that ended last in an environment reported success (by
             "success" or "is_success" in the `info` of its last step), NaN where none did.
         save_failure: why the last `save` returned None, None where it did not.
@@ -92,12 +93,14 @@ class Hosted:
         self._flatten, size = _observations(vector_env.single_observation_space, name)
         actions = vector_env.single_action_space
         self._discrete = isinstance(actions, spaces.Discrete)
+        self.action_bounds: tuple[np.ndarray, np.ndarray] | None = None
         if isinstance(actions, spaces.Discrete):
             self._start, action_size = int(actions.start), int(actions.n)
         else:
             self._low, self._high = _bounds(actions, name)
             self._center, self._half = (self._low + self._high) / 2, (self._high - self._low) / 2
             action_size = self._low.size
+            self.action_bounds = (self._low, self._high)
         self._action_space = actions
         made = vector_env.spec or (self._environments[0].spec if self._environments else None)
         self.spec = EnvSpec(name, (size,), action_size, self._discrete, made.max_episode_steps if made else None)

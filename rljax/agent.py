@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar, dataclass_transform
+from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,19 @@ from flax import struct
 Array = jax.Array
 Metrics = dict[str, Any]  # of scalars [], or of Weighted ones
 T = TypeVar("T")
+
+# Of a data set's rewards, before any agent sees them; what each does, and whose it is: `rljax.datasets.preprocess`.
+RewardTransform = Literal[
+    "none",
+    "return_range",
+    "minus_one",
+    "times_10_minus_5",
+    "times_4_minus_2",
+    "times_100",
+    "standardise",
+    "times_10_plus_5",
+    "minus_four",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,10 +123,14 @@ class Agent(Protocol):
 
     `Config`'s fields are all the hyperparameters, those of its storage included; the storage named by
     `storage` says which ones it needs (see `rljax.storage`).
+
+    Two more functions are optional. `perceive(state, observation, first, config) -> State` sees every observation
+    [E, O...] of the environments once, before the agent acts on it. `prepare(state, data, config) -> State` sees the
+    whole data set [N, ...] once, before the first update on it.
     """
 
     Config: Callable[..., Any]
-    storage: str  # how experience reaches `update`: "replay", "rollout" or "stream"
+    storage: str  # how experience reaches `update`: "replay", "rollout", "stream" or "dataset"
 
     def check(self, spec: EnvSpec, config: Any) -> None:
         """Raise `ValueError` for what a user can get wrong, before anything compiles."""

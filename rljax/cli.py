@@ -1,4 +1,4 @@
-"""The command line: rljax train | resume | eval | play | plot | list | new.
+"""The command line: rljax train | resume | eval | play | plot | data | list | new.
 
 Nothing heavy is imported before a command has been chosen and its arguments understood.
 """
@@ -22,12 +22,15 @@ Deep reinforcement learning in JAX: one readable file per algorithm, everything 
 
 training
   train AGENT --env ENV    train an agent, one learner per seed:  rljax train sac --env Hopper-v5 --steps 300000
+  train AGENT --data DATA  the same from a data set:  rljax train iql --data d4rl/hopper-medium-v2 --seeds 4
   resume DIR               continue a run exactly where its last checkpoint stands
 looking
   eval DIR                 play complete episodes with the policy of a run
   play DIR                 write a video of the policy (and Brax's HTML view)
   plot DIR...              draw learning curves with intervals
   list                     agents, environments and presets
+data
+  data COMMAND             list, info, check, convert and record data sets
 changing
   new FILE --from AGENT    copy an agent to a file of your own, to change and train:  rljax train ./mine.py ...
 
@@ -39,11 +42,14 @@ EXIT_USER, EXIT_RUN = 2, 1
 
 @dataclasses.dataclass
 class Train:
-    """Train an agent. Steps are environment steps of each learner."""
+    """Train an agent. Steps are environment steps of each learner; from a data set alone, updates of each."""
 
     agent: tyro.conf.Positional[str]  # name (see rljax list) or path of your own agent file
-    env: str  # environment, such as Hopper-v5, brax/ant, gymnax/Pendulum-v1, rljax/Pendulum
-    steps: int = 1_000_000  # environment steps of each learner
+    env: str | None = None  # environment, such as Hopper-v5, brax/ant, rljax/Pendulum; default: the data set's
+    steps: int = 1_000_000  # environment steps of each learner; from a data set alone, updates
+    data: str | None = None  # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
+    then_online: int = 0  # environment steps of each learner after the updates from the data set
+    offline_share: float = 0.5  # part of each batch that is from the data set, where there is new experience too
     seed: int | None = None  # seed of a single learner
     seeds: int | None = None  # number of learners, with seeds 0, 1, ..., as one program
     out: Path | None = None  # folder of the run; default runs/AGENT/ENV/TIME
@@ -121,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "eval": _eval,
         "play": _play,
         "plot": _plot,
+        "data": _data,
         "list": _list,
         "new": _new,
     }
@@ -183,8 +190,8 @@ def _train(arguments: list[str]) -> None:
     from rljax import config as configuration
 
     agent = configuration.load_agent(arguments[0])
-    environment = _value_of(arguments, "--env")
-    config = configuration.preset(arguments[0], agent, environment) if environment else agent.Config()
+    names = (_value_of(arguments, "--env"), _value_of(arguments, "--data"))
+    config = configuration.preset(arguments[0], agent, *names)
 
     both = dataclasses.make_dataclass(
         "TrainAgent",
@@ -205,12 +212,13 @@ def _train(arguments: list[str]) -> None:
     import rljax.run
 
     same = {field.name: getattr(options, field.name) for field in dataclasses.fields(Train)}
-    for name in ("agent", "env", "steps", "seed", "seeds", "out", "quiet"):
+    for name in ("agent", "env", "steps", "data", "seed", "seeds", "out", "quiet"):
         del same[name]
     folder = rljax.run.train(
         options.agent,
         options.env,
         options.steps,
+        data=options.data,
         seeds=seeds,
         config=config,
         out=options.out,
@@ -268,6 +276,12 @@ def _plot(arguments: list[str]) -> None:
     from rljax import report
 
     print(report.plot(options.runs, options.output))
+
+
+def _data(arguments: list[str]) -> None:
+    from rljax import cli_data
+
+    cli_data.main(arguments)
 
 
 def _list(arguments: list[str]) -> None:

@@ -105,12 +105,17 @@ def presets(agent: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
-def preset(agent: str, module: types.ModuleType, environment: str) -> Any:
-    """The agent's Config for an environment: its defaults, then every preset that matches, the exact name last."""
+def preset(agent: str, module: types.ModuleType, environment: str | None, data: str | None = None) -> Any:
+    """The agent's Config for an environment or a data set or both: its defaults, then every preset that matches.
+
+    Longer patterns come later, the exact name of the environment and then that of the data set last.
+    """
     config = module.Config()
     sections = presets(agent)
-    for pattern in sorted(sections, key=lambda pattern: (pattern == environment, len(pattern))):
-        if fnmatch.fnmatchcase(environment, pattern) or fnmatch.fnmatchcase(envs.task(environment), pattern):
+    names = [] if environment is None else [environment, envs.task(environment)]
+    names += [] if data is None else [data]
+    for pattern in sorted(sections, key=lambda pattern: (pattern == data, pattern == environment, len(pattern))):
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
             values = {name: value for name, value in sections[pattern].items() if name != "source"}
             config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
     return config

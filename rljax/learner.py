@@ -16,7 +16,7 @@ from flax import struct
 
 from rljax import samplers
 from rljax.agent import Agent, Array, EnvSpec, Step, Transition, Weighted
-from rljax.storage import STORAGES, Storage
+from rljax.storage import STORAGES, Fixed, Mixed, Storage
 
 
 class Tally(struct.PyTreeNode):
@@ -51,15 +51,21 @@ class Learner:
     num_learners: int  # P
     num_envs: int  # E, of each learner
     sampler: Callable[..., Transition] | None = None  # None: the storage's own, of `samplers.DEFAULTS`
+    storage: str | None = None  # of `storage.STORAGES`; None: the one that the agent names
 
-    def init(self, keys: Array, config: Any) -> LearnerState:
-        """Fresh learners from one key each, [P]."""
+    @property
+    def kind(self) -> str:
+        """Which storage the learners have."""
+        return self.storage or self.agent.storage
+
+    def init(self, keys: Array, config: Any, data: Transition | None = None) -> LearnerState:
+        """Fresh learners from one key each, [P]. `data` [N, ...] is the data set, where there is one."""
         key_agent, key_act, key_update = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
         init = self.over_learners(lambda key, config: self.agent.init(key, self.spec, config))
         agent_state = init(key_agent, config)
-        stored = STORAGES[self.agent.storage].create(self._example(agent_state, key_act, config), config)
+        stored = STORAGES[self.kind].create(self._example(agent_state, key_act, config), config)
         zero = jnp.zeros((), jnp.int32)
-        batches = jax.eval_shape(lambda *pair: self._sample(pair[0], pair[1], config), stored, key_update)
+        batches = jax.eval_shape(lambda *parts: self._sample(*parts, config), stored, data, key_update)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
         metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
         return LearnerState(
@@ -100,6 +106,13 @@ class Learner:
         perceive = self.over_learners(self.agent.perceive)  # type: ignore[attr-defined]
         return state.replace(agent=perceive(state.agent, observation, first, config))
 
+    def prepare(self, state: LearnerState, data: Transition, config: Any) -> LearnerState:
+        """Show agents that prepare themselves by it the whole data set [N, ...], before the first update."""
+        prepare = getattr(self.agent, "prepare", None)
+        if prepare is None:
+            return state
+        return state.replace(agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config))
+
     def act(self, state: LearnerState, observation: Array, config: Any) -> tuple[Array, dict[str, Array]]:
         """Exploring actions [P, E, ...] for observations [P, E, ...], uniform ones during the warm-up."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
@@ -117,7 +130,7 @@ class Learner:
                 action = jax.vmap(lambda key: jax.random.uniform(key, shape, minval=-1.0, maxval=1.0))(keys)
             return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
 
-        warmup = STORAGES[self.agent.storage].warmup_steps(config)
+        warmup = STORAGES[self.kind].warmup_steps(config)
         return jax.lax.cond(state.steps * self.num_envs < warmup, warm_up, explore) if warmup else explore()
 
     def observe(
@@ -132,6 +145,7 @@ class Learner:
         self, storage: Storage, observation: Array, action: Array, extras: dict[str, Array], step: Step
     ) -> Storage:
         """Add transitions to a storage; all leaves are [P, E, ...]."""
+        assert storage is not None, "nothing is added to a data set"
         return storage.add(
             Transition(
                 observation=observation,
@@ -146,18 +160,21 @@ class Learner:
 
     def ready(self, steps: Any, config: Any) -> Any:
         """Whether updates may begin after `steps` steps of each environment; never batched."""
-        return STORAGES[self.agent.storage].ready(steps * self.num_envs, config)
+        return STORAGES[self.kind].ready(steps * self.num_envs, config)
 
-    def update(self, state: LearnerState, config: Any) -> LearnerState:
-        """One iteration's U updates, each on a batch of its own; all batches are drawn in one gather."""
-        learnt = self.learn(state.replace(storage=None), self.draw(state, config), config)
+    def update(self, state: LearnerState, config: Any, data: Transition | None = None) -> LearnerState:
+        """One iteration's U updates, each on a batch of its own; all batches are drawn in one gather.
+
+        `data` [N, ...] is the data set, where there is one: all learners share it.
+        """
+        learnt = self.learn(state.replace(storage=None), self.draw(state, config, data), config)
         return learnt.replace(storage=state.storage)
 
-    def draw(self, state: LearnerState, config: Any) -> Transition:
+    def draw(self, state: LearnerState, config: Any, data: Transition | None = None) -> Transition:
         """The batches of one iteration, [P, U, B, ...], in one gather."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
         key_batch = jax.vmap(lambda key: jax.random.split(key)[0])(keys)
-        return self._sample(state.storage, key_batch, config)
+        return self._sample(state.storage, data, key_batch, config)
 
     def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
         """One update on each of the batches [P, U, B, ...]; the storage is not needed."""
@@ -190,8 +207,11 @@ class Learner:
 
         return single
 
-    def _sample(self, storage: Storage, keys: Array, config: Any) -> Transition:
-        return (self.sampler or samplers.DEFAULTS[self.agent.storage])(storage, keys, config)
+    def _sample(self, storage: Storage, data: Transition | None, keys: Array, config: Any) -> Transition:
+        source: Any = storage
+        if data is not None:
+            source = Fixed(data) if storage is None else Mixed(storage, Fixed(data))  # type: ignore[arg-type]
+        return (self.sampler or samplers.DEFAULTS[self.kind])(source, keys, config)
 
     def _update_agents(self, agent_state: Any, batch: Transition, keys: Array, step: Array, config: Any) -> Any:
         return self.over_learners(self.agent.update, (0, 0, 0, None, 0))(agent_state, batch, keys, step, config)

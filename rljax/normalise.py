@@ -50,6 +50,14 @@ def normalise(statistics: Statistics, samples: Array, limit: float = 10.0) -> Ar
     )
 
 
+def standardise(statistics: Statistics, samples: Array, epsilon: float = 1e-3) -> Array:
+    """Shift and scale samples [..., O...] by the mean and std of a data set, which has seen them all: no clip.
+
+    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and those after it.
+    """
+    return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + epsilon)
+
+
 class Returns(struct.PyTreeNode):
     """Discounted sums of the rewards of running episodes, whose std is the scale of rewards."""
 

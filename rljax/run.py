@@ -1,4 +1,4 @@
-"""One training: chunks, evaluation, checkpoints, interruption, summary. And what was trained, as a policy."""
+"""One training: phases, chunks, evaluation, checkpoints, interruption, summary."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, envs, evaluate, progress, record, statistics
+from rljax import checkpoint, datasets, envs, evaluate, phases, progress, record, statistics
 from rljax import config as configuration
 from rljax.agent import EnvSpec
 from rljax.drivers.common import EVALUATE, Driver, Report, environment_seeds
-from rljax.drivers.compiled import CompiledDriver
-from rljax.drivers.hosted import HostedDriver
-from rljax.learner import Learner
-from rljax.storage import STORAGES
+from rljax.phases import round_up
 
 
 class RunError(Exception):
@@ -38,12 +35,18 @@ class Diverged(RunError):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Everything about a run but the agent's hyperparameters. Steps are environment steps of each learner."""
+    """Everything about a run but the agent's hyperparameters.
+
+    Steps are environment steps of each learner; of an agent that learns from a data set alone, updates of each.
+    """
 
     agent: str  # name, or path of a user's own file
-    env: str  # environment, such as "Hopper-v5" or "brax/ant"
-    steps: int = 1_000_000  # environment steps of each learner
+    env: str  # environment, such as "Hopper-v5" or "brax/ant"; "none" for a data set without one
+    steps: int = 1_000_000  # environment steps of each learner, or updates from a data set
     seeds: tuple[int, ...] = (0,)  # one learner each
+    data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
+    then_online: int = 0  # environment steps of each learner after the updates from the data set
+    offline_share: float = 0.5  # of each batch, where new experience and a data set are mixed
     log_every: int = 1_000  # steps between lines in metrics.jsonl, and between looks at Ctrl-C
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # complete episodes per evaluation and learner
@@ -55,9 +58,10 @@ class Settings:
 
 def train(
     agent: str,
-    env: str,
+    env: str | None = None,
     steps: int = 1_000_000,
     *,
+    data: str | None = None,
     seeds: int | Sequence[int] = 1,
     config: Any = None,
     out: str | Path | None = None,
@@ -67,20 +71,23 @@ def train(
 ) -> Path:
     """Train one learner per seed and return the run's folder.
 
-    `agent` is a name or a file; `seeds` a number of learners (0, 1, ...) or their seeds; `config` an agent's Config, a
-    mapping of changes to the preset, or None; its floats may be sequences, one value per learner. `settings` are
-    further fields of `Settings`.
+    `agent` is a name or a file; `env` an environment, None for the one that matches `data`; `data` a data set's name
+    or file, from which agents with storage "dataset" learn, and which those with storage "replay" have beside their
+    own experience; `seeds` a number of learners (0, 1, ...) or their seeds; `config` an agent's Config, a mapping of
+    changes to the preset, or None; its floats may be sequences, one value per learner. `settings` are further fields of
+    `Settings`.
 
     Raises `ValueError` or `TypeError` for what cannot work, before anything compiles; `FileExistsError` if `out`
     exists; `Diverged` for values that are not finite.
     """
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    chosen = Settings(agent, env, steps, seeds, **settings)
     module = configuration.load_agent(agent)
+    dataset = None if data is None else datasets.load(data)
+    chosen = Settings(agent, phases.environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
-        config = configuration.replace(configuration.preset(agent, module, env), config or {}, "config")
+        config = configuration.replace(configuration.preset(agent, module, env, data), config or {}, "config")
     folder = Path(out) if out is not None else default_folder(chosen)
-    run = Run(chosen, module, config, folder, progress.create(quiet))
+    run = Run(chosen, module, config, folder, progress.create(quiet), dataset)
     run.create(command or shlex.join(sys.argv))
     return run.execute()
 
@@ -96,9 +103,10 @@ def resume(out: str | Path, steps: int | None = None, *, quiet: bool = True) -> 
 
 
 def default_folder(settings: Settings) -> Path:
-    """runs/<agent>/<environment>/<time>, as yet unused."""
+    """runs/<agent>/<environment or data set>/<time>, as yet unused."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    parent = Path("runs", configuration.agent_name(settings.agent), envs.short(settings.env))
+    task = envs.short(settings.env) if settings.data is None else datasets.short(settings.data)
+    parent = Path("runs", configuration.agent_name(settings.agent), task)
     folder, number = parent / stamp, 1
     while folder.exists():
         folder, number = parent / f"{stamp}-{number}", number + 1
@@ -108,7 +116,15 @@ def default_folder(settings: Settings) -> Path:
 class Run:
     """A training in a folder. Create or resume it, then execute."""
 
-    def __init__(self, settings: Settings, module: Any, config: Any, folder: Path, view: progress.View) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        module: Any,
+        config: Any,
+        folder: Path,
+        view: progress.View,
+        dataset: datasets.Dataset | None = None,
+    ) -> None:
         """Check everything that can be wrong; nothing is written or compiled yet."""
         configuration.persist_compilations()
         self.settings, self.module, self.config, self.folder, self.view = settings, module, config, folder, view
@@ -117,42 +133,26 @@ class Run:
         seeds = settings.seeds
         self.stacked = configuration.stack(config, len(seeds))
         _check_sizes(config)
-        storage = STORAGES.get(module.storage)
-        if storage is None:
-            raise ValueError(
-                f"agent '{settings.agent}' asks for storage '{module.storage}'. Known: {', '.join(STORAGES)}."
-            )
-        storage.check(config, config.num_envs)
-        self.iteration = config.num_steps * config.num_envs  # environment steps of a learner in one iteration
-        self.log_every = _round_up(settings.log_every, self.iteration)
-        self.eval_every = _round_up(settings.eval_every, self.log_every)
-        self.checkpoint_every = _round_up(settings.checkpoint_every, self.log_every)
-        self.total = _round_up(settings.steps, self.iteration)
-        self.driver, self.evaluator, self.spec = self._build()
+        self.dataset = dataset
+        plan = phases.plan(settings, module, config, self.stacked, dataset)
+        self.phases, self.phase, self.evaluator, self.spec = plan.phases, plan.phases[0], plan.evaluator, plan.spec
+        self.log_every = round_up(settings.log_every, plan.multiple)
+        self.eval_every = round_up(settings.eval_every, self.log_every)
+        self.checkpoint_every = round_up(settings.checkpoint_every, self.log_every)
+        self.total = plan.phases[-1].end
         self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
         self.best: Any = None
         self.best_return = np.full(len(seeds), -np.inf)
         self.latest = float("nan")
 
-    def _build(self) -> tuple[Driver, Any, EnvSpec]:
-        number, config, name = len(self.settings.seeds), self.config, self.settings.env
-        if envs.is_compiled(name):
-            environment = envs.make(name)
-            self.module.check(environment.spec, config)
-            learner = Learner(self.module, environment.spec, number, config.num_envs)
-            evaluator = evaluate.CompiledEvaluator(self.module, environment, number)
-            return CompiledDriver(learner, environment, self.stacked), evaluator, environment.spec
-        hosted = envs.make_hosted(name, number * config.num_envs)
-        self.module.check(hosted.spec, config)
-        learner = Learner(self.module, hosted.spec, number, config.num_envs)
-        evaluator = evaluate.HostedEvaluator(
-            self.module, envs.make_hosted(envs.serial(name), number * self.settings.eval_episodes), number
-        )
-        return HostedDriver(learner, hosted, self.stacked), evaluator, hosted.spec
+    @property
+    def driver(self) -> Driver:
+        """What moves the learners just now."""
+        return self.phase.driver
 
     def create(self, command: str) -> None:
         """Make the folder, note all there is to know of the run, and start from fresh learners."""
-        needed = checkpoint.nbytes(self.driver.template(self.settings.seeds))
+        needed = self._needed()
         _check_memory(needed)
         described = {
             **dataclasses.asdict(self.settings),
@@ -161,6 +161,7 @@ class Run:
             "spec": dataclasses.asdict(self.spec),
             "command": command,
             "state_bytes": needed,
+            "dataset": None if self.dataset is None else _described(self.dataset),
             **provenance(),
         }
         try:
@@ -182,17 +183,27 @@ class Run:
         settings = settings_of(described)
         module = configuration.load_agent(settings.agent)
         config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
-        return cls(settings, module, config, folder, view)
+        dataset = None
+        if settings.data is not None:
+            dataset = datasets.load(settings.data)
+            if _described(dataset) != described["dataset"]:
+                raise ValueError(
+                    f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have changed. "
+                    f"Then: {described['dataset']}; now: {_described(dataset)}."
+                )
+        return cls(settings, module, config, folder, view, dataset)
+
+    def _needed(self) -> int:
+        """Bytes of the largest state, and of the data set."""
+        states = (checkpoint.nbytes(phase.driver.template(self.settings.seeds)) for phase in self.phases)
+        return max(states) + (0 if self.dataset is None else self.dataset.nbytes)
 
     def resume(self, steps: int | None) -> None:
         """Continue from the newest whole checkpoint, to `steps` where given."""
         path = checkpoint.newest(self.folder / "checkpoints")
-        notes = json.loads((path / "run.json").read_text())
+        notes = self.at(path)
         if steps is not None:
-            self.total = _round_up(steps, self.iteration)
-            described = read_config(self.folder)
-            record.write_json(self.folder / "config.json", described | {"steps": steps})
-            self.settings = dataclasses.replace(self.settings, steps=steps)
+            self._extend(steps)
         if notes["step"] >= self.total:
             raise ValueError(
                 f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
@@ -225,6 +236,25 @@ class Run:
         self.clock.compile_seconds += notes["compile_seconds"]
         self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
 
+    def at(self, path: Path) -> dict[str, Any]:
+        """What checkpoint `path` notes of the run, which from here on is in the phase that the checkpoint is of."""
+        notes = json.loads((path / "run.json").read_text())
+        self.phase = self.phases[notes.get("phase", 0)]
+        return notes
+
+    def _extend(self, steps: int) -> None:
+        """Let the last phase end when the whole run has had `steps`."""
+        last, before = self.phases[-1], self.phases[-2].end if len(self.phases) > 1 else 0
+        if steps <= before:
+            raise ValueError(f"--steps is {steps}, the run has {before} updates from its data set before it goes on.")
+        self.total = before + round_up(steps - before, last.iteration)
+        index = self.phases.index(self.phase)
+        self.phases[-1] = dataclasses.replace(last, end=self.total)
+        self.phase = self.phases[index]
+        name = "then_online" if before else "steps"
+        record.write_json(self.folder / "config.json", read_config(self.folder) | {name: steps - before})
+        self.settings = dataclasses.replace(self.settings, **{name: steps - before})
+
     def execute(self) -> Path:
         """Train to the end, or to an interruption; the folder holds everything either way."""
         self.began = time.perf_counter() - self.wall
@@ -232,6 +262,8 @@ class Run:
         try:
             with _Interrupt(self.view) as interrupt:
                 while self.step < self.total and not interrupted:
+                    if self.step >= self.phase.end:
+                        self._next_phase()
                     self._chunk()
                     interrupted = interrupt.requested
                     if self.step % self.checkpoint_every == 0 or interrupted or self.step >= self.total:
@@ -242,20 +274,34 @@ class Run:
         except (OSError, checkpoint.CheckpointError) as error:
             raise RunError(f"{error} {self._how_to_resume()}") from error
         finally:
-            self.recorder.close()
-            self.driver.close()
-            self.evaluator.close()
-            self.view.stop()
+            self.close()
         if interrupted and self.step < self.total:
             self.view.say(f"stopped at {self.step} steps, all saved. To go on: rljax resume {self.folder}")
         return self.folder
 
+    def close(self) -> None:
+        """Let go of files, environments and the terminal."""
+        if hasattr(self, "recorder"):
+            self.recorder.close()
+        for phase in self.phases:
+            phase.driver.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
+        self.view.stop()
+
+    def _next_phase(self) -> None:
+        learnt = self.driver.learners
+        self.driver.close()
+        self.phase = self.phases[self.phases.index(self.phase) + 1]
+        with self.clock.compiling():
+            self.driver.start(self.settings.seeds, learnt)
+
     def _chunk(self) -> None:
-        until = min(self.total, self.step + self.log_every - self.step % self.log_every)
+        until = min(self.phase.end, self.step + self.log_every - self.step % self.log_every)
         began, compiled = time.perf_counter(), self.clock.compile_seconds
         with self.clock.compiling():
             try:
-                self.driver.advance((until - self.step) // self.iteration)
+                self.driver.advance((until - self.step) // self.phase.iteration)
             except FloatingPointError:
                 self._require_finite(self.driver.report(), until)  # the cause, where it is a loss
                 raise
@@ -272,7 +318,7 @@ class Run:
         if np.isfinite(report.metrics["episode/return"]).any():
             self.latest = float(np.nanmean(report.metrics["episode/return"]))
         self.view.update(self.step, speed / len(self.settings.seeds), self.latest)
-        if self.step % self.eval_every == 0 or self.step >= self.total:
+        if self.evaluator is not None and (self.step % self.eval_every == 0 or self.step >= self.phase.end):
             self._evaluate()
 
     def _require_finite(self, report: Report, step: int) -> None:
@@ -306,6 +352,8 @@ class Run:
             line |= {"lengths": episodes.lengths[learner].tolist(), "wall_seconds": self.wall}
             if episodes.success is not None:
                 line["success"] = episodes.success[learner].tolist()
+            if self.dataset is not None and self.dataset.reference is not None:
+                line["scores"] = self.dataset.score(episodes.returns[learner]).tolist()
             self.recorder.evaluation(line)
         means = episodes.returns.mean(axis=1)
         improved = means > self.best_return
@@ -328,6 +376,7 @@ class Run:
             "compile_seconds": self.clock.compile_seconds,
             "loop_seconds": self.loop_seconds,
             "loop_steps": self.loop_steps,
+            "phase": self.phases.index(self.phase),
             "best_return": [None if np.isinf(x) else x for x in self.best_return.tolist()],
             "structure": _structure(self.config, self.spec, self.settings.seeds),
             "environments": "saved" if environments is not None else self.driver.without_environments,
@@ -344,6 +393,7 @@ class Run:
         summary = {
             "agent": self.settings.agent,
             "environment": self.settings.env,
+            "data": self.settings.data,
             "seeds": list(self.settings.seeds),
             **over,
             "steps": self.step,
@@ -382,7 +432,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def settings_of(described: Mapping[str, Any]) -> Settings:
     """The `Settings` in a run's config.json."""
-    values: dict[str, Any] = {field.name: described[field.name] for field in dataclasses.fields(Settings)}
+    names = [field.name for field in dataclasses.fields(Settings) if field.name in described]
+    values: dict[str, Any] = {name: described[name] for name in names}
     values["seeds"] = tuple(described["seeds"])
     return Settings(**values)
 
@@ -409,6 +460,11 @@ def provenance() -> dict[str, Any]:
             "jax_default_matmul_precision": jax.config.values["jax_default_matmul_precision"],
         },
     }
+
+
+def _described(dataset: datasets.Dataset) -> dict[str, Any]:
+    """What identifies a data set, as JSON holds it."""
+    return json.loads(json.dumps({"transitions": dataset.num, **dataset.provenance}))
 
 
 def peak_memory() -> int:
@@ -448,11 +504,11 @@ def _select(mask: Any, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda a, b: jax.numpy.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
 
 
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
-
-
 def _check_settings(settings: Settings) -> None:
+    if settings.then_online < 0:
+        raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
+    if not 0 <= settings.offline_share < 1:
+        raise ValueError(f"--offline-share is {settings.offline_share:g}, it must lie in [0, 1).")
     for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
         if getattr(settings, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")
@@ -481,7 +537,7 @@ def _check_memory(needed: int) -> None:
     if limit is not None and needed > limit:
         raise ValueError(
             f"the run's state needs {needed / 1e9:.1f} GB on {device.device_kind}, {limit / 1e9:.1f} GB are there. "
-            "Lower --config.replay-size or --seeds."
+            "Lower --config.replay-size or --seeds; of a data set, take a part."
         )
 
 

@@ -130,5 +130,59 @@ class Rollout(struct.PyTreeNode):
         return 0
 
 
-Storage = Replay | Rollout
-STORAGES: dict[str, type[Replay] | type[Rollout]] = {"replay": Replay, "rollout": Rollout}
+class Fixed(struct.PyTreeNode):
+    """A data set, which all learners share and nothing is added to.
+
+    Reads of a config: `batch_size`.
+
+    It is no part of a learner's state: drivers hold it once and hand it to `Learner.update`, so that neither
+    populations nor checkpoints hold copies.
+    """
+
+    data: Transition  # [N, ...]: no axis P
+
+    @classmethod
+    def check(cls, config: Any, num_envs: int) -> None:
+        """Nothing can be wrong: batches are drawn with replacement."""
+        del config, num_envs
+
+    @classmethod
+    def create(cls, example: Transition, config: Any) -> None:
+        """Nothing to make room for."""
+        del example, config
+
+    @staticmethod
+    def ready(steps: Any, config: Any) -> bool:
+        """Updates may begin at once."""
+        del steps, config
+        return True
+
+    @staticmethod
+    def warmup_steps(config: Any) -> int:
+        """None: the policy is never asked."""
+        del config
+        return 0
+
+
+class Mixed(struct.PyTreeNode):
+    """A ring of new experience beside a data set.
+
+    Reads of a config: as `Replay`. Only the ring belongs to a learner's state, as with `Fixed`.
+    """
+
+    replay: Replay
+    fixed: Fixed
+
+    check = Replay.check
+    create = Replay.create
+    warmup_steps = Replay.warmup_steps
+
+    @staticmethod
+    def ready(steps: Any, config: Any) -> Any:
+        """Whether updates may begin after `steps` environment steps of each learner: the rest of a batch is there."""
+        return steps >= max(config.warmup_steps, 1)
+
+
+Storage = Replay | Rollout | None
+Kind = type[Replay] | type[Rollout] | type[Fixed] | type[Mixed]
+STORAGES: dict[str, Kind] = {"replay": Replay, "rollout": Rollout, "dataset": Fixed, "mixed": Mixed}

@@ -57,9 +57,9 @@ def arrays(out: Path) -> dict[str, np.ndarray]:
     """Every array of a run's newest checkpoint, by its place in it."""
     path = checkpoint.newest(out / "checkpoints")
     opened = run.Run.open(out, run.progress.View())
+    opened.at(path)
     template = opened.driver.template(opened.settings.seeds)
-    opened.driver.close()
-    opened.evaluator.close()
+    opened.close()
     found = {name: checkpoint.restore(path, name, template[name]) for name in template}
     found["best"] = checkpoint.restore(path, "best", template["agent"])
     leaves = jax.tree_util.tree_leaves_with_path(found)

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 CORE = {"agent", "networks", "distributions", "normalise", "traces", "generative"}
 LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
 LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
-RUNNING = LEARNING | LOOKING | {"envs", "drivers", "progress", "film", "run", "policy"}
-FACE = {"cli", "sweep", "report"}  # nothing below imports these
+RUNNING = LEARNING | LOOKING | {"envs", "drivers", "progress", "film", "phases", "run", "policy", "recording"}
+FACE = {"cli", "cli_data", "sweep", "report"}  # nothing below imports these
 
 # Room of rljax -> the rooms that it may import, from the ground up. A new module is given its place here.
 ROOMS: dict[str, set[str]] = {
@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "storage": {"agent"},
     "samplers": {"agent", "storage"},
     "learner": {"agent", "storage", "samplers"},
-    "datasets": {"agent"},
+    "datasets": {"agent", "datasets"},
     "statistics": {"agent", "envs"},
     "config": {"agent", "envs"},
     "record": {"agent", "envs"},
@@ -41,10 +41,13 @@ ROOMS: dict[str, set[str]] = {
     "progress": {"agent", "envs"},
     "film": {"agent", "envs"},
     "drivers": {"agent", "storage", "samplers", "learner", "datasets", "envs", "drivers"},
-    "run": RUNNING - {"run", "policy"},
-    "policy": RUNNING - {"policy"},
+    "phases": LEARNING | {"envs", "drivers", "evaluate"},
+    "run": RUNNING - {"run", "policy", "recording"},
+    "policy": RUNNING - {"policy", "recording"},
     "sweep": RUNNING | {"report", "sweep"},
     "report": RUNNING,
+    "recording": RUNNING - {"recording"},
+    "cli_data": RUNNING,
     "cli": RUNNING | FACE,
     "__main__": {"cli"},
     "__init__": {"run", "policy"},

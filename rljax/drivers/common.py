@@ -45,6 +45,11 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
     return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
 
 
+def taught(fresh: LearnerState, learnt: LearnerState | None) -> LearnerState:
+    """Fresh learners that know what `learnt` have learnt elsewhere: their agents, and the count of their updates."""
+    return fresh if learnt is None else fresh.replace(agent=learnt.agent, updates=learnt.updates)
+
+
 class Driver(Protocol):
     """Moves P learners through time. Holds its state; the state is what a checkpoint saves."""
 
@@ -55,8 +60,8 @@ class Driver(Protocol):
         """The learners as they are now."""
         ...
 
-    def start(self, seeds: Sequence[int]) -> None:
-        """Fresh learners and environments, one learner per seed."""
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.

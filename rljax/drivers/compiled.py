@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.agent import Array
-from rljax.drivers.common import TRAIN, Report, environment_seeds, report
+from rljax.agent import Array, Transition
+from rljax.drivers.common import TRAIN, Report, environment_seeds, report, taught
 from rljax.envs.autoreset import AutoReset
 from rljax.learner import Learner, LearnerState, empty_tally
 
@@ -38,16 +38,17 @@ class CompiledDriver:
     without_environments = "none"
     save_failure: str | None = None
 
-    def __init__(self, learner: Learner, environment: AutoReset, config: Any) -> None:
-        """`config` is stacked over P."""
+    def __init__(self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None) -> None:
+        """`config` is stacked over P; `data` [N, ...] is a data set to learn from as well, where there is one."""
         self.spec = environment.spec
         self.learner, self.environment, self.config = learner, environment, config
+        self.data = jax.device_put(data)
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
 
-    def start(self, seeds: Sequence[int]) -> None:
-        """Fresh learners and environments, one learner per seed."""
-        self.carry = self._init(*self._keys(seeds), self.config)
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        self.carry = self._init(*self._keys(seeds), self.config, self.data, learnt)
 
     def _keys(self, seeds: Sequence[int]) -> tuple[Array, Array]:
         """One key per learner, one per environment."""
@@ -56,12 +57,14 @@ class CompiledDriver:
         keys = jax.vmap(jax.random.key)
         return keys(np.asarray(seeds, np.uint32)), keys(np.asarray(starts, np.uint32))
 
-    def _start(self, keys: Array, environment_keys: Array, config: Any) -> Carry:
+    def _start(
+        self, keys: Array, environment_keys: Array, config: Any, data: Any, learnt: LearnerState | None = None
+    ) -> Carry:
         keys_reset, keys_step = jnp.moveaxis(jax.vmap(jax.random.split)(environment_keys), 1, 0)
         observation, environment = self.environment.reset(keys_reset)
         rows = (self.learner.num_learners, self.learner.num_envs)
         carry = Carry(
-            learners=self.learner.init(keys, config),
+            learners=taught(self.learner.init(keys, config, data), learnt),
             environment=environment,
             keys=keys_step,
             observation=observation.reshape(*rows, *observation.shape[1:]),
@@ -75,16 +78,16 @@ class CompiledDriver:
     def _no_episodes(self) -> dict[str, Array]:
         return {name: jnp.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
 
-    def _loop(self, carry: Carry, iterations: Array, config: Any) -> Carry:
+    def _loop(self, carry: Carry, iterations: Array, config: Any, data: Transition | None) -> Carry:
         # A traced bound, so that chunks of any length are one program.
-        return jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config), carry)
+        return jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config, data), carry)
 
-    def _iterate(self, carry: Carry, config: Any) -> Carry:
+    def _iterate(self, carry: Carry, config: Any, data: Transition | None) -> Carry:
         if config.num_steps == 1:
             carry = self._step(carry, config)
         else:
             carry = jax.lax.fori_loop(0, config.num_steps, lambda _, carry: self._step(carry, config), carry)
-        return carry.replace(learners=self._learn(carry.learners, config))
+        return carry.replace(learners=self._learn(carry.learners, config, data))
 
     def _act(self, carry: Carry, config: Any) -> Carry:
         learners = carry.learners
@@ -93,11 +96,11 @@ class CompiledDriver:
         action, extras = self.learner.act(learners, carry.observation, config)
         return carry.replace(learners=learners, action=action, extras=extras)
 
-    def _learn(self, learners: LearnerState, config: Any) -> LearnerState:
+    def _learn(self, learners: LearnerState, config: Any, data: Transition | None) -> LearnerState:
         storage = learners.storage  # read in the branch, but not carried through it: it would be copied
 
         def update(learnt: LearnerState) -> LearnerState:
-            return self.learner.update(learnt.replace(storage=storage), config).replace(storage=None)
+            return self.learner.update(learnt.replace(storage=storage), config, data).replace(storage=None)
 
         ready = self.learner.ready(learners.steps, config)
         learnt = jax.lax.cond(ready, update, lambda learnt: learnt, learners.replace(storage=None))
@@ -126,7 +129,7 @@ class CompiledDriver:
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
-        self.carry = self._advance(self.carry, jnp.asarray(iterations, jnp.int32), self.config)
+        self.carry = self._advance(self.carry, jnp.asarray(iterations, jnp.int32), self.config, self.data)
 
     @property
     def learners(self) -> LearnerState:
@@ -153,7 +156,7 @@ class CompiledDriver:
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         keys, environment_keys = self._keys(seeds)
-        return _split(jax.eval_shape(self._start, keys, environment_keys, self.config))
+        return _split(jax.eval_shape(self._start, keys, environment_keys, self.config, self.data))
 
     def environments(self) -> bytes | None:
         """Nothing: the environments are arrays."""

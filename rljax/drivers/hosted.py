@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, EnvSpec, Step
-from rljax.drivers.common import TRAIN, Report, environment_seeds, report
+from rljax.agent import Array, EnvSpec, Step, Transition
+from rljax.drivers.common import TRAIN, Report, environment_seeds, report, taught
 from rljax.envs.gymnasium import Hosted
 from rljax.learner import Learner, LearnerState, empty_tally
 
@@ -29,10 +29,14 @@ class HostedDriver:
 
     without_environments = "lost"
 
-    def __init__(self, learner: Learner, environments: Hosted, config: Any) -> None:
-        """`environments` holds P x E of them, learner by learner; `config` is stacked over P."""
+    def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
+        """`environments` holds P x E of them, learner by learner; `config` is stacked over P.
+
+        `data` [N, ...] is a data set to learn from as well, where there is one.
+        """
         self.spec: EnvSpec = environments.spec
         self.learner, self.hosted, self.config = learner, environments, config
+        self.data = jax.device_put(data)
         self._init = jax.jit(learner.init)
         self._store = jax.jit(learner.store, donate_argnums=0)
         self._perceives = learner.perceives(config)
@@ -40,10 +44,10 @@ class HostedDriver:
         self._act = jax.jit(self._acting)
         self._learn = jax.jit(self._learning, donate_argnums=0)
 
-    def start(self, seeds: Sequence[int]) -> None:
-        """Fresh learners and environments, one learner per seed."""
-        learners = self._init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.config)
-        self.learnt, self.storage = learners.replace(storage=None), learners.storage
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        learners = self._init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.config, self.data)
+        self.learnt, self.storage = taught(learners, learnt).replace(storage=None), learners.storage
         number = self.learner.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
@@ -55,7 +59,7 @@ class HostedDriver:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
         for _ in range(iterations * self.config.num_steps):
             if self.steps % self.config.num_steps == 0 and self.learner.ready(self.steps, self.config):
-                self.learnt = self._learn(self.learnt, self.storage, self.config)
+                self.learnt = self._learn(self.learnt, self.storage, self.config, self.data)
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = jax.tree.map(self._per_learner, step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # the rest stays here
@@ -90,7 +94,7 @@ class HostedDriver:
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)))
-        learners = jax.eval_shape(self._init, keys, self.config)
+        learners = jax.eval_shape(self._init, keys, self.config, self.data)
         rows = (self.learner.num_learners, self.learner.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
         return _split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.config))
@@ -123,8 +127,8 @@ class HostedDriver:
     def _acting(self, learnt: Any, steps: Array, observation: Array, config: Any) -> Any:
         return self.learner.act(learnt.replace(steps=steps), observation, config)
 
-    def _learning(self, learnt: Any, storage: Any, config: Any) -> Any:
-        return self.learner.update(learnt.replace(storage=storage), config).replace(storage=None)
+    def _learning(self, learnt: Any, storage: Any, config: Any, data: Transition | None) -> Any:
+        return self.learner.update(learnt.replace(storage=storage), config, data).replace(storage=None)
 
     def _act_on(self, observation: np.ndarray, first: np.ndarray) -> None:
         self.observation = observation

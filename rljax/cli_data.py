@@ -1,0 +1,167 @@
+"""The command line for data sets: rljax data list | info | check | convert | record."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+USAGE = """\
+usage: rljax data COMMAND ...
+
+  list [FAMILY]        known data sets: d4rl, minari, ogbench, neorl2
+  info DATA            sizes, returns, lengths and scores, and a picture of them
+  check DATA           what is wrong with it, and what that would do to learning; exit code 1 for errors
+  convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
+  record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
+
+DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
+$RLJAX_DATA or ~/.rljax/data.
+"""
+
+
+@dataclasses.dataclass
+class Names:
+    """Known data sets by family."""
+
+    family: tyro.conf.Positional[str | None] = None  # d4rl, minari, ogbench or neorl2; default: all
+
+
+@dataclasses.dataclass
+class Info:
+    """Sizes, returns, lengths and scores of a data set, and a picture of them."""
+
+    data: tyro.conf.Positional[str]  # name or file
+    output: Path | None = None  # picture: .png, .svg or .pdf; default: NAME.png in the current folder
+    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
+
+
+@dataclasses.dataclass
+class Check:
+    """What is wrong with a data set, what that would do to learning, and what to do about it."""
+
+    data: tyro.conf.Positional[str]  # name or file
+    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
+
+
+@dataclasses.dataclass
+class Convert:
+    """Write a data set in another form."""
+
+    data: tyro.conf.Positional[str]  # name or file
+    output: tyro.conf.Positional[str]  # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
+    top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10 %% BC
+    discount: float = 1.0  # of the returns by which they are chosen
+    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
+
+
+@dataclasses.dataclass
+class Record:
+    """Write a data set of what a run's policies do, or did while they were trained."""
+
+    run: tyro.conf.Positional[Path]  # folder of the run
+    output: tyro.conf.Positional[Path]  # file.npz or file.hdf5
+    steps: int = 1_000_000  # transitions to record; of a replay: the first ones at most
+    source: Annotated[str, tyro.conf.arg(name="from")] = "policy"  # policy, exploring, random, or replay
+    learner: int = 0  # which learner of the run
+    best: bool = False  # the policy of the learner's best evaluation, not the last one
+    envs: int = 10  # environments side by side
+    seed: int = 0  # of the environments and of exploration
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of the commands; raises `ValueError` for what a user can mend."""
+    commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "record": _record}
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return
+    if arguments[0] not in commands:
+        raise ValueError(f"no command 'data {arguments[0]}'. All of them: {', '.join(commands)}.")
+    commands[arguments[0]](arguments[1:])
+
+
+def _parse(options: Any, arguments: list[str], command: str) -> Any:
+    flags = (tyro.conf.FlagCreatePairsOff,)
+    return tyro.cli(options, args=arguments, prog=f"rljax data {command}", config=flags)
+
+
+def _list(arguments: list[str]) -> None:
+    family = _parse(Names, arguments, "list").family
+    from rljax import datasets
+
+    known = datasets.names()
+    if family is not None and family not in known:
+        raise ValueError(f"no family '{family}' of data sets. All of them: {', '.join(known)}.")
+    for name in known if family is None else [family]:
+        print(f"data sets: {name}")
+        print("\n".join(f"  {identity}" for identity in known[name]))
+
+
+def _info(arguments: list[str]) -> None:
+    options = _parse(Info, arguments, "info")
+    from rljax import datasets
+
+    dataset = datasets.load(options.data, clip_actions=options.clip_actions)
+    described = datasets.describe(dataset)
+    print(f"{described['name']}: {described['transitions']:,} transitions, {described['bytes'] / 1e6:,.0f} MB")
+    actions = f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
+    print(f"  {described['observation_size']} observation dimensions, {actions}")
+    print(f"  environment: {described['env'] or 'none known'}")
+    print(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
+    print(f"  complete episodes: {described['episodes']:,}")
+    for name in ("return", "length", "score", "reward"):
+        if name in described:
+            numbers = ", ".join(f"{key} {value:,.2f}" for key, value in described[name].items())
+            print(f"  {name}: {numbers}")
+    if described["episodes"]:
+        print(datasets.draw(dataset, options.output or Path(f"{datasets.short(options.data)}.png")))
+
+
+def _check(arguments: list[str]) -> None:
+    options = _parse(Check, arguments, "check")
+    from rljax import datasets
+
+    findings = datasets.check(datasets.load(options.data, clip_actions=options.clip_actions))
+    for finding in findings:
+        print(finding)
+    errors = sum(finding.severity == "error" for finding in findings)
+    print(f"{options.data}: {errors} errors, {len(findings) - errors} warnings")
+    if errors:
+        raise SystemExit(1)
+
+
+def _convert(arguments: list[str]) -> None:
+    options = _parse(Convert, arguments, "convert")
+    from rljax import datasets
+
+    dataset = datasets.load(options.data, clip_actions=options.clip_actions)
+    if options.top != 1.0:
+        dataset = datasets.top_fraction(dataset, options.top, options.discount)
+    if options.output.startswith("minari/"):
+        print(datasets.write_minari(dataset, options.output.removeprefix("minari/")))
+    else:
+        print(datasets.write(dataset, Path(options.output)))
+
+
+def _record(arguments: list[str]) -> None:
+    options = _parse(Record, arguments, "record")
+    from rljax import datasets, recording
+
+    dataset = recording.record(
+        options.run,
+        steps=options.steps,
+        source=options.source,
+        learner=options.learner,
+        best=options.best,
+        num_envs=options.envs,
+        seed=options.seed,
+        name=str(options.output),
+    )
+    path = datasets.write(dataset, options.output)
+    returns = dataset.returns()
+    played = (
+        f"return {returns.mean():,.1f} over {len(returns)} complete episodes" if len(returns) else "no whole episode"
+    )
+    print(f"{path}: {dataset.num:,} transitions, {played}")

@@ -1,0 +1,93 @@
+"""A data set on the device, and nothing else: drawing and learning are one compiled loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, EnvSpec, Transition
+from rljax.drivers.common import Report, report
+from rljax.learner import Learner, LearnerState, empty_tally
+
+
+class OfflineDriver:
+    """Moves P learners through updates on one data set; see `rljax.drivers.common.Driver`. A step is an update."""
+
+    without_environments = "none"
+    save_failure: str | None = None
+
+    def __init__(self, learner: Learner, data: Transition, config: Any) -> None:
+        """`data` [N, ...] is shared by all learners and brought to the device; `config` is stacked over P."""
+        self.spec: EnvSpec = learner.spec
+        self.learner, self.config = learner, config
+        self.data: Transition = jax.device_put(data)
+        self._init = jax.jit(self._start)
+        self._advance = jax.jit(self._loop, donate_argnums=0)
+
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Fresh learners, one per seed, that have seen the data set once where they prepare themselves by it."""
+        assert learnt is None, "a data set comes first"
+        self.learnt = self._init(_keys(seeds), self.data, self.config)
+
+    def advance(self, iterations: int) -> None:
+        """Run `iterations` updates."""
+        self.learnt = self._advance(self.learnt, self.data, jnp.asarray(iterations, jnp.int32), self.config)
+
+    @property
+    def learners(self) -> LearnerState:
+        """The learners as they are now; the data set is no part of them."""
+        return self.learnt
+
+    @property
+    def agent_state(self) -> Any:
+        """The agents' State, [P, ...]."""
+        return self.learnt.agent
+
+    def report(self) -> Report:
+        """The means since the last report, which it forgets."""
+        none = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
+        result = report(self.learnt.tally, self.learnt.updates, none)
+        tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
+        self.learnt = self.learnt.replace(tally=tally)
+        return result
+
+    def arrays(self) -> dict[str, Any]:
+        """The agents, and the rest of the learners."""
+        return _split(self.learnt)
+
+    def template(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """The structure, shapes and dtypes of `arrays`."""
+        return _split(jax.eval_shape(self._start, _keys(seeds), self.data, self.config))
+
+    def environments(self) -> bytes | None:
+        """Nothing: there are none."""
+        return None
+
+    def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
+        """Continue exactly."""
+        del environments
+        self.learnt = arrays["training"].replace(agent=arrays["agent"])
+
+    def close(self) -> None:
+        """Let go of the data."""
+        self.data = None  # type: ignore[assignment]
+
+    def _start(self, keys: Array, data: Transition, config: Any) -> LearnerState:
+        state = self.learner.init(keys, config, data)
+        return self.learner.prepare(state, data, config)
+
+    def _loop(self, learnt: LearnerState, data: Transition, number: Array, config: Any) -> LearnerState:
+        # A traced bound, so that chunks of any length are one program.
+        return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, config, data), learnt)
+
+
+def _keys(seeds: Sequence[int]) -> Array:
+    return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+
+
+def _split(learnt: LearnerState) -> dict[str, Any]:
+    return {"agent": learnt.agent, "training": learnt.replace(agent=None)}

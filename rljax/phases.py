@@ -1,0 +1,164 @@
+"""What a run consists of: an environment, a data set, or a data set and then an environment; which driver, and when."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+
+from rljax import datasets, envs, evaluate, samplers
+from rljax.agent import EnvSpec, RewardTransform, Transition
+from rljax.drivers.common import Driver
+from rljax.drivers.compiled import CompiledDriver
+from rljax.drivers.hosted import HostedDriver
+from rljax.drivers.offline import OfflineDriver
+from rljax.envs.autoreset import AutoReset
+from rljax.learner import Learner
+from rljax.storage import STORAGES
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A part of a run in which experience comes from one place."""
+
+    driver: Driver
+    iteration: int  # steps of a learner in one iteration of the driver
+    end: int  # the run's step at which it ends
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The phases of a run, in order, and how its policies are evaluated."""
+
+    phases: list[Phase]
+    evaluator: Any  # None where there is no environment
+    spec: EnvSpec
+
+    @property
+    def multiple(self) -> int:
+        """Every phase can stop at multiples of this many steps."""
+        return math.lcm(*(phase.iteration for phase in self.phases))
+
+
+def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: datasets.Dataset | None) -> Plan:
+    """The phases that `settings` (a `run.Settings`) ask for; `stacked` is `config` over P. Nothing compiles.
+
+    Raises `ValueError` for an agent without data, data that an agent or environment cannot use, and whatever
+    environments and agents refuse.
+    """
+    _require_source(settings, module, dataset)
+    number, episodes, name = len(settings.seeds), settings.eval_episodes, settings.env
+    offline = module.storage == "dataset"
+    online = settings.then_online if offline else settings.steps
+    data, sampler = None, None
+    if dataset is not None:
+        data, affine = prepared(dataset, config)
+        sampler = functools.partial(samplers.mixed, offline_share=settings.offline_share, affine=affine)
+    inside = envs.make(name) if envs.is_compiled(name) else None
+    if online and offline and getattr(config, "decay_steps", None) is not None:
+        raise ValueError(
+            f"the actor's learning rate of '{settings.agent}' falls to 0 before the run goes on online, where it would "
+            "learn nothing. Keep it: --config.decay-steps None"
+        )
+    evaluator, spec = _evaluator(module, name, number, episodes, inside, dataset)
+    if dataset is not None:
+        _require_fit(dataset, spec)
+    module.check(spec, config)
+    data = jax.device_put(data)  # once for all drivers
+
+    phases, end = [], 0
+    each = config.num_steps * config.num_envs
+    if offline:
+        assert data is not None
+        multiple = math.lcm(config.num_updates, each) if online else config.num_updates
+        end = round_up(settings.steps, multiple)
+        learner = Learner(module, spec, number, config.num_envs, storage="dataset")
+        phases.append(Phase(OfflineDriver(learner, data, stacked), config.num_updates, end))
+    if online:
+        kind = module.storage if dataset is None else "mixed"
+        STORAGES[kind].check(config, config.num_envs)
+        learner = Learner(module, spec, number, config.num_envs, sampler, storage=kind)
+        if inside is not None:
+            driver: Driver = CompiledDriver(learner, inside, stacked, data)
+        else:
+            driver = HostedDriver(learner, envs.make_hosted(name, number * config.num_envs), stacked, data)
+        phases.append(Phase(driver, each, end + round_up(online, each)))
+    return Plan(phases, evaluator, spec)
+
+
+def prepared(dataset: datasets.Dataset, config: Any) -> tuple[Transition, tuple[float, float]]:
+    """A data set as the agent's Config wants it, and scale and shift of its rewards (and of new ones)."""
+    name: RewardTransform = getattr(config, "reward_transform", "none")
+    scale, shift = datasets.reward_transform(name, dataset)
+    transitions = dataset.transitions
+    if (scale, shift) != (1.0, 0.0):
+        transitions = transitions.replace(reward=transitions.reward * scale + shift)
+    return transitions, (scale, shift)
+
+
+def environment(agent: str, env: str | None, dataset: datasets.Dataset | None) -> str:
+    """The environment of a run: `env`, or the one that matches the data set.
+
+    Raises `ValueError` where neither names one.
+    """
+    if env is not None:
+        return env
+    if dataset is None:
+        raise ValueError(f"no environment: rljax train {agent} --env Hopper-v5")
+    if dataset.env is None:
+        raise ValueError(
+            f"data set '{dataset.name}' names no environment to evaluate in. Give --env NAME, "
+            "or --env none to train without evaluations."
+        )
+    return dataset.env
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is not below `number`."""
+    return -(-number // multiple) * multiple
+
+
+def _evaluator(
+    module: Any, name: str, number: int, episodes: int, inside: AutoReset | None, dataset: datasets.Dataset | None
+) -> tuple[Any, EnvSpec]:
+    if name == "none":
+        assert dataset is not None
+        return None, EnvSpec(dataset.name, (dataset.observation_size,), dataset.action_size, dataset.discrete)
+    if inside is not None:
+        return evaluate.CompiledEvaluator(module, inside, number), inside.spec
+    hosted = envs.make_hosted(envs.serial(name), number * episodes)
+    return evaluate.HostedEvaluator(module, hosted, number), hosted.spec
+
+
+def _require_source(settings: Any, module: Any, dataset: datasets.Dataset | None) -> None:
+    agent, kind = settings.agent, module.storage
+    if kind not in STORAGES:
+        raise ValueError(f"agent '{agent}' asks for storage '{kind}'. Known: {', '.join(STORAGES)}.")
+    if kind == "dataset" and dataset is None:
+        raise ValueError(f"agent '{agent}' learns from data: rljax train {agent} --data d4rl/hopper-medium-v2")
+    if kind not in ("dataset", "replay") and dataset is not None:
+        raise ValueError(
+            f"agent '{agent}' learns from what its own policy has just done, and cannot use --data. Agents that can "
+            "have storage 'dataset' or 'replay': rljax list agents"
+        )
+    if settings.then_online and kind != "dataset":
+        raise ValueError(f"--then-online continues an agent that learns from data alone, '{agent}' is online already.")
+    if settings.env == "none" and (dataset is None or settings.then_online or kind != "dataset"):
+        raise ValueError("--env none is for learning from data alone; here an environment is needed.")
+
+
+def _require_fit(dataset: datasets.Dataset, spec: EnvSpec) -> None:
+    given = {
+        "observation_shape": (dataset.observation_size,),
+        "action_size": dataset.action_size,
+        "discrete": dataset.discrete,
+    }
+    for name, value in given.items():
+        if value != getattr(spec, name):
+            raise ValueError(
+                f"data set '{dataset.name}' has {name} = {value}, environment '{spec.name}' has {getattr(spec, name)}. "
+                "Name one that fits with --env, or none to train without evaluations."
+            )

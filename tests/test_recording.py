@@ -1,0 +1,135 @@
+"""What is recorded of a run is what happened, in the order in which it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rljax import cli_data, datasets, recording
+from rljax.drivers.common import TRAIN, environment_seeds
+from tests import runs
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose replay of 150 rows has wrapped."""
+    out = tmp_path_factory.mktemp("runs") / "sac"
+    return runs.train("sac", "Pendulum-v1", 200, out, {"replay_size": 150, "batch_size": 16}, seeds=2)
+
+
+def replayed(seed: int, actions: np.ndarray) -> tuple[list[Any], list[float]]:
+    """Successors and rewards of Pendulum for actions in [-1, 1], episodes included."""
+    environment = gymnasium.make("Pendulum-v1")
+    environment.reset(seed=seed)
+    successors, rewards = [], []
+    for action in actions:
+        observation, reward, terminated, truncated, _ = environment.step(2 * action)
+        successors.append(observation)
+        rewards.append(float(reward))
+        if terminated or truncated:
+            environment.reset()
+    return successors, rewards
+
+
+@pytest.mark.parametrize("source", ["policy", "exploring", "random"])
+def test_played_episodes_are_the_environments(trained: Path, source: Any) -> None:
+    dataset = recording.record(trained, steps=500, source=source, num_envs=2, seed=3)
+    assert dataset.num == 500
+    assert dataset.env == "Pendulum-v1"
+    assert dataset.lengths().tolist() == [200, 50, 200, 50], "environment by environment, the last episode cut"
+    rows = dataset.transitions
+    for env, seed in enumerate(environment_seeds(3, TRAIN, number=2)):
+        part = slice(250 * env, 250 * (env + 1))
+        successors, rewards = replayed(seed, np.asarray(rows.action[part]))
+        np.testing.assert_allclose(rows.next_observation[part], successors, atol=1e-6)
+        np.testing.assert_allclose(rows.reward[part], rewards, rtol=1e-5)
+    assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
+    spread = np.unique(np.asarray(rows.action)).size
+    assert spread > 400
+
+
+def test_same_seed_records_the_same(trained: Path) -> None:
+    first, second = (recording.record(trained, steps=100, source="exploring", seed=5) for _ in range(2))
+    np.testing.assert_array_equal(first.transitions.action, second.transitions.action)
+    other = recording.record(trained, steps=100, source="exploring", seed=6)
+    assert np.any(other.transitions.action != first.transitions.action)
+
+
+@pytest.mark.parametrize("learner", [0, 1])
+def test_a_replay_is_what_the_learner_has_seen_last(trained: Path, learner: int) -> None:
+    dataset = recording.record(trained, source="replay", learner=learner)
+    (seed,) = environment_seeds(learner, TRAIN, number=1)
+    rows = dataset.transitions
+    assert dataset.num == 150, "the ring's capacity: the oldest 50 steps are gone"
+    environment = gymnasium.make("Pendulum-v1")
+    environment.reset(seed=seed)
+    assert dataset.lengths().tolist() == [150], "step 200 is the episode's last"
+    assert bool(rows.truncated[-1])
+    np.testing.assert_array_equal(rows.observation[1:], rows.next_observation[:-1])
+    shorter = recording.record(trained, source="replay", learner=learner, steps=60)
+    np.testing.assert_array_equal(shorter.transitions.action, rows.action[:60])
+    assert bool(shorter.transitions.truncated[-1]), "a cut is an end"
+
+
+def test_provenance_says_whose_it_is(trained: Path) -> None:
+    dataset = recording.record(trained, steps=20, learner=1, seed=9)
+    assert dataset.provenance["agent"] == "sac"
+    assert dataset.provenance["training_seed"] == 1
+    assert dataset.provenance["training_step"] == 200
+    assert dataset.provenance["config"]["replay_size"] == 150
+    assert dataset.max_episode_steps == 200
+
+
+def test_references_are_those_of_the_task(trained: Path) -> None:
+    assert recording.record(trained, steps=20).reference is None, "D4RL has no Pendulum"
+    assert datasets.reference("Hopper-v5") == (-20.272305, 3234.3)
+    assert datasets.reference("HalfCheetah-v5") == (-280.178953, 12135.0)
+
+
+def test_parts_are_joined_with_their_ends(trained: Path) -> None:
+    parts = [recording.record(trained, steps=30, num_envs=1, seed=seed, name=str(seed)) for seed in (0, 1)]
+    both = recording.concatenate(parts, "both")
+    assert both.num == 60
+    assert both.lengths().tolist() == [30, 30]
+    assert [part["name"] for part in both.provenance["parts"]] == ["0", "1"]
+    np.testing.assert_array_equal(both.transitions.reward[30:], parts[1].transitions.reward)
+
+
+def test_written_and_read_back(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "recorded.hdf5"
+    cli_data.main(["record", str(trained), str(path), "--steps", "400", "--envs", "2", "--from", "random"])
+    assert "400 transitions, return" in capsys.readouterr().out
+    again, made = datasets.load(str(path)), recording.record(trained, steps=400, num_envs=2, source="random")
+    for name in ("observation", "reward", "terminated", "truncated", "next_observation"):
+        np.testing.assert_array_equal(getattr(again.transitions, name), getattr(made.transitions, name))
+    np.testing.assert_allclose(again.transitions.action, made.transitions.action, atol=1e-6)
+    assert again.env == "Pendulum-v1"
+    cli_data.main(["check", str(path)])
+    cli_data.main(["convert", str(path), str(tmp_path / "best.npz"), "--top", "0.5"])
+    assert datasets.load(str(tmp_path / "best.npz")).num == 200
+    cli_data.main(["info", str(path), "--output", str(tmp_path / "info.png")])
+    assert (tmp_path / "info.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "expert"}, r"--from is 'expert', it must be one of policy, exploring, random, replay"),
+        ({"steps": 0}, r"--steps is 0"),
+        ({"learner": 2}, r"no learner 2: the run has 2"),
+        ({"learner": 2, "source": "replay"}, r"no learner 2: the run has 2"),
+    ],
+)
+def test_what_cannot_be_recorded(trained: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recording.record(trained, **changes)
+
+
+def test_what_has_no_replay(tmp_path: Path) -> None:
+    out = runs.train("ppo", "Pendulum-v1", 100, tmp_path / "ppo")
+    with pytest.raises(ValueError, match="has no replay: its agent's storage is 'rollout'"):
+        recording.record(out, source="replay")

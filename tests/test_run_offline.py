@@ -1,0 +1,165 @@
+"""Runs from a data set: alone, on into an environment, and beside one; stopped, resumed, and refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax import datasets, policy, record, run
+from rljax.agent import Transition
+from tests import runs
+
+SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
+EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
+ONLINE: dict[str, Any] = {"replay_size": 300, "warmup_steps": 0}
+
+
+def written(path: Path, rows: int = 400, observations: int = 3, reference: tuple[float, float] | None = None) -> Path:
+    """A data set of Pendulum's shapes in a file."""
+    generator = np.random.default_rng(0)
+    observation = generator.normal(size=(rows + 1, observations)).astype(np.float32)
+    ends = np.arange(rows) % 50 == 49
+    fields: dict[str, Any] = dict(
+        observation=observation[:-1],
+        action=generator.uniform(-1, 1, size=(rows, 1)).astype(np.float32),
+        reward=generator.normal(size=rows).astype(np.float32),
+        terminated=np.zeros(rows, np.bool_),
+        truncated=ends,
+        next_observation=observation[1:],
+    )
+    bounds = (np.full(1, -2, np.float32), np.full(1, 2, np.float32))
+    made = datasets.Dataset("test", Transition(**fields), "Pendulum-v1", reference, bounds, {})
+    return datasets.write(made, path)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data set of most tests."""
+    return str(written(tmp_path_factory.mktemp("data") / "pendulum.npz", reference=(-1500.0, -150.0)))
+
+
+def train(agent: str, steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any) -> Path:
+    """A run of seconds."""
+    return run.train(agent, steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings))
+
+
+def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
+    out = train("td3_bc", 200, tmp_path / "run", data, seeds=2)
+    described = json.loads((out / "config.json").read_text())
+    assert described["env"] == "Pendulum-v1", "the environment that the data set names"
+    assert described["dataset"]["transitions"] == 400
+    assert described["dataset"]["files"][0]["sha256"]
+    lines = record.read(out, "metrics")
+    assert [line["step"] for line in lines] == [50, 100, 150, 200]
+    assert lines[-1]["update"] == 200, "a step is an update"
+    evaluations = record.read(out, "evaluations")
+    assert [(line["step"], line["learner"]) for line in evaluations] == [(100, 0), (100, 1), (200, 0), (200, 1)]
+    for line in evaluations:
+        expected = 100 * (np.array(line["returns"]) + 1500) / 1350
+        np.testing.assert_allclose(line["scores"], expected, rtol=1e-6)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["data"] == data
+    assert summary["final"]["score"] == pytest.approx(np.mean([line["scores"] for line in evaluations[2:]]))
+    assert summary["best"]["mean"] >= summary["final"]["mean"]
+    assert policy.load(out)(np.zeros(3)).shape == (1,)
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_updates": 5}], ids=["one update", "five of a gather"])
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, data: str, changes: dict[str, Any]) -> None:
+    whole = train("td3_bc", 200, tmp_path / "whole", data, changes, seeds=2)
+    half = train("td3_bc", 100, tmp_path / "half", data, changes, seeds=2)
+    run.resume(half, 200)
+    runs.assert_same(whole, half)
+
+
+def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> None:
+    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200)
+    lines = record.read(whole, "metrics")
+    assert [line["step"] for line in lines] == list(range(50, 301, 50))
+    assert lines[-1]["update"] == 299, "one a step, from the second step in the environment on"
+    assert lines[1]["episode/return"] == [None], "no episode while learning from data"
+    half = train("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
+    run.resume(half, 300)
+    runs.assert_same(whole, half)
+
+
+def test_a_stop_between_the_phases_changes_nothing(tmp_path: Path, data: str) -> None:
+    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100)
+    half = train("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
+    *_, newest = sorted((half / "checkpoints").iterdir())
+    shutil.rmtree(newest)
+    run.resume(half)
+    runs.assert_same(whole, half)
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
+def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> None:
+    out = train("sac", 200, tmp_path / "run", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
+    assert record.read(out, "metrics")[-1]["update"] == {"Pendulum-v1": 180, "rljax/Pendulum": 181}[env]
+    again = train("sac", 100, tmp_path / "again", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
+    run.resume(again, 200)
+    runs.assert_same(out, again)
+
+
+def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) -> None:
+    out = train("td3_bc", 100, tmp_path / "run", data, env="none")
+    assert record.read(out, "evaluations") == []
+    assert json.loads((out / "summary.json").read_text())["final"] is None
+    assert policy.load(out)(np.zeros(3)).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "message"),
+    [
+        ("td3_bc", {"data": None, "env": "Pendulum-v1"}, r"'td3_bc' learns from data: rljax train td3_bc --data d4rl/"),
+        ("td3_bc", {"data": None}, r"no environment: rljax train td3_bc --env"),
+        ("ppo", {}, r"'ppo' learns from what its own policy has just done, and cannot use --data"),
+        ("td3_bc", {"env": "Hopper-v5"}, r"has observation_shape = \(3,\), environment 'Hopper-v5' has \(11,\)"),
+        ("sac", {"then_online": 100}, r"--then-online continues an agent that learns from data alone"),
+        ("sac", {"env": "none"}, r"--env none is for learning from data alone"),
+        ("iql", {"then_online": 100}, r"learning rate of 'iql' falls to 0 .*--config.decay-steps None"),
+        ("td3_bc", {"offline_share": 1.0}, r"--offline-share is 1, it must lie in \[0, 1\)"),
+        ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
+        ("td3_bc", {"data": "d4rl/hoper-medium-v2"}, r"Nearest.*hopper-medium-v2"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_written(
+    tmp_path: Path, data: str, agent: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run.train(agent, steps=100, out=tmp_path / "run", **({"data": data} | settings))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
+    path = written(tmp_path / "data.npz")
+    out = train("td3_bc", 100, tmp_path / "run", str(path))
+    written(path, rows=300)
+    with pytest.raises(ValueError, match=r"is not what the run in .* began with: its files have changed"):
+        run.resume(out, 200)
+
+
+def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
+    from rljax import config
+    from rljax.agents import iql
+
+    changed = config.preset("iql", iql, None, "d4rl/antmaze-large-play-v2")
+    assert changed.reward_transform == "minus_one"
+    assert config.preset("iql", iql, "Hopper-v5", "d4rl/hopper-medium-v2").reward_transform == "return_range"
+    assert config.preset("iql", iql, None, data) == iql.Config()
+
+
+def test_command_line(tmp_path: Path, data: str) -> None:
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
+    small = ["--config.hidden", "16", "16", "--config.batch-size", "32"]
+    done = runs.command("train", "bc", "--data", data, "--steps", 100, "--out", tmp_path / "run", *flags, *small)
+    assert done.returncode == 0, done.stderr
+    assert "evaluation return" in done.stderr
+    done = runs.command("train", "bc", "--env", "Pendulum-v1", "--steps", 100, "--out", tmp_path / "other")
+    assert done.returncode == 2
+    assert "learns from data: rljax train bc --data" in done.stderr
