@@ -15,6 +15,7 @@ usage: rljax data COMMAND ...
   info DATA            sizes, returns, lengths and scores, and a picture of them
   check DATA           what is wrong with it, and what that would do to learning; exit code 1 for errors
   convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
+  join FILE DATA...    write several one behind the other, as D4RL's medium-expert sets are
   record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
 
 DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
@@ -58,6 +59,14 @@ class Convert:
 
 
 @dataclasses.dataclass
+class Join:
+    """Write several data sets one behind the other."""
+
+    output: tyro.conf.Positional[Path]  # file.npz or file.hdf5
+    data: tyro.conf.Positional[tuple[str, ...]]  # names or files
+
+
+@dataclasses.dataclass
 class Record:
     """Write a data set of what a run's policies do, or did while they were trained."""
 
@@ -73,7 +82,7 @@ class Record:
 
 def main(arguments: list[str]) -> None:
     """Run one of the commands; raises `ValueError` for what a user can mend."""
-    commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "record": _record}
+    commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "join": _join, "record": _record}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return
@@ -143,6 +152,16 @@ def _convert(arguments: list[str]) -> None:
         print(datasets.write_minari(dataset, options.output.removeprefix("minari/")))
     else:
         print(datasets.write(dataset, Path(options.output)))
+
+
+def _join(arguments: list[str]) -> None:
+    options = _parse(Join, arguments, "join")
+    from rljax import datasets
+
+    if not options.data:
+        raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
+    joined = datasets.join([datasets.load(name) for name in options.data], str(options.output))
+    print(f"{datasets.write(joined, options.output)}: {joined.num:,} transitions")
 
 
 def _record(arguments: list[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from flax import struct
 from rljax.agent import Array
 
 Activation = Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"]
-Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform"]
+Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac"]
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
@@ -30,15 +30,23 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+class Dropout(NamedTuple):
+    """What drops hidden units out in one pass. The rate is no attribute of a module: it can be traced."""
+
+    key: Array
+    rate: Array | float  # share of units at 0, in [0, 1); the others grow by 1 / (1 - rate)
+
+
 class Network(struct.PyTreeNode):
     """A module with its parameters: `network(x)` applies it. A pytree whose leaves are the parameters."""
 
     params: Any
     module: nn.Module = struct.field(pytree_node=False)
 
-    def __call__(self, *inputs: Array) -> Any:
-        """Apply the module to `inputs`."""
-        return self.module.apply({"params": self.params}, *inputs)
+    def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Any:
+        """Apply the module to `inputs`, without hidden units that `dropout` chooses."""
+        options: dict[str, Any] = {} if dropout is None else {"dropout": dropout}
+        return self.module.apply({"params": self.params}, *inputs, **options)
 
 
 def create(module: nn.Module, key: Array, *inputs: Array) -> Network:
@@ -46,22 +54,25 @@ def create(module: nn.Module, key: Array, *inputs: Array) -> Network:
     return Network(module.init(key, *inputs)["params"], module)
 
 
-def initialisers(name: Initialisation, fan_in: int, scale: float) -> tuple[Callable, Callable]:
-    """Kernel and bias initialisers of a dense layer.
+def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = False) -> tuple[Callable, Callable]:
+    """Kernel and bias initialisers of a dense layer, the `last` one of its network or not.
 
     - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4 (kaiming_uniform with a = sqrt 5);
     - orthogonal: gain `scale`, biases zero (Andrychowicz et al. 2021 and the PPO of OpenAI Baselines);
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
-    - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC).
+    - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
+    - edac: kernels U(+-1/sqrt(fan_out)) with biases of 0.1, and U(+-3e-3) for both in the last layer (the ensembles of
+      CORL's SAC-N and EDAC and of RIQL, which hand PyTorch's initialiser the transposed kernel).
     """
     match name:
-        case "torch":
-            bound = 1.0 / math.sqrt(fan_in)
+        case "torch" | "edac":
 
             def uniform(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+                bound = 1.0 / math.sqrt(fan_in if name == "torch" else shape[-1])
+                bound = 3e-3 if name == "edac" and last else bound
                 return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
 
-            return uniform, uniform
+            return uniform, nn.initializers.constant(0.1) if name == "edac" and not last else uniform
         case "orthogonal":
             return nn.initializers.orthogonal(scale), nn.initializers.zeros_init()
         case "lecun_uniform":
@@ -76,14 +87,21 @@ class Dense(nn.Module):
     features: int
     initialisation: Initialisation = "torch"
     scale: float = 1.0  # gain of the orthogonal initialisation
+    last: bool = False  # of a network
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Map [..., I] to [..., features]."""
-        kernel_init, bias_init = initialisers(self.initialisation, x.shape[-1], self.scale)
+        kernel_init, bias_init = initialisers(self.initialisation, x.shape[-1], self.scale, self.last)
         kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features))
         bias = self.param("bias", bias_init, (self.features,))
         return x @ kernel + bias
+
+
+def joined(inputs: Sequence[Array]) -> Array:
+    """Inputs [..., I_1], [..., I_2], ... side by side on their last axis; the others broadcast."""
+    leading = jnp.broadcast_shapes(*(x.shape[:-1] for x in inputs))
+    return jnp.concatenate([jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in inputs], axis=-1)
 
 
 class MLP(nn.Module):
@@ -97,15 +115,18 @@ class MLP(nn.Module):
     layer_norm: bool = False  # normalise each hidden layer before its activation
 
     @nn.compact
-    def __call__(self, *inputs: Array) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to [..., features]."""
-        x = jnp.concatenate(inputs, axis=-1)
+    def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to [..., features]; `dropout` comes after each activation."""
+        x = joined(inputs)
         for i, width in enumerate(self.hidden):
             x = Dense(width, self.initialisation, math.sqrt(2.0), name=f"hidden_{i}")(x)
             if self.layer_norm:
                 x = nn.LayerNorm(name=f"norm_{i}")(x)
             x = ACTIVATIONS[self.activation](x)
-        return Dense(self.features, self.initialisation, self.output_scale, name="output")(x)
+            if dropout is not None:
+                kept = jax.random.bernoulli(jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape)
+                x = jnp.where(kept, x / (1.0 - dropout.rate), 0.0)
+        return Dense(self.features, self.initialisation, self.output_scale, last=True, name="output")(x)
 
 
 class Ensemble(nn.Module):
@@ -117,6 +138,7 @@ class Ensemble(nn.Module):
     initialisation: Initialisation = "torch"
     layer_norm: bool = False
     features: int = 1  # K
+    output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
 
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
@@ -125,8 +147,8 @@ class Ensemble(nn.Module):
         members: Any = nn.vmap(
             MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=shared, axis_size=self.size
         )
-        x = jnp.concatenate(inputs, axis=-1)
-        style = (self.activation, self.initialisation, 1.0, self.layer_norm)
+        x = joined(inputs)
+        style = (self.activation, self.initialisation, self.output_scale, self.layer_norm)
         outputs = members(self.hidden, self.features, *style, name="members")(x)
         return outputs.squeeze(-1) if self.features == 1 else outputs
 

@@ -6,12 +6,11 @@ D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with these sources of `re
     medium         source "exploring" of a run that was stopped about a third of the way to an expert's return
     medium-replay  source "replay" of that run
     expert         source "exploring" of a run that was trained to the end
-    medium-expert  `concatenate` of medium and expert, as many transitions of each
+    medium-expert  `datasets.join` of medium and expert, as many transitions of each
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,32 +71,6 @@ def record(
     }
     reference = datasets.reference(envs.task(described["env"]))
     return datasets.Dataset(name, transitions, described["env"], reference, bounds, provenance)
-
-
-def concatenate(parts: Sequence[datasets.Dataset], name: str) -> datasets.Dataset:
-    """One data set of several, in their order; environment, references and bounds are the first one's.
-
-    Raises `ValueError` where they differ in their dimensions or bounds.
-    """
-    first = parts[0]
-    for part in parts[1:]:
-        shapes = [(x.observation_size, x.action_size, x.discrete) for x in (first, part)]
-        if shapes[0] != shapes[1] or str(first.action_bounds) != str(part.action_bounds):
-            raise ValueError(
-                f"'{first.name}' and '{part.name}' differ: {shapes[0]} and {shapes[1]} are their dimensions, "
-                f"{first.action_bounds} and {part.action_bounds} their bounds of actions."
-            )
-    transitions = jax.tree.map(lambda *arrays: np.concatenate(arrays), *[_closed(part) for part in parts])
-    provenance = {"reader": "concatenate", "parts": [part.provenance | {"name": part.name} for part in parts]}
-    provenance["max_episode_steps"] = first.max_episode_steps
-    return datasets.Dataset(name, transitions, first.env, first.reference, first.action_bounds, provenance)
-
-
-def _closed(dataset: datasets.Dataset) -> Transition:
-    transitions = dataset.transitions
-    truncated = np.array(transitions.truncated)
-    truncated[-1] = not transitions.terminated[-1]
-    return transitions.replace(truncated=truncated)
 
 
 def _played(

@@ -92,7 +92,7 @@ def test_references_are_those_of_the_task(trained: Path) -> None:
 
 def test_parts_are_joined_with_their_ends(trained: Path) -> None:
     parts = [recording.record(trained, steps=30, num_envs=1, seed=seed, name=str(seed)) for seed in (0, 1)]
-    both = recording.concatenate(parts, "both")
+    both = datasets.join(parts, "both")
     assert both.num == 60
     assert both.lengths().tolist() == [30, 30]
     assert [part["name"] for part in both.provenance["parts"]] == ["0", "1"]

@@ -16,7 +16,7 @@ from rljax.datasets.d4rl import reference
 from rljax.datasets.dataset import Dataset
 from rljax.datasets.info import describe, draw
 from rljax.datasets.minari import write_minari
-from rljax.datasets.preprocess import reward_transform, subset, top_fraction
+from rljax.datasets.preprocess import join, reward_transform, subset, top_fraction
 
 __all__ = [
     "Dataset",
@@ -24,6 +24,7 @@ __all__ = [
     "check",
     "describe",
     "draw",
+    "join",
     "load",
     "names",
     "reference",

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,27 @@ def top_fraction(dataset: Dataset, fraction: float, discount: float = 1.0) -> Da
     kept = np.zeros(len(starts), np.bool_)
     kept[np.argsort(returns, kind="stable")[-max(1, int(fraction * len(starts))) :]] = True
     return subset(dataset, np.repeat(kept, lengths), f"the best {fraction:g} of trajectories at discount {discount:g}")
+
+
+def join(parts: Sequence[Dataset], name: str) -> Dataset:
+    """One dataset of several, in their order; environment, references and bounds are the first one's.
+
+    D4RL's medium-expert sets are such. Raises `ValueError` where dimensions or bounds differ.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        shapes = [(x.observation_size, x.action_size, x.discrete) for x in (first, part)]
+        if shapes[0] != shapes[1] or str(first.action_bounds) != str(part.action_bounds):
+            raise ValueError(
+                f"'{first.name}' and '{part.name}' differ: {shapes[0]} and {shapes[1]} are their dimensions, "
+                f"{first.action_bounds} and {part.action_bounds} their bounds of actions."
+            )
+    fields = {name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in FIELDS}
+    ends = np.cumsum([part.num for part in parts]) - 1
+    fields["truncated"][ends] |= ~fields["terminated"][ends]
+    provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
+    provenance["max_episode_steps"] = first.max_episode_steps
+    return Dataset(name, Transition(**fields), first.env, first.reference, first.action_bounds, provenance)
 
 
 def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
