@@ -190,8 +190,12 @@ def _train(arguments: list[str]) -> None:
     from rljax import config as configuration
 
     agent = configuration.load_agent(arguments[0])
-    names = (_value_of(arguments, "--env"), _value_of(arguments, "--data"))
-    config = configuration.preset(arguments[0], agent, *names)
+    environment, data = _value_of(arguments, "--env"), _value_of(arguments, "--data")
+    if environment is None and data is not None:
+        from rljax import datasets
+
+        environment = datasets.environment(data)
+    config = configuration.preset(arguments[0], agent, environment, data)
 
     both = dataclasses.make_dataclass(
         "TrainAgent",

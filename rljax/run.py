@@ -85,7 +85,7 @@ def train(
     dataset = None if data is None else datasets.load(data)
     chosen = Settings(agent, phases.environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
-        config = configuration.replace(configuration.preset(agent, module, env, data), config or {}, "config")
+        config = configuration.replace(configuration.preset(agent, module, chosen.env, data), config or {}, "config")
     folder = Path(out) if out is not None else default_folder(chosen)
     run = Run(chosen, module, config, folder, progress.create(quiet), dataset)
     run.create(command or shlex.join(sys.argv))

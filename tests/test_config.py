@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import agent, envs
+from rljax import agent, datasets, envs
 from rljax import config as configuration
 
 ROOT = Path(__file__).parents[1]
@@ -113,9 +113,10 @@ def test_nearest(name: str, expected: str) -> None:
 
 @functools.cache
 def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All names, and the families that are not installed."""
+    """All names, those of data sets too, and the families that are not installed."""
     families = envs.names()
     missing = tuple(family.partition(" ")[0] + "/" for family, names in families.items() if not names)
+    families |= datasets.names()
     return tuple(name for names in families.values() for name in names), missing
 
 

@@ -65,6 +65,20 @@ def test_gains_of_an_mlp() -> None:
         np.testing.assert_allclose(singular, gain, rtol=1e-4)
 
 
+def test_gains_of_an_ensemble() -> None:
+    ensemble = Ensemble(2, (32,), "relu", "orthogonal", output_scale=3.0)
+    kernels = np.asarray(create(ensemble, jnp.zeros(32)).params["members"]["output"]["kernel"])
+    np.testing.assert_allclose(np.linalg.svd(kernels, compute_uv=False), 3.0, rtol=1e-4)
+
+
+def test_edac_initialisation_has_small_outputs() -> None:
+    params = create(Ensemble(2, (500,), initialisation="edac"), jnp.zeros(9)).params["members"]
+    assert_uniform(np.asarray(params["hidden_0"]["kernel"]), 1 / math.sqrt(500))
+    np.testing.assert_array_equal(params["hidden_0"]["bias"], np.full((2, 500), 0.1, np.float32))
+    assert_uniform(np.asarray(params["output"]["kernel"]), 3e-3)
+    assert 0.0 < np.abs(params["output"]["bias"]).max() <= 3e-3
+
+
 def test_fan_in_counts_all_inputs() -> None:
     network = create(MLP((4000,), 1), jnp.zeros(6), jnp.zeros(3))
     assert network.params["hidden_0"]["kernel"].shape == (9, 4000)
@@ -119,6 +133,36 @@ def test_layer_norm_comes_before_the_activation() -> None:
     moved = jax.tree.map(lambda x: x + 0.1, network)  # scales and biases that do something
     x = inputs()
     np.testing.assert_allclose(apply(moved, x), forward(moved.params, x, RELU, normalised=True), rtol=1e-3, atol=1e-4)
+
+
+@jax.jit
+def thinned(network: Network, x: Any, rate: float) -> jax.Array:
+    """Outputs with some units dropped out."""
+    return network(x, dropout=networks.Dropout(KEY, rate))
+
+
+def test_dropout_keeps_the_mean_and_its_rate_is_traced() -> None:
+    network = create(MLP((5000,), 1), jnp.zeros(3))
+    ones = jax.tree.map(jnp.ones_like, network)  # each unit is x_1 + x_2 + x_3 + 1, and their sum the output less 1
+    x = np.full((2, 3), 1.0, np.float32)
+    for rate in (0.0, 0.25, 0.5):
+        kept = (thinned(ones, x, rate) - 1.0) * (1.0 - rate) / (4.0 * 5000)
+        np.testing.assert_allclose(kept, 1.0 - rate, atol=0.03)
+        assert (kept[0] == kept[1]) == (rate == 0.0), "each row has units of its own"
+    np.testing.assert_allclose(thinned(network, x, 0.0), apply(network, x), rtol=1e-5, atol=1e-6)
+    assert thinned._cache_size() == 1
+
+
+def test_dropout_comes_after_each_hidden_layer() -> None:
+    network = create(MLP((6, 7), 2), jnp.zeros(3))
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), network.params)
+    x = inputs()
+    h: Any = np.asarray(x, np.float64)
+    for i, width in enumerate((6, 7)):
+        h = RELU(h @ params[f"hidden_{i}"]["kernel"] + params[f"hidden_{i}"]["bias"])
+        h = h * np.asarray(jax.random.bernoulli(jax.random.fold_in(KEY, i), 0.6, (5, width))) / 0.6
+    expected = h @ params["output"]["kernel"] + params["output"]["bias"]
+    np.testing.assert_allclose(thinned(network, x, 0.4), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import types
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 
 from rljax import config as configuration
 from rljax import envs
+from rljax.agent import Transition
 from rljax.drivers.compiled import CompiledDriver
+from rljax.drivers.offline import OfflineDriver
 from rljax.learner import Learner
 
 DISCOUNT = 0.9
@@ -43,6 +47,19 @@ ON_POLICY: dict[str, Any] = {
 # SAC's values count entropy: at this fixed temperature it hardly weighs.
 COLD: dict[str, Any] = {"init_temperature": 1e-3, "learn_temperature": False}
 OWN: dict[str, dict[str, Any]] = {"sac": COLD, "td3": {}, "dsact": COLD | {"activation": "relu"}}
+# From a data set: nothing is normalised, as a probe's few observations hardly vary, and critics are not held low.
+FROM_DATA: dict[str, Any] = {
+    **{key: value for key, value in QUICK.items() if key not in ("replay_size", "warmup_steps", "num_envs")},
+    "value_lr": 3e-3,
+    "normalise_observations": False,
+}
+OFFLINE: dict[str, dict[str, Any]] = {
+    "td3_bc": {},
+    "iql": {"initialisation": "torch"},  # with biases of 0, an observation of 0 moves the last layer alone
+    "riql": {},
+    "cql": {"penalty_weight": 0.0, "critic_hidden": (32, 32)},
+}
+VALUES = ("Constant", "Delay", "Finite", "Observation")
 OBSERVATIONS = {
     "Constant": [[0.0]],
     "Delay": [[0.0], [1.0]],
@@ -107,6 +124,54 @@ def test_probe(agent: str, probe: str) -> None:
     np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
     if probe in ACTS:
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+
+
+def recorded(name: str, steps: int = 2_000, num_envs: int = 8) -> Transition:
+    """What uniform actions do in a probe, environment by environment."""
+    environment = envs.make(name)
+    keys = jax.random.split(jax.random.key(0), num_envs)
+    observation, state = environment.reset(keys)
+    shape = (num_envs, *environment.spec.action_shape)
+
+    def one(carry: Any, key: jax.Array) -> Any:
+        observation, state = carry
+        key_action, key_step = jax.random.split(key)
+        action = jax.random.uniform(key_action, shape, minval=-1.0, maxval=1.0)
+        step, state = environment.step(jax.random.split(key_step, num_envs), state, action)
+        ends = (step.terminated, step.truncated)
+        return (step.observation, state), Transition(observation, action, step.reward, *ends, step.next_observation)
+
+    _, rows = jax.lax.scan(one, (observation, state), jax.random.split(jax.random.key(1), steps // num_envs))
+    return jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1).reshape(-1, *x.shape[2:]), rows)
+
+
+@functools.cache
+def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
+    """One learner's State after training on a probe's data, and its Config."""
+    module = configuration.load_agent(agent)
+    known = {field.name for field in dataclasses.fields(module.Config)}
+    changes = {key: value for key, value in FROM_DATA.items() if key in known} | OFFLINE[agent]
+    config = configuration.replace(module.Config(), changes, "test")
+    stacked = configuration.stack(config, 1)
+    learner = Learner(module, envs.make(f"rljax/{probe}").spec, 1, 1, storage="dataset")
+    driver = OfflineDriver(learner, recorded(f"rljax/{probe}"), stacked)
+    driver.start([0])
+    driver.advance(2_500)
+    return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
+
+
+@pytest.mark.parametrize("agent", OFFLINE)
+@pytest.mark.parametrize("probe", ["Endless", *(pytest.param(x, marks=pytest.mark.learn) for x in VALUES)])
+def test_probe_from_data(agent: str, probe: str) -> None:
+    """Where no action matters, the values of the data's policy are the known ones."""
+    module = configuration.load_agent(agent)
+    state, config = learnt_from_data(agent, probe)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+    value = np.asarray(state.critic(observations, action)).min(axis=0)
+    environment: Any = envs.make(f"rljax/{probe}").environment
+    expected = np.asarray(environment.value(observations, DISCOUNT))
+    np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
 
 
 def test_bootstrap_that_stops_at_truncation_is_caught() -> None:

@@ -154,6 +154,14 @@ def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
     assert config.preset("iql", iql, None, data) == iql.Config()
 
 
+def test_the_environment_that_data_name_has_its_presets(data: str) -> None:
+    assert datasets.environment(data) == "Pendulum-v1"
+    assert datasets.environment("d4rl/hopper-medium-v2") == "Hopper-v5"
+    assert datasets.environment("d4rl/antmaze-large-play-v2") is None
+    assert datasets.environment("d4rl/nothing") is None
+    assert datasets.environment("./absent.npz") is None
+
+
 def test_command_line(tmp_path: Path, data: str) -> None:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
     small = ["--config.hidden", "16", "16", "--config.batch-size", "32"]

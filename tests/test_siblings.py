@@ -22,6 +22,7 @@ class Pair(NamedTuple):
 
     lines: int  # changed lines outside docstrings, as `diff` counts them: removed and added ones
     own: set[str]  # functions and classes that may differ; all others that both have are textually equal
+    moved: frozenset[str] = frozenset()  # fields that stand in another place in each
 
 
 # Another loss: some 40 lines. Another critic's head: some 90. Past 130 they are relatives, not siblings, and
@@ -31,6 +32,21 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=125, own={"Config", "State", "check", "init", "act", "policy", "critic_loss", "actor_loss", "update"}
     ),
     ("sac", "dsact"): Pair(lines=115, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}),
+    ("td3", "td3_bc"): Pair(
+        lines=55,
+        own={"Config", "check", "act", "actor_loss", "update"},
+        moved=frozenset({"Config.normalise_observations"}),  # of offline agents it is about the data
+    ),
+    ("iql", "riql"): Pair(
+        lines=70, own={"Config", "check", "init", "prepare", "act", "policy", "critic_loss", "update"}
+    ),
+    ("sac", "cql"): Pair(
+        lines=215,
+        own={"Config", "State", "check", "init", "act", "policy", "update"}
+        | {"critic_loss", "actor_loss", "temperature_loss"},
+        moved=frozenset({"Config.normalise_observations"}),
+    ),
+    ("iql", "bc"): Pair(lines=120, own={"Config", "State", "check", "init", "actor_loss", "update"}),
 }
 
 pairs = pytest.mark.parametrize("names", PAIRS, ids="-".join)
@@ -117,7 +133,8 @@ def test_siblings_differ_where_the_table_says(names: tuple[str, str]) -> None:
 def test_siblings_have_one_order(names: tuple[str, str]) -> None:
     one, other = map(source, names)
     assert out_of_order(list(parts(one)), list(parts(other))) == []
-    assert out_of_order(fields(one), fields(other)) == []
+    left, right = ([name for name in fields(x) if name not in PAIRS[names].moved] for x in (one, other))
+    assert out_of_order(left, right) == []
 
 
 def test_a_mend_in_one_file_is_missed_in_the_other() -> None:

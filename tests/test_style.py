@@ -27,7 +27,9 @@ def section(node: ast.stmt) -> str | None:
     if isinstance(node, ast.ClassDef):
         return node.name if node.name in ("Config", "State") else None
     if isinstance(node, ast.FunctionDef):
-        return "losses" if node.name.endswith("_loss") else {"perceive": "act"}.get(node.name, node.name)
+        return (
+            "losses" if node.name.endswith("_loss") else {"perceive": "act", "prepare": "act"}.get(node.name, node.name)
+        )
     if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
         return "__main__"
     return None
@@ -67,7 +69,8 @@ def test_agent_is_introduced(path: Path) -> None:
     assert re.match(r"[\w-]+[^:\n]*: ", docstring), "the first line is 'NAME: what it is', which rljax list prints"
     assert "Departs from the paper" in docstring
     assert re.search(r"^\[1\] ", docstring, re.MULTILINE), "the paper comes as [1]"
-    assert f"rljax train {path.stem} --env " in docstring, "a command that trains it"
+    source = "--data" if 'storage = "dataset"' in path.read_text() else "--env"
+    assert f"rljax train {path.stem} {source} " in docstring, "a command that trains it"
 
 
 @agents

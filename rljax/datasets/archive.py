@@ -90,6 +90,12 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
     )
 
 
+def environment(path: Path) -> str | None:
+    """The environment that a file of ours names; None of others' files. Its rows are not read."""
+    with opened(path) as file:
+        return _metadata(str(path), file).get("env")
+
+
 def write(dataset: Dataset, path: Path) -> Path:
     """Write `dataset` in the form that the suffix of `path` names: `write_archive` or `write_hdf5`."""
     path = _with_suffix(path, SUFFIXES)

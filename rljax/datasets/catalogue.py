@@ -78,6 +78,15 @@ def load(
     return archive.read(path, name, action_bounds=action_bounds, clip_actions=clip_actions)
 
 
+def environment(name: str) -> str | None:
+    """The environment that the dataset called `name` names, without reading its rows; None where it is not known so."""
+    family, _, rest = name.partition("/")
+    if family == "d4rl" and rest in d4rl.entries():
+        return d4rl.entries()[rest].env
+    path = Path(name).expanduser()
+    return archive.environment(path) if path.suffix.lower() in SUFFIXES and path.is_file() else None
+
+
 def short(name: str) -> str:
     """What to call a dataset in a path."""
     return Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name.replace("/", "-")

@@ -60,7 +60,7 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
         return jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype)
 
     def part(name: str, shapes: Any) -> Any:
-        if isinstance(shapes, networks.Network):
+        if isinstance(shapes, networks.Network) or name == "actor":  # which may be more than a network
             return jax.tree.map(draw, shapes)
         if isinstance(shapes, normalise.Statistics):
             return normalise.create(spec.observation_shape)
@@ -82,18 +82,23 @@ def critics(network: networks.Network) -> list[MLP]:
     return [[array[c] for array in stacked] for c in range(len(stacked[0]))]
 
 
-def forward(mlp: MLP, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Outputs [B, K] for x [B, I], and the input of each layer."""
+def forward(mlp: MLP, x: np.ndarray, kept: Sequence[Any] = ()) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Outputs [B, K] for x [B, I], and the input of each layer.
+
+    Dropout multiplies the units of hidden layer i by `kept[i]`: 1 / (share kept), or 0.
+    """
     inputs = []
     for i in range(0, len(mlp), 2):
         inputs.append(x)
         x = x @ mlp[i] + mlp[i + 1]
         if i + 2 < len(mlp):
-            x = np.maximum(x, 0.0)
+            x = np.maximum(x, 0.0) * (kept[i // 2] if kept else 1.0)
     return x, inputs
 
 
-def backward(mlp: MLP, inputs: list[np.ndarray], change: np.ndarray) -> tuple[MLP, np.ndarray]:
+def backward(
+    mlp: MLP, inputs: list[np.ndarray], change: np.ndarray, kept: Sequence[Any] = ()
+) -> tuple[MLP, np.ndarray]:
     """Gradients of the parameters and of x, where `change` [B, K] is that of the outputs.
 
     y = x W + b:  dW = x^T dy,  db = sum_B dy,  dx = dy W^T, which relu lets through where its output is positive.
@@ -103,7 +108,7 @@ def backward(mlp: MLP, inputs: list[np.ndarray], change: np.ndarray) -> tuple[ML
         gradient = [inputs[i].T @ change, change.sum(axis=0), *gradient]
         change = change @ mlp[2 * i].T
         if i:
-            change = change * (inputs[i] > 0.0)
+            change = change * (inputs[i] > 0.0) * (kept[i - 1] if kept else 1.0)
     return gradient, change
 
 
@@ -129,6 +134,53 @@ def squared_errors(critics: Sequence[MLP], observation: Any, action: Any, target
         gradients.append(backward(critic, inputs, 2.0 * (q - target[:, None]) / len(target))[0])
     q = np.stack(values)
     return float(np.square(q - target).mean(axis=1).sum()), q, gradients
+
+
+def expectile(value: MLP, observation: np.ndarray, q: np.ndarray, share: float) -> tuple[float, np.ndarray, MLP]:
+    """mean |tau - 1(u < 0)| u^2 for u = q - V(s), V(s) [B], and the gradient: dV = -2 |tau - 1(u < 0)| u / B."""
+    v, inputs = forward(value, observation)
+    error = q - v[:, 0]
+    weight = np.abs(share - (error < 0.0))
+    change = -2.0 * weight * error / len(error)
+    return float((weight * error**2).mean()), v[:, 0], backward(value, inputs, change[:, None])[0]
+
+
+def imitation(
+    actor: list[Any], observation: Any, action: Any, weight: Any, config: Any, key: jax.Array, squashed: bool = True
+) -> tuple[np.ndarray, list[Any]]:
+    """Distances [B] of a policy to actions, and the gradient of mean w d; `actor` is [MLP, log std] or [MLP].
+
+    Deterministic: d = |m - a|^2, dd/dm = 2 (m - a). Gaussian: d = sum_i [ z_i^2 / 2 + log s_i + log(2 pi) / 2 ] with
+    z = (a - m) / s, dd/dm = -z / s, dd/dlog s = 1 - z^2 within the clip. m = tanh(u), dm/du = 1 - m^2.
+    """
+    size, kept = len(observation), []
+    if config.dropout is not None:
+        for i, bias in enumerate(actor[0][1:-1:2]):
+            units = jax.random.bernoulli(jax.random.fold_in(key, i), 1.0 - config.dropout, (size, len(bias)))
+            kept.append(np.asarray(units, np.float64) / (1.0 - config.dropout))
+    output, inputs = forward(actor[0], observation, kept)
+    mean = np.tanh(output) if squashed else output
+    each = np.asarray(weight, np.float64).reshape(-1, 1) * np.ones((size, 1)) / size  # [B, 1]
+    if len(actor) == 1:
+        distance, change, rest = np.square(mean - action).sum(axis=-1), 2.0 * (mean - action), []
+    else:
+        log_std = np.clip(actor[1], config.log_std_min, config.log_std_max)
+        z = (action - mean) / np.exp(log_std)
+        distance = (0.5 * z**2 + log_std + 0.5 * np.log(2.0 * np.pi)).sum(axis=-1)
+        change = -z / np.exp(log_std)
+        rest = [(each * (1.0 - z**2)).sum(axis=0) * (log_std == actor[1])]
+    slope = 1.0 - mean**2 if squashed else 1.0
+    return distance, [backward(actor[0], inputs, each * change * slope, kept)[0], *rest]
+
+
+def actor(parts: Any) -> list[Any]:
+    """The parameters of an actor with a mean and maybe a log std, in float64."""
+    return [mlp(parts.mean)] + ([] if parts.log_std is None else [np.asarray(parts.log_std, np.float64)])
+
+
+def cosine(rate: float, step: int, steps: float | None) -> float:
+    """A learning rate that falls to 0 as half a cosine, Loshchilov and Hutter, arXiv:1608.03983, eq. 5."""
+    return rate if steps is None else rate * 0.5 * (1.0 + np.cos(np.pi * min(step / steps, 1.0)))
 
 
 @dataclasses.dataclass
@@ -173,6 +225,14 @@ def normalised(seen: np.ndarray | None, observation: Any) -> np.ndarray:
     if seen is None:
         return observation
     return np.clip((observation - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + 1e-8), -10.0, 10.0)
+
+
+def standardised(seen: np.ndarray | None, observation: Any) -> np.ndarray:
+    """Observations in float64, shifted and scaled by the mean and std (plus 1e-3) of a data set's, if given."""
+    observation = np.asarray(observation, np.float64)
+    if seen is None:
+        return observation
+    return (observation - seen.mean(axis=0)) / (seen.std(axis=0) + 1e-3)
 
 
 def assert_same(actual: Any, expected: Any, name: str = "") -> None:

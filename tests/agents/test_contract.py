@@ -29,7 +29,7 @@ SIGNATURES = {
     "act": ["state", "observation", "key", "config", "explore"],
     "update": ["state", "batch", "key", "step", "config"],
 }
-OPTIONAL = {"perceive": ["state", "observation", "first", "config"]}
+OPTIONAL = {"perceive": ["state", "observation", "first", "config"], "prepare": ["state", "data", "config"]}
 KEY = jax.random.key(0)
 
 agents = pytest.mark.parametrize("name", AGENTS)

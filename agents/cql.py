@@ -1,0 +1,280 @@
+"""CQL: SAC from a data set, with critics held low wherever an action is not in the data.
+
+Beside its error, each critic is charged its gap: how far its soft maximum over all actions lies above its value at the
+data's action. What the policy would like and the data do not show is pushed down, so values are lower bounds.
+
+gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a' ~ pi(.|s'),  a~ ~ pi(.|s)
+a_k, p_k: 3 N candidates and their densities;  a_k ~ U[-1, 1]^A, where p_k = 2^-A,  a_k ~ pi(.|s),  a_k ~ pi(.|s')
+  y        = r + gamma (1 - terminated) min_c Q'_c(s', a')              without entropy: `backup`
+  G_c      = mean [ T log sum_k exp((Q_c(s, a_k) - log p_k) / T) - Q_c(s, a) ]        T gap_temperature
+  P_c      = w G_c, or with a multiplier m:  m (w G_c - tau)            w penalty_weight, tau target_gap
+  L(Q)     = sum_c [ mean (Q_c(s, a) - y)^2 + P_c ]                     [1, eq. 4, without its 1/2]
+  L(m)     = -mean_c P_c                                                [1, eq. 30], learnt as log m
+  L(pi)    = mean [ alpha log pi(a~|s) - min_c Q_c(s, a~) ]             log pi(a|s) in place of Q for bc_steps
+  L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
+
+Departs from the paper: defaults are those of the authors' code [2], which fixes w, begins by cloning, takes candidates
+of pi(.|s') too and leaves their number out of G. Where it, CORL [3] and JaxCQL [4] differ there is a setting for each.
+
+[1] Kumar et al., Conservative Q-Learning for Offline Reinforcement Learning, arXiv:2006.04779
+[2] github.com/aviralkumar2907/CQL, [3] github.com/corl-team/CORL, [4] github.com/young-geng/JaxCQL
+
+  rljax train cql --data d4rl/hopper-medium-v2
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax import agent, distributions, networks, normalise
+from rljax.agent import Array, EnvSpec, Metrics, Transition
+
+storage = "dataset"
+
+
+@agent.config
+class Config:
+    """Hyperparameters; floats can differ between the learners of one program."""
+
+    # Optimisation
+    actor_lr: float = 1e-4  # Adam learning rate of the actor; [2], 3e-5 in [1]
+    critic_lr: float = 3e-4  # Adam learning rate of the critics and of log m; [2]
+    temperature_lr: float = 1e-4  # Adam learning rate of log alpha; [2], the actor's
+    batch_size: int = 256  # transitions per update; [2]
+    num_parts: int = 4  # of a batch, one after another: quicker within a CPU's cache, 1 on a GPU; own setting
+    # Experience
+    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards; [2]
+    normalise_observations: bool = False  # by the data set's mean and std; [2], True in [3] but for antmaze
+    replay_size: int = 1_000_000  # transitions kept of what comes after the data set, online; own setting
+    warmup_steps: int = 0  # environment steps with uniform actions, online; own setting
+    num_envs: int = 1  # environments stepped side by side, online
+    num_steps: int = 1  # steps of each environment per iteration, online
+    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    # Targets
+    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
+    target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
+    backup: Literal["deterministic", "entropy", "max", "max_of_min"] = "deterministic"  # of Q'; [2], see the page
+    # Conservatism
+    penalty_weight: float = 10.0  # w, alpha in [1, eq. 4]; [2] and [3] for gym without a multiplier
+    num_actions: int = 10  # N, candidates of each kind per state; [2]
+    importance_sampling: bool = True  # False: p_k = 1, and the data's action is a candidate too; [2], CQL(rho)
+    gap_temperature: float = 1.0  # T, of the soft maximum; [2]
+    gap_min: float | None = None  # lower clip of a transition's gap; None in [2], -200 in [3] for antmaze
+    gap_max: float | None = None  # upper clip of a transition's gap; None in [2] and [3]
+    lagrange: bool = False  # learn the multiplier m that keeps the gap at tau; [2] for gym, True in [1]
+    target_gap: float = 5.0  # tau, the weighted gap above which m rises; [2] for antmaze
+    weighted_target: bool = False  # P_c = m w (G_c - tau): tau is a gap without w; [2], True in [3] and [4]
+    init_multiplier: float = 1.0  # m at the start; [2], e in [3] and [4]
+    # Policy
+    bc_steps: int = 40_000  # first updates, in which the actor clones the data set's actions; [2], 0 in [3] and [4]
+    update_order: Literal["critic_first", "together"] = "critic_first"  # actor by new critics [2], by old ones [3], [4]
+    init_temperature: float = 1.0  # alpha at the start; [2]
+    target_entropy: float | None = None  # in nats of the normalised action; None is -A, [2]
+    log_std_min: float = -5.0  # lower clip of log std; [2], -20 in [3] and [4]
+    log_std_max: float = 2.0  # upper clip of log std; [2]
+    log_std_offset: float = 0.0  # added to the network's log std; [2], -1 in [3] and [4], learnt there
+    # Networks
+    hidden: tuple[int, ...] = (256, 256, 256)  # widths of the actor's hidden layers; [2]
+    critic_hidden: tuple[int, ...] = (256, 256, 256)  # widths of the critics' hidden layers; [2]
+    num_critics: int = 2  # C, of which the smallest counts; [2]
+    activation: networks.Activation = "relu"  # of the hidden layers; [2]
+    initialisation: networks.Initialisation = "torch"  # of the actor's layers; [3], close to [2]
+    critic_initialisation: networks.Initialisation = "torch"  # of the critics' layers; close to [2], orthogonal in [3]
+
+
+class State(struct.PyTreeNode):
+    """Everything that learning changes."""
+
+    actor: networks.Network  # [O] -> [2 A]: mean and log std
+    critic: networks.Network  # [O], [A] -> [C]
+    target_critic: networks.Network
+    log_temperature: Array  # []
+    log_multiplier: Array  # []
+    actor_optimiser: optax.OptState
+    critic_optimiser: optax.OptState
+    temperature_optimiser: optax.OptState
+    multiplier_optimiser: optax.OptState
+    statistics: normalise.Statistics  # of the data set's observations [O]
+
+
+def check(spec: EnvSpec, config: Config) -> None:
+    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_continuous("cql", spec)
+    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
+    agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), init_multiplier=(1e-8, 1e6))
+    agent.require_range(config, penalty_weight=(0, None), gap_temperature=(1e-8, None), target_gap=(None, None))
+    agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None), log_std_offset=(None, None))
+    given = [name for name in ("target_entropy", "gap_min", "gap_max") if getattr(config, name) is not None]
+    agent.require_range(config, **dict.fromkeys(given, (None, None)))
+    agent.require_at_least(config, num_actions=1, num_critics=1, bc_steps=0, num_parts=1)
+    if config.batch_size % config.num_parts:
+        raise ValueError(f"--config.num-parts is {config.num_parts}, it must divide the batch of {config.batch_size}.")
+
+
+def init(key: Array, spec: EnvSpec, config: Config) -> State:
+    """Fresh parameters, targets equal to the critics."""
+    key_actor, key_critic = jax.random.split(key)
+    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
+    style, critic_style = ((config.activation, x) for x in (config.initialisation, config.critic_initialisation))
+    actor = networks.create(networks.MLP(config.hidden, 2 * spec.action_size, *style), key_actor, observation)
+    ensemble = networks.Ensemble(config.num_critics, config.critic_hidden, *critic_style)
+    critic = networks.create(ensemble, key_critic, observation, action)
+    start = (config.init_temperature, config.init_multiplier)
+    log_temperature, log_multiplier = (jnp.log(jnp.asarray(x, jnp.float32)) for x in start)
+    return State(
+        actor=actor,
+        critic=critic,
+        target_critic=networks.copy(critic),
+        log_temperature=log_temperature,
+        log_multiplier=log_multiplier,
+        actor_optimiser=optax.adam(config.actor_lr).init(actor),
+        critic_optimiser=optax.adam(config.critic_lr).init(critic),
+        temperature_optimiser=optax.adam(config.temperature_lr).init(log_temperature),
+        multiplier_optimiser=optax.adam(config.critic_lr).init(log_multiplier),
+        statistics=normalise.create(spec.observation_shape),
+    )
+
+
+def prepare(state: State, data: Transition, config: Config) -> State:
+    """Count the observations of the data set [N, ...] as the input statistics, before the first update."""
+    if not config.normalise_observations:
+        return state
+    return state.replace(statistics=normalise.update(normalise.create(data.observation.shape[1:]), data.observation))
+
+
+def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+    """Actions [..., A] for observations [..., O]: sampled, or the tanh of the mean when not exploring."""
+    if config.normalise_observations:
+        observation = normalise.standardise(state.statistics, observation)
+    if not explore:
+        return jnp.tanh(jnp.split(state.actor(observation), 2, axis=-1)[0]), {}
+    return policy(state.actor, observation, config).sample(seed=key), {}
+
+
+def policy(actor: networks.Network, observation: Array, config: Config) -> distributions.SquashedGaussian:
+    """pi(.|s) for observations [..., O]."""
+    mean, raw = jnp.split(actor(observation), 2, axis=-1)
+    log_std = jnp.clip(raw + config.log_std_offset, config.log_std_min, config.log_std_max)
+    return distributions.squashed_gaussian(mean, log_std)
+
+
+# [1, eq. 4]
+def critic_loss(
+    critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
+) -> tuple[Array, Metrics]:
+    """Squared error of all critics to the target and what their gaps cost, summed over critics."""
+    key_policy, key_uniform = jax.random.split(key)
+    both = jnp.concatenate([batch.observation, batch.next_observation])  # [2 B, O], in one pass
+    drawn = policy(state.actor, both, config).sample_and_log_prob(seed=key_policy, sample_shape=1 + config.num_actions)
+    (action, next_action), (log_prob, next_log_prob) = (jnp.split(jax.lax.stop_gradient(x), 2, 1) for x in drawn)
+
+    tried = next_action[1:] if config.backup in ("max", "max_of_min") else next_action[:1]  # [N, B, A] or [1, B, A]
+    next_q = state.target_critic(batch.next_observation, tried)  # [C, N or 1, B]
+    next_q = next_q.max(axis=1).min(axis=0) if config.backup == "max" else next_q.min(axis=0).max(axis=0)  # [B]
+    if config.backup == "entropy":
+        next_q -= jnp.exp(state.log_temperature) * next_log_prob[0]
+    target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
+
+    uniform = jax.random.uniform(key_uniform, action[1:].shape, minval=-1.0, maxval=1.0)
+    uniform_log_prob = jnp.full_like(log_prob[1:], -uniform.shape[-1] * jnp.log(2.0))
+    log_density = jnp.concatenate([uniform_log_prob, log_prob[1:], next_log_prob[1:]])  # [3 N, B]
+    q = critic(batch.observation, jnp.concatenate([batch.action[None], uniform, action[1:], next_action[1:]]))
+    logits = q[:, 1:] - log_density if config.importance_sampling else q
+    soft_maximum = config.gap_temperature * jax.nn.logsumexp(logits / config.gap_temperature, axis=1)  # [C, B]
+    gap = jnp.clip(soft_maximum - q[:, 0], config.gap_min, config.gap_max).mean(axis=-1)  # [C]
+    error = jnp.square(q[:, 0] - jax.lax.stop_gradient(target)).mean(axis=-1)  # [C]
+    loss = (error + penalty(state.log_multiplier, gap, config)).sum()
+    metrics = {"critic/loss": loss, "critic/error": error.sum(), "critic/gap": gap.mean()}
+    return loss, metrics | {"critic/q": q[:, 0].mean(), "critic/target": target.mean()}
+
+
+def penalty(log_multiplier: Array, gap: Array, config: Config) -> Array:
+    """What gaps [...] cost."""
+    if not config.lagrange:
+        return config.penalty_weight * gap
+    multiplier = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6)
+    target_gap = config.penalty_weight * config.target_gap if config.weighted_target else config.target_gap
+    return multiplier * (config.penalty_weight * gap - target_gap)
+
+
+# [1, eq. 30]
+def multiplier_loss(log_multiplier: Array, gap: Array, config: Config) -> tuple[Array, Metrics]:
+    """The mean gap's [] cost with its sign turned: the multiplier rises while the gap is above its target."""
+    loss = -penalty(log_multiplier, gap, config)
+    return loss, {"multiplier/loss": loss, "multiplier/value": jnp.exp(log_multiplier)}
+
+
+def actor_loss(
+    actor: networks.Network, state: State, batch: Transition, key: Array, step: Array, config: Config
+) -> tuple[Array, Metrics]:
+    """Temperature-weighted log-probability less the smallest critic's value, or less the data's likelihood at first."""
+    distribution = policy(actor, batch.observation, config)
+    action, log_prob = distribution.sample_and_log_prob(seed=key)
+    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # at the bounds themselves a density can be infinite
+    merit = jax.lax.cond(
+        step < config.bc_steps,
+        lambda: distribution.log_prob(inside),
+        lambda: state.critic(batch.observation, action).min(axis=0),
+    )  # [B]
+    loss = (jnp.exp(state.log_temperature) * log_prob - merit).mean()
+    return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
+
+
+def temperature_loss(
+    log_temperature: Array, entropy: Array, batch: Transition, config: Config
+) -> tuple[Array, Metrics]:
+    """The policy's entropy [] less the target, times log alpha."""
+    target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
+    loss = log_temperature * (entropy - target_entropy)
+    return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}
+
+
+def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
+    """One update of the critics, the multiplier, the actor, the temperature and the targets."""
+    key_critic, key_actor = jax.random.split(key)
+    if config.normalise_observations:
+        batch = batch.replace(
+            observation=normalise.standardise(state.statistics, batch.observation),
+            next_observation=normalise.standardise(state.statistics, batch.next_observation),
+        )
+
+    # All candidates at once leave a CPU's cache. The loss is a mean over the batch: its gradient is that of the parts'.
+    parts = jax.tree.map(lambda x: x.reshape(config.num_parts, -1, *x.shape[1:]), batch)
+    keys, slope = jax.random.split(key_critic, config.num_parts), jax.grad(critic_loss, has_aux=True)
+    slopes = jax.lax.map(lambda part: slope(state.critic, state, *part, config), (parts, keys))
+    gradient, metrics = jax.tree.map(lambda x: x.mean(axis=0), slopes)
+    changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
+    critic = optax.apply_updates(state.critic, changes)
+    target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
+    new = state.replace(critic=critic, critic_optimiser=critic_optimiser, target_critic=target_critic)
+
+    judge = new if config.update_order == "critic_first" else state
+    gradient, actor_metrics = jax.grad(actor_loss, has_aux=True)(state.actor, judge, batch, key_actor, step, config)
+    changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
+    new = new.replace(actor=optax.apply_updates(state.actor, changes), actor_optimiser=actor_optimiser)
+    gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(
+        state.log_temperature, actor_metrics["actor/entropy"], batch, config
+    )
+    changes, temperature_optimiser = optax.adam(config.temperature_lr).update(gradient, state.temperature_optimiser)
+    log_temperature = optax.apply_updates(state.log_temperature, changes)
+    new = new.replace(log_temperature=log_temperature, temperature_optimiser=temperature_optimiser)
+    metrics = metrics | actor_metrics | temperature_metrics
+    if config.lagrange:
+        gradient, own = jax.grad(multiplier_loss, has_aux=True)(state.log_multiplier, metrics["critic/gap"], config)
+        changes, multiplier_optimiser = optax.adam(config.critic_lr).update(gradient, state.multiplier_optimiser)
+        log_multiplier = optax.apply_updates(state.log_multiplier, changes)
+        new = new.replace(log_multiplier=log_multiplier, multiplier_optimiser=multiplier_optimiser)
+        metrics = metrics | own
+    return new, metrics
+
+
+if __name__ == "__main__":
+    from rljax import cli
+
+    cli.train_file(__file__)

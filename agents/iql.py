@@ -1,0 +1,254 @@
+"""IQL: offline actor-critic that never asks for the value of an action outside the data.
+
+A state's value is an upper expectile of its actions' values in the data, the critics bootstrap from it, and the policy
+imitates the data's actions, each weighted by the exponential of its advantage.
+
+gamma discount, V value, Q_c critics, Q'_c their targets, pi actor, tau expectile, beta inverse temperature
+  Q(s, a)  = min_c Q'_c(s, a),  u = Q(s, a) - V(s)
+  L(V)     = mean [ |tau - 1(u < 0)| u^2 ]                              [1, eq. 5]
+  w        = min(exp(beta (Q(s, a) - V(s))), max_weight)                V after its step
+  L(pi)    = mean [ -w log pi(a|s) ]                                    [1, eq. 7]; deterministic: w |mu(s) - a|^2
+  y        = r + gamma (1 - terminated) V(s')                           V after its step
+  L(Q)     = sum_c mean (Q_c(s, a) - y)^2                               [1, eq. 6]
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
+
+pi(.|s) is a diagonal Gaussian around tanh of the actor's output, its std the same in all states.
+
+Departs from the paper: the weights' bound, the actor's falling learning rate and the clipped log std are those of the
+authors' code [2]. With `values = "old"`, advantages and targets use V before its step (CORL).
+
+[1] Kostrikov et al., Offline Reinforcement Learning with Implicit Q-Learning, arXiv:2110.06169
+[2] github.com/ikostrikov/implicit_q_learning
+
+  rljax train iql --data d4rl/hopper-medium-v2
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax import agent, distributions, networks, normalise
+from rljax.agent import Array, EnvSpec, Metrics, Transition
+
+storage = "dataset"
+
+
+@agent.config
+class Config:
+    """Hyperparameters; floats can differ between the learners of one program."""
+
+    # Optimisation
+    actor_lr: float = 3e-4  # Adam learning rate of the actor, at the start; [2]
+    critic_lr: float = 3e-4  # Adam learning rate of the critics; [2]
+    value_lr: float = 3e-4  # Adam learning rate of the value; [2]
+    decay_steps: float | None = 1e6  # updates over which actor_lr falls to 0 as a cosine; None: it stays; [2]
+    batch_size: int = 256  # transitions per update; [2]
+    # Experience
+    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; presets
+    normalise_observations: bool = False  # by the data set's mean and std; CORL: True
+    replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
+    warmup_steps: int = 0  # online: environment steps with uniform actions and no update; [2]
+    num_envs: int = 1  # online: environments stepped side by side
+    num_steps: int = 1  # online: steps of each environment per iteration
+    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    # Targets
+    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
+    target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
+    expectile: float = 0.7  # tau, in [0, 1]: 0.5 is the mean, towards 1 the maximum; [2] for locomotion
+    values: Literal["new", "old"] = "new"  # V of advantages and targets: after its step, or before it (CORL); [2]
+    # Policy
+    inverse_temperature: float = 3.0  # beta: 0 imitates the data, more follows the advantage; [2] for locomotion
+    max_weight: float = 100.0  # bound of the weights; [2]
+    policy: Literal["gaussian", "deterministic"] = "gaussian"  # CORL: deterministic on hopper-medium; [2]
+    log_std_min: float = -5.0  # lower clip of log std; [2]
+    log_std_max: float = 2.0  # upper clip of log std; [2]
+    exploration_noise: float = 0.03  # online: std of the noise on actions of a deterministic policy; CORL
+    # Networks
+    hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, of all networks; [2]
+    num_critics: int = 2  # C, of which the smallest counts; [2]
+    activation: networks.Activation = "relu"  # of the hidden layers; [2]
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
+    dropout: float | None = None  # share of the actor's hidden units left out while learning; [2] on Adroit: 0.1
+    initialisation: networks.Initialisation = "orthogonal"  # of all layers, with gain sqrt 2; [2]
+
+
+class Actor(struct.PyTreeNode):
+    """What the actor's optimiser moves."""
+
+    mean: networks.Network  # [O] -> [A]: before tanh
+    log_std: Array | None  # [A]; None for a deterministic policy
+
+
+class State(struct.PyTreeNode):
+    """Everything that learning changes."""
+
+    actor: Actor
+    critic: networks.Network  # [O], [A] -> [C]
+    value: networks.Network  # [O] -> [1]
+    target_critic: networks.Network
+    actor_optimiser: optax.OptState
+    critic_optimiser: optax.OptState
+    value_optimiser: optax.OptState
+    statistics: normalise.Statistics  # of observations [O]
+
+
+def check(spec: EnvSpec, config: Config) -> None:
+    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_continuous("iql", spec)
+    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
+    agent.require_range(config, value_lr=(0, None), expectile=(0, 1), inverse_temperature=(0, None))
+    agent.require_range(config, max_weight=(0, None), exploration_noise=(0, None))
+    agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))
+    if config.decay_steps is not None:
+        agent.require_range(config, decay_steps=(1, None))
+    if config.dropout is not None:
+        agent.require_range(config, dropout=(0, 0.99))
+    agent.require_at_least(config, num_critics=1)
+
+
+def init(key: Array, spec: EnvSpec, config: Config) -> State:
+    """Fresh parameters, targets equal to the critics."""
+    key_actor, key_critic, key_value = jax.random.split(key, 3)
+    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
+    style, gain = (config.activation, config.initialisation), 2.0**0.5
+    mean = networks.MLP(config.hidden, spec.action_size, *style, output_scale=gain)
+    actor = Actor(
+        mean=networks.create(mean, key_actor, observation),
+        log_std=jnp.zeros(spec.action_size) if config.policy == "gaussian" else None,
+    )
+    ensemble = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm, output_scale=gain)
+    critic = networks.create(ensemble, key_critic, observation, action)
+    value = networks.create(networks.MLP(config.hidden, 1, *style, output_scale=gain), key_value, observation)
+    return State(
+        actor=actor,
+        critic=critic,
+        value=value,
+        target_critic=networks.copy(critic),
+        actor_optimiser=optax.adam(config.actor_lr).init(actor),
+        critic_optimiser=optax.adam(config.critic_lr).init(critic),
+        value_optimiser=optax.adam(config.value_lr).init(value),
+        statistics=normalise.create(spec.observation_shape),
+    )
+
+
+def actor_rate(step: Array, config: Config) -> Array | float:
+    """The actor's learning rate [] after `step` updates: half a cosine, 0 from `decay_steps` on."""
+    if config.decay_steps is None:
+        return config.actor_lr
+    return config.actor_lr * 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(step / config.decay_steps, 1.0)))
+
+
+def prepare(state: State, data: Transition, config: Config) -> State:
+    """Count the observations of a data set [N, O] into the input statistics."""
+    if not config.normalise_observations:
+        return state
+    statistics = normalise.create(data.observation.shape[1:])
+    return state.replace(statistics=normalise.update(statistics, data.observation))
+
+
+def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+    """Actions [..., A] for observations [..., O]: the policy's mean, or around it when exploring."""
+    if config.normalise_observations:
+        observation = normalise.standardise(state.statistics, observation)
+    action = policy(state.actor, observation)
+    if not explore:
+        return action, {}
+    return jnp.clip(action + std(state.actor, config) * jax.random.normal(key, action.shape), -1.0, 1.0), {}
+
+
+def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> Array:
+    """The policy's mean, mu(s), [..., A] for observations [..., O]."""
+    return jnp.tanh(actor.mean(observation, dropout=dropout))
+
+
+def std(actor: Actor, config: Config) -> Array | float:
+    """The policy's std [A], or [] that of the noise around a deterministic one."""
+    if actor.log_std is None:
+        return config.exploration_noise
+    return jnp.exp(jnp.clip(actor.log_std, config.log_std_min, config.log_std_max))
+
+
+def distance(actor: Actor, batch: Transition, key: Array, config: Config) -> Array:
+    """-log pi(a|s), or |mu(s) - a|^2 of a deterministic policy, [B] for the actions of the data."""
+    dropout = None if config.dropout is None else networks.Dropout(key, config.dropout)
+    mean = policy(actor, batch.observation, dropout)
+    if actor.log_std is None:
+        return jnp.square(mean - batch.action).sum(axis=-1)
+    return jnp.negative(distributions.gaussian(mean, std(actor, config)).log_prob(batch.action))
+
+
+def expected(value: networks.Network, batch: Transition) -> tuple[Array, Array]:
+    """V(s) and V(s') [B] of a batch, in one pass."""
+    v = value(jnp.concatenate([batch.observation, batch.next_observation]))[:, 0]
+    return v[: batch.reward.size], v[batch.reward.size :]
+
+
+# [1, eq. 5]
+def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
+    """Squared distance to the actions' values q [B], of which those above weigh `expectile`."""
+    v = value(batch.observation)[:, 0]  # [B]
+    weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
+    loss = (weight * jnp.square(q - v)).mean()
+    return loss, {"value/loss": loss, "value/v": v.mean()}
+
+
+# [1, eq. 7]
+def actor_loss(actor: Actor, advantage: Array, batch: Transition, key: Array, config: Config) -> tuple[Array, Metrics]:
+    """Distance to the data's actions, weighted by the exponential of their advantage [B]."""
+    weight = jnp.minimum(jnp.exp(config.inverse_temperature * advantage), config.max_weight)
+    loss = (weight * distance(actor, batch, key, config)).mean()
+    return loss, {"actor/loss": loss, "actor/advantage": advantage.mean(), "actor/weight": weight.mean()}
+
+
+# [1, eq. 6]
+def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
+    """Squared error of all critics to the target made of V(s') [B], summed over critics."""
+    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    target = batch.reward + bootstrap * next_v
+    q = critic(batch.observation, batch.action)  # [C, B]
+    loss = jnp.square(q - target).mean(axis=-1).sum()
+    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+
+
+def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
+    """One update of the value, the actor, the critics and their targets; the actor's rate falls with `step`."""
+    if config.normalise_observations:
+        batch = batch.replace(
+            observation=normalise.standardise(state.statistics, batch.observation),
+            next_observation=normalise.standardise(state.statistics, batch.next_observation),
+        )
+    q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
+
+    gradient, value_metrics = jax.grad(value_loss, has_aux=True)(state.value, q, batch, config)
+    changes, value_optimiser = optax.adam(config.value_lr).update(gradient, state.value_optimiser)
+    value = optax.apply_updates(state.value, changes)
+    v, next_v = expected(value if config.values == "new" else state.value, batch)
+
+    gradient, actor_metrics = jax.grad(actor_loss, has_aux=True)(state.actor, q - v, batch, key, config)
+    changes, actor_optimiser = optax.adam(actor_rate(step, config)).update(gradient, state.actor_optimiser)
+    actor = optax.apply_updates(state.actor, changes)
+
+    gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic, next_v, batch, config)
+    changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
+    critic = optax.apply_updates(state.critic, changes)
+    state = state.replace(
+        actor=actor,
+        critic=critic,
+        value=value,
+        target_critic=networks.polyak(critic, state.target_critic, config.target_rate),
+        actor_optimiser=actor_optimiser,
+        critic_optimiser=critic_optimiser,
+        value_optimiser=value_optimiser,
+    )
+    return state, metrics | value_metrics | actor_metrics
+
+
+if __name__ == "__main__":
+    from rljax import cli
+
+    cli.train_file(__file__)

@@ -1,0 +1,191 @@
+"""TD3+BC: TD3 on a data set, its actor held near the data's actions by regression.
+
+Two changes to TD3: a term in the actor's loss that imitates the data, against which the critic's value is scaled to one
+size whatever the rewards', and observations normalised by the data's mean and std.
+
+alpha value weight, Q_0 first critic, mu actor, A action dimensions; critics and targets as in TD3
+  s       <- (s - mean) / (std + 1e-3)                                  [1, eq. 4], over the data set
+  lambda   = alpha / mean |Q_0(s, mu(s))|                               [1, eq. 5], without a gradient
+  L(mu)    = mean [ |mu(s) - a|^2 / A - lambda Q_0(s, mu(s)) ]          [1, eq. 3], every policy_delay-th update
+
+Departs from the paper: as the authors' code [2] does, which made its results: 1 / A, where eq. 3 has the sum over
+dimensions (`imitation = "sum"`), and lambda's mean over the policy's actions, where eq. 5 has the data's.
+
+[1] Fujimoto and Gu, A Minimalist Approach to Offline Reinforcement Learning, arXiv:2106.06860
+[2] github.com/sfujim/TD3_BC
+
+  rljax train td3_bc --data d4rl/hopper-medium-v2
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax import agent, networks, normalise
+from rljax.agent import Array, EnvSpec, Metrics, Transition
+
+storage = "dataset"
+
+
+@agent.config
+class Config:
+    """Hyperparameters; floats can differ between the learners of one program."""
+
+    # Optimisation
+    actor_lr: float = 3e-4  # Adam learning rate of the actor; [2]
+    critic_lr: float = 3e-4  # Adam learning rate of the critics; [2]
+    batch_size: int = 256  # transitions per update; [2]
+    # Experience
+    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
+    normalise_observations: bool = True  # by the data set's mean and std; [2]
+    replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
+    warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice
+    num_envs: int = 1  # online: environments stepped side by side
+    num_steps: int = 1  # online: steps of each environment per iteration
+    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    # Targets
+    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
+    target_rate: float = 0.005  # rho, share of the online networks in the targets per move; [2]
+    reward_scale: float = 1.0  # factor on rewards inside the target; own setting, 1 is the paper
+    target_noise: float = 0.2  # std of the noise on target actions; [2]
+    target_noise_clip: float = 0.5  # bound of that noise; [2]
+    # Policy
+    value_weight: float = 2.5  # alpha: 0 imitates the data, more follows the critic; [2]
+    imitation: Literal["mean", "sum"] = "mean"  # over action dimensions; [2], the sum as in [1] and ReBRAC
+    exploration_noise: float = 0.1  # online: std of the noise on actions while exploring; [2]
+    policy_delay: int = 2  # updates between moves of the actor and of all targets; [2]
+    # Networks
+    hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [2]
+    num_critics: int = 2  # C, of which the smallest makes the target; [2]
+    activation: networks.Activation = "relu"  # of the hidden layers; [2]
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
+    initialisation: networks.Initialisation = "torch"  # of all layers; [2]
+
+
+class State(struct.PyTreeNode):
+    """Everything that learning changes."""
+
+    actor: networks.Network  # [O] -> [A]: before tanh
+    critic: networks.Network  # [O], [A] -> [C]
+    target_actor: networks.Network
+    target_critic: networks.Network
+    actor_optimiser: optax.OptState
+    critic_optimiser: optax.OptState
+    statistics: normalise.Statistics  # of observations [O]
+
+
+def check(spec: EnvSpec, config: Config) -> None:
+    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_continuous("td3_bc", spec)
+    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
+    agent.require_range(config, reward_scale=(None, None), value_weight=(0, None))
+    agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
+    agent.require_at_least(config, policy_delay=1, num_critics=1)
+
+
+def init(key: Array, spec: EnvSpec, config: Config) -> State:
+    """Fresh parameters, targets equal to the actor and the critics."""
+    key_actor, key_critic = jax.random.split(key)
+    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
+    style = (config.activation, config.initialisation)
+    actor = networks.create(networks.MLP(config.hidden, spec.action_size, *style), key_actor, observation)
+    ensemble = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    critic = networks.create(ensemble, key_critic, observation, action)
+    return State(
+        actor=actor,
+        critic=critic,
+        target_actor=networks.copy(actor),
+        target_critic=networks.copy(critic),
+        actor_optimiser=optax.adam(config.actor_lr).init(actor),
+        critic_optimiser=optax.adam(config.critic_lr).init(critic),
+        statistics=normalise.create(spec.observation_shape),
+    )
+
+
+def prepare(state: State, data: Transition, config: Config) -> State:
+    """Count the observations of a data set [N, O] into the input statistics."""
+    if not config.normalise_observations:
+        return state
+    statistics = normalise.create(data.observation.shape[1:])
+    return state.replace(statistics=normalise.update(statistics, data.observation))
+
+
+def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+    """Actions [..., A] for observations [..., O]: mu(s), with Gaussian noise when exploring."""
+    if config.normalise_observations:
+        observation = normalise.standardise(state.statistics, observation)
+    action = policy(state.actor, observation)
+    if not explore:
+        return action, {}
+    return jnp.clip(action + config.exploration_noise * jax.random.normal(key, action.shape), -1.0, 1.0), {}
+
+
+def policy(actor: networks.Network, observation: Array) -> Array:
+    """mu(s) [..., A] for observations [..., O]."""
+    return jnp.tanh(actor(observation))
+
+
+# TD3's, arXiv:1802.09477, algorithm 1
+def critic_loss(
+    critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
+) -> tuple[Array, Metrics]:
+    """Squared error of all critics to the smoothed target, summed over critics."""
+    noise = config.target_noise * jax.random.normal(key, batch.action.shape)
+    noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
+    next_action = jnp.clip(policy(state.target_actor, batch.next_observation) + noise, -1.0, 1.0)
+    next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
+    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    target = config.reward_scale * batch.reward + bootstrap * next_q.min(axis=0)
+    q = critic(batch.observation, batch.action)  # [C, B]
+    loss = jnp.square(q - jax.lax.stop_gradient(target)).mean(axis=-1).sum()
+    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+
+
+# [1, eq. 3]
+def actor_loss(actor: networks.Network, state: State, batch: Transition, config: Config) -> tuple[Array, Metrics]:
+    """Less the first critic's value, scaled to `value_weight`, plus the squared distance to the data's actions."""
+    first_critic = networks.member(state.critic, 0)
+    action = policy(actor, batch.observation)
+    q = first_critic(batch.observation, action)  # [1, B]
+    scale = config.value_weight / jax.lax.stop_gradient(jnp.abs(q).mean())
+    distance = jnp.square(action - batch.action).mean(axis=0)  # [A]
+    imitation = distance.mean() if config.imitation == "mean" else distance.sum()
+    loss = imitation - scale * q.mean()
+    return loss, {"actor/loss": loss, "actor/imitation": imitation, "actor/value_scale": scale}
+
+
+def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
+    """One update of the critics and, every `policy_delay`-th time, the actor and all targets."""
+    if config.normalise_observations:
+        batch = batch.replace(
+            observation=normalise.standardise(state.statistics, batch.observation),
+            next_observation=normalise.standardise(state.statistics, batch.next_observation),
+        )
+
+    gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic, state, batch, key, config)
+    changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
+    critic = optax.apply_updates(state.critic, changes)
+    state = state.replace(critic=critic, critic_optimiser=critic_optimiser)
+
+    def improve(state: State) -> tuple[State, Metrics]:
+        gradient, metrics = jax.grad(actor_loss, has_aux=True)(state.actor, state, batch, config)
+        changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
+        actor = optax.apply_updates(state.actor, changes)
+        state = state.replace(actor=actor, actor_optimiser=actor_optimiser)
+        target_actor = networks.polyak(state.actor, state.target_actor, config.target_rate)
+        target_critic = networks.polyak(state.critic, state.target_critic, config.target_rate)
+        return state.replace(target_actor=target_actor, target_critic=target_critic), metrics
+
+    state, actor_metrics = agent.every(config.policy_delay, step, improve, state)
+    return state, metrics | actor_metrics
+
+
+if __name__ == "__main__":
+    from rljax import cli
+
+    cli.train_file(__file__)

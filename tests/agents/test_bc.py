@@ -1,0 +1,214 @@
+"""BC against float64 NumPy written from its three losses, and what it promises of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import bc
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+CONFIG = bc.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, normalise_observations=False)
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, bc.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, dataclasses.replace(CONFIG, loss="log_prob", decay_steps=10.0, dropout=0.1), reference.transitions()
+
+
+class Reference:
+    """Behavioural cloning in float64: regression, or maximum likelihood."""
+
+    def __init__(self, state: bc.State, config: bc.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.actor, self.adam = reference.actor(state.actor), reference.Adam(config.actor_lr)
+
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        """One update; its metrics."""
+        observation = reference.standardised(self.seen, batch.observation)
+        action = np.asarray(batch.action, np.float64)
+        weight = 1.0 / action.shape[-1] if self.config.loss == "mse_mean" else 1.0
+        distance, gradient = reference.imitation(self.actor, observation, action, weight, self.config, key)
+        self.adam.rate = reference.cosine(self.config.actor_lr, step, self.config.decay_steps)
+        self.actor = self.adam.step(self.actor, gradient)
+        return {"actor/loss": (weight * distance).mean()}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "mse_sum": {"loss": "mse_sum"},
+    "log_prob": {"loss": "log_prob"},
+    "log_prob, clipped std, normalised": {"loss": "log_prob", "log_std_max": 0.0, "normalise_observations": True},
+    "dropout": {"dropout": 0.4},
+    "decay": {"decay_steps": 3.0},
+}
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(bc.update)
+prepare = jax.jit(bc.prepare)
+actor_loss = jax.jit(bc.actor_loss)
+act = jax.jit(bc.act, static_argnames="explore")
+
+
+def fresh(config: bc.Config) -> bc.State:
+    """A State to start from."""
+    return reference.state(bc, SPEC, config)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_supervised_learning(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    data = reference.transitions(9, 12)
+    state = prepare(fresh(config), data, config)
+    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
+    expected = Reference(state, config, seen)
+    for step in range(4):
+        batch, key = reference.transitions(step), jax.random.key(step)
+        state, metrics = update(state, batch, key, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, key, step))
+    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
+
+
+def test_the_cases_clip_some_and_not_all() -> None:
+    state = fresh(dataclasses.replace(CONFIG, loss="log_prob"))
+    assert 0.0 < (np.asarray(state.actor.log_std) > 0.0).mean() < 1.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"), [("mse_mean", 0.125), ("mse_sum", 0.25), ("log_prob", np.log(2.0 * np.pi) + 0.125)]
+)
+def test_losses_by_hand(loss: Any, expected: float) -> None:
+    action = np.array([[0.5, 0.0], [0.0, -0.5]], np.float32)  # 0.25 from (0, 0) twice
+    batch = jax.tree.map(lambda x: x[:2], reference.transitions()).replace(action=action)
+    mean: Any = lambda observation, dropout: jnp.zeros((2, 2))  # noqa: E731
+    actor = bc.Actor(mean, jnp.zeros(2) if loss == "log_prob" else None)
+    found = bc.actor_loss(actor, batch, KEY, dataclasses.replace(CONFIG, loss=loss))[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_mean_and_sum_differ_by_the_number_of_actions() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    mean, total = (
+        actor_loss(state.actor, batch, KEY, dataclasses.replace(CONFIG, loss=loss))[0]
+        for loss in ("mse_mean", "mse_sum")
+    )
+    np.testing.assert_allclose(total, 2.0 * mean, rtol=1e-6)
+
+
+def test_likelihood_is_greatest_where_the_std_is_that_of_the_errors() -> None:
+    config = dataclasses.replace(CONFIG, loss="log_prob")
+    batch = reference.transitions(0, 50)
+    actor = fresh(config).actor
+    error = np.asarray(batch.action) - np.asarray(bc.policy(actor, batch.observation))
+    best = actor.replace(log_std=jnp.log(jnp.sqrt(jnp.mean(jnp.square(error), axis=0))))
+    gradient = jax.jit(jax.grad(lambda actor: bc.actor_loss(actor, batch, KEY, config)[0]))(best)
+    np.testing.assert_allclose(gradient.log_std, 0.0, atol=1e-5)
+    assert np.abs(gradient.mean.params["output"]["bias"]).max() > 1e-2
+
+
+def test_only_observations_and_actions_are_read() -> None:
+    batch = reference.transitions()
+    other = reference.transitions(1)
+    mixed = other.replace(observation=batch.observation, action=batch.action)
+    for left, right in zip(
+        *(jax.tree.leaves(update(fresh(CONFIG), x, KEY, 0, CONFIG)) for x in (batch, mixed)), strict=True
+    ):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_order_of_the_batch_changes_nothing() -> None:
+    batch = reference.transitions()
+    shuffled = jax.tree.map(lambda x: np.asarray(x)[[3, 1, 4, 0, 2]], batch)
+    new, other = (update(fresh(CONFIG), x, KEY, 0, CONFIG)[0] for x in (batch, shuffled))
+    for left, right in zip(*map(jax.tree.leaves, (new, other)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+def test_rate_falls_to_zero_as_a_cosine() -> None:
+    config = dataclasses.replace(CONFIG, decay_steps=100.0)
+    rates = [bc.actor_rate(jnp.asarray(step), config) for step in (0, 50, 100, 150)]
+    np.testing.assert_allclose(rates, [1e-2, 0.5e-2, 0.0, 0.0], rtol=1e-5, atol=1e-9)
+    old = fresh(config)
+    for step, moves in ((99, True), (100, False)):
+        new = update(old, reference.transitions(), KEY, step, config)[0]
+        pairs = zip(*map(jax.tree.leaves, (old.actor, new.actor)), strict=True)
+        assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == moves
+
+
+def test_dropout_differs_between_updates() -> None:
+    config = dataclasses.replace(CONFIG, dropout=0.5)
+    actor, batch = fresh(config).actor, reference.transitions()
+    losses = [actor_loss(actor, batch, key, config)[0] for key in jax.random.split(KEY, 3)]
+    assert len(set(map(float, losses))) == 3
+
+
+def test_inputs_are_normalised_by_the_data_set() -> None:
+    config = dataclasses.replace(CONFIG, normalise_observations=True)
+    data = reference.transitions(9, 12)
+    state = prepare(fresh(config), data, config)
+    seen = np.asarray(data.observation, np.float64)
+    np.testing.assert_allclose(state.statistics.mean, seen.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.sqrt(state.statistics.variance), seen.std(axis=0), rtol=1e-5)
+    again = prepare(state, data, config)
+    np.testing.assert_array_equal(again.statistics.mean, state.statistics.mean)
+    output = reference.forward(reference.mlp(state.actor.mean), reference.standardised(seen, seen[:6]))[0]
+    np.testing.assert_allclose(act(state, seen[:6], KEY, config, explore=False)[0], np.tanh(output), rtol=1e-4)
+
+
+def test_data_are_counted_only_where_they_normalise() -> None:
+    state = fresh(CONFIG)
+    assert bc.prepare(state, reference.transitions(), CONFIG) is state
+
+
+@pytest.mark.parametrize("loss", ["mse_mean", "log_prob"])
+def test_act_explores_around_the_mean_within_bounds(loss: Any) -> None:
+    config = dataclasses.replace(CONFIG, loss=loss, exploration_noise=0.7)
+    state, seen = fresh(config), reference.transitions(9, 6).observation
+    mean = np.tanh(reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0])
+    std = 0.7 if state.actor.log_std is None else np.exp(np.asarray(state.actor.log_std, np.float64))
+    noise = std * np.asarray(jax.random.normal(KEY, (6, 2)))
+    actual, extras = act(state, seen, KEY, config, explore=True)
+    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
+    assert 0.0 < (np.abs(actual) == 1.0).mean() < 1.0
+    assert extras == {}
+
+
+def test_refuses_discrete_actions() -> None:
+    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
+    with pytest.raises(
+        ValueError, match=r"^agent 'bc' acts in a continuous space, 'CartPole-v1' has 2 discrete actions"
+    ):
+        bc.check(spec, CONFIG)
+
+
+OUTSIDE: dict[str, tuple[float, str]] = {
+    "actor_lr": (-1.0, "finite and at least 0"),
+    "decay_steps": (0.0, "finite and at least 1"),
+    "dropout": (1.0, r"finite and in \[0, 0\.99\]"),
+    "exploration_noise": (float("inf"), "finite and at least 0"),
+    "log_std_min": (float("nan"), "finite"),
+    "log_std_max": (float("nan"), "finite"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_refuses_numbers_out_of_range(name: str) -> None:
+    value, limits = OUTSIDE[name]
+    message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be {limits}\.$"
+    with pytest.raises(ValueError, match=message):
+        bc.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
+    changes: Any = {name: [0.5, value]}  # one learner of a population is enough
+    with pytest.raises(ValueError, match=r"it must be finite"):
+        bc.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+def test_accepts_its_defaults() -> None:
+    bc.check(SPEC, bc.Config())

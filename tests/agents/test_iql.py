@@ -1,0 +1,316 @@
+"""IQL against float64 NumPy written from the paper and the authors' code, and what the paper promises of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import bc, iql
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+CONFIG = iql.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1)
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, iql.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
+
+
+class Reference:
+    """Implicit Q-learning in float64, from equations 5 to 7 of arXiv:2110.06169 in the order of the authors' code."""
+
+    def __init__(self, state: iql.State, config: iql.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
+        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.value_adam = reference.Adam(config.value_lr)
+
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        """One update; its metrics."""
+        config = self.config
+        observation = reference.standardised(self.seen, batch.observation)
+        next_observation = reference.standardised(self.seen, batch.next_observation)
+        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
+        alive = 1.0 - np.asarray(batch.terminated, np.float64)
+
+        q = reference.smallest(self.targets, observation, action)[0]
+        value_loss, old_v, gradient = reference.expectile(self.value, observation, q, config.expectile)
+        value = self.value_adam.step(self.value, gradient)
+        judge = value if config.values == "new" else self.value
+        v, next_v = (reference.forward(judge, x)[0][:, 0] for x in (observation, next_observation))
+
+        weight = np.minimum(np.exp(config.inverse_temperature * (q - v)), config.max_weight)
+        distance, gradient = reference.imitation(self.actor, observation, action, weight, config, key)
+        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
+        self.actor, self.value = self.actor_adam.step(self.actor, gradient), value
+
+        y = reward + config.discount * alive * next_v
+        critic_loss, values, gradient = reference.squared_errors(self.critics, observation, action, y)
+        self.critics = self.critic_adam.step(self.critics, gradient)
+        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        return {
+            "value/loss": value_loss,
+            "value/v": old_v.mean(),
+            "actor/loss": (weight * distance).mean(),
+            "actor/advantage": (q - v).mean(),
+            "actor/weight": weight.mean(),
+            "critic/loss": critic_loss,
+            "critic/q": values.mean(),
+            "critic/target": y.mean(),
+        }
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "CORL": {"values": "old", "normalise_observations": True},
+    "CORL on hopper-medium": {"values": "old", "policy": "deterministic", "target_rate": 0.05},
+    "antmaze": {"expectile": 0.9, "inverse_temperature": 10.0},
+    "adroit": {"inverse_temperature": 0.5, "dropout": 0.4},
+    "bounded weights and std": {"inverse_temperature": 2.0, "max_weight": 1.05, "log_std_max": 0.0},
+    "decay, three critics": {"decay_steps": 3.0, "num_critics": 3, "discount": 0.5},
+}
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(iql.update)
+prepare = jax.jit(iql.prepare)
+value_loss = jax.jit(iql.value_loss)
+actor_loss = jax.jit(iql.actor_loss)
+act = jax.jit(iql.act, static_argnames="explore")
+
+
+def fresh(config: iql.Config) -> iql.State:
+    """A State to start from, whose values lie among the critics'."""
+    state = reference.state(iql, SPEC, config)
+    state.value.params["output"]["bias"] -= 0.2
+    return state
+
+
+def constant(v: Any) -> Any:
+    """A value that is a number, whatever the state."""
+    return lambda observation: jnp.full((observation.shape[0], 1), v)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    data = reference.transitions(9, 12)
+    state = prepare(fresh(config), data, config)
+    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
+    expected = Reference(state, config, seen)
+    for step in range(4):
+        batch, key = reference.transitions(step), jax.random.key(step)
+        state, metrics = update(state, batch, key, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, key, step))
+    reference.assert_same(reference.mlp(state.value), expected.value, "value")
+    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
+    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+
+
+def test_the_cases_bound_some_and_not_all() -> None:
+    config, batch = dataclasses.replace(CONFIG, **CASES["bounded weights and std"]), reference.transitions()
+    state = fresh(config)
+    assert 0.0 < (np.asarray(state.actor.log_std) > config.log_std_max).mean() < 1.0
+    q = state.target_critic(batch.observation, batch.action).min(axis=0)
+    advantage = np.asarray(q - state.value(batch.observation)[:, 0])
+    assert 0.0 < (advantage > 0.0).mean() < 1.0
+    assert 0.0 < (np.exp(config.inverse_temperature * advantage) > config.max_weight).mean() < 1.0
+
+
+def test_losses_by_hand() -> None:
+    batch = jax.tree.map(lambda x: x[:2], reference.transitions())
+    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
+    config = dataclasses.replace(CONFIG, expectile=0.75, discount=0.5, inverse_temperature=1.0, max_weight=3.0)
+    # u = (4, -2) - 1 = (3, -3):  (0.75 9 + 0.25 9) / 2
+    loss = iql.value_loss(constant(1.0), jnp.array([4.0, -2.0]), batch, config)[0]
+    np.testing.assert_allclose(loss, 4.5, rtol=1e-6)
+    # y = (1 + 0.5 6, 2);  errors (1, 0) and (-2, 3):  1 / 2 + 13 / 2
+    critic: Any = lambda observation, action: jnp.array([[5.0, 2.0], [2.0, 5.0]])  # noqa: E731
+    loss, metrics = iql.critic_loss(critic, jnp.array([6.0, 9.0]), batch, config)
+    np.testing.assert_allclose([loss, metrics["critic/target"], metrics["critic/q"]], [7.0, 3.0, 3.5], rtol=1e-6)
+    # w = (3, e^-1), e^2 being above the bound;  |mu - a|^2 = (0.25, 1)
+    batch = batch.replace(action=np.array([[0.5, 0.0], [0.0, -1.0]], np.float32))
+    mean: Any = lambda observation, dropout: jnp.zeros((2, 2))  # noqa: E731
+    loss = iql.actor_loss(iql.Actor(mean, None), jnp.array([2.0, -1.0]), batch, KEY, config)[0]
+    np.testing.assert_allclose(loss, (0.75 + np.exp(-1.0)) / 2.0, rtol=1e-6)
+
+
+def least(share: float) -> float:
+    """The constant value that L(V) wants for q = 0, 1, ..., 9, by Newton's method on its gradient."""
+    q, batch = jnp.arange(10.0), reference.transitions(0, 10)
+    config = dataclasses.replace(CONFIG, expectile=share)
+    slope = jax.grad(lambda v: iql.value_loss(constant(v), q, batch, config)[0])
+    v = jnp.asarray(4.5)
+    for _ in range(20):
+        v = v - slope(v) / jax.grad(slope)(v)
+    return float(v)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 4.5), (0.999999, 9.0), (0.000001, 0.0)])
+def test_expectile_is_the_mean_in_the_middle_and_the_extremes_at_the_ends(share: float, expected: float) -> None:
+    np.testing.assert_allclose(least(share), expected, atol=1e-3)
+
+
+def test_expectile_balances_what_is_above_and_below() -> None:
+    v, q = least(0.7), np.arange(10.0)
+    above, below = np.maximum(q - v, 0.0).sum(), np.maximum(v - q, 0.0).sum()
+    np.testing.assert_allclose(0.7 * above, 0.3 * below, rtol=1e-4)
+
+
+def test_weights_grow_with_the_advantage_up_to_their_bound() -> None:
+    config = dataclasses.replace(CONFIG, policy="deterministic")
+    actor, batch = fresh(config).actor, reference.transitions()
+    weights = [float(actor_loss(actor, jnp.full(5, x), batch, KEY, config)[1]["actor/weight"]) for x in (-1, 0, 1, 9)]
+    np.testing.assert_allclose(weights, [np.exp(-3.0), 1.0, np.exp(3.0), 100.0], rtol=1e-5)
+
+
+def test_without_inverse_temperature_it_clones() -> None:
+    config = dataclasses.replace(CONFIG, inverse_temperature=0.0)
+    state, batch = fresh(config), reference.transitions()
+    loss = actor_loss(state.actor, jnp.arange(5.0), batch, KEY, config)[0]
+    cloning = bc.Config(loss="log_prob", hidden=(8, 8))
+    cloned = bc.actor_loss(bc.Actor(state.actor.mean, state.actor.log_std), batch, KEY, cloning)[0]
+    np.testing.assert_allclose(loss, cloned, rtol=1e-6)
+
+
+def test_only_termination_cuts_the_bootstrap() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    never, always = np.zeros(5, bool), np.ones(5, bool)
+
+    def target(**flags: np.ndarray) -> Any:
+        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
+
+    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
+    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+
+
+def test_no_action_but_the_datas_is_judged() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    other = state.replace(actor=jax.tree.map(lambda x: x + 1.0, state.actor))
+    for part in ("critic", "value", "target_critic"):
+        new, moved = (getattr(update(x, batch, KEY, 0, CONFIG)[0], part) for x in (state, other))
+        for left, right in zip(*map(jax.tree.leaves, (new, moved)), strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("values", ["new", "old"])
+def test_which_value_judges(values: Any) -> None:
+    config = dataclasses.replace(CONFIG, values=values)
+    state, batch = fresh(config), reference.transitions()
+    still = dataclasses.replace(config, value_lr=0.0)
+    moving, resting = (update(state, batch, KEY, 0, x)[1] for x in (config, still))
+    assert (moving["critic/target"] == resting["critic/target"]) == (values == "old")
+    assert (moving["actor/advantage"] == resting["actor/advantage"]) == (values == "old")
+
+
+def test_order_of_the_batch_changes_nothing() -> None:
+    batch = reference.transitions()
+    shuffled = jax.tree.map(lambda x: np.asarray(x)[[3, 1, 4, 0, 2]], batch)
+    new, other = (update(fresh(CONFIG), x, KEY, 0, CONFIG)[0] for x in (batch, shuffled))
+    for left, right in zip(*map(jax.tree.leaves, (new, other)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+def test_rate_falls_to_zero_as_a_cosine() -> None:
+    config = dataclasses.replace(CONFIG, decay_steps=100.0)
+    rates = [iql.actor_rate(jnp.asarray(step), config) for step in (0, 50, 100, 150)]
+    np.testing.assert_allclose(rates, [1e-2, 0.5e-2, 0.0, 0.0], rtol=1e-5, atol=1e-9)
+    old = fresh(config)
+    for step, moves in ((99, True), (100, False)):
+        new = update(old, reference.transitions(), KEY, step, config)[0]
+        for part, expected in (("actor", moves), ("critic", True), ("value", True)):
+            pairs = zip(*map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True)
+            assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == expected, part
+
+
+def test_rate_stays_without_decay() -> None:
+    assert iql.actor_rate(jnp.asarray(10**7), dataclasses.replace(CONFIG, decay_steps=None)) == CONFIG.actor_lr
+
+
+def test_begins_orthogonal_with_the_authors_gain() -> None:
+    state = jax.jit(iql.init, static_argnums=1)(KEY, SPEC, CONFIG)
+    outputs = [state.actor.mean.params["output"], state.value.params["output"]]
+    for kernel in [x["kernel"] for x in outputs] + list(state.critic.params["members"]["output"]["kernel"]):
+        np.testing.assert_allclose(np.linalg.svd(np.asarray(kernel), compute_uv=False), np.sqrt(2.0), rtol=1e-4)
+    np.testing.assert_array_equal(state.actor.log_std, np.zeros(2))
+
+
+def test_inputs_are_normalised_by_the_data_set() -> None:
+    config = dataclasses.replace(CONFIG, normalise_observations=True)
+    data = reference.transitions(9, 12)
+    state = prepare(fresh(config), data, config)
+    seen = np.asarray(data.observation, np.float64)
+    np.testing.assert_allclose(state.statistics.mean, seen.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.sqrt(state.statistics.variance), seen.std(axis=0), rtol=1e-5)
+    output = reference.forward(reference.mlp(state.actor.mean), reference.standardised(seen, seen[:6]))[0]
+    np.testing.assert_allclose(act(state, seen[:6], KEY, config, explore=False)[0], np.tanh(output), rtol=1e-4)
+
+
+def test_data_are_counted_only_where_they_normalise() -> None:
+    state = fresh(CONFIG)
+    assert iql.prepare(state, reference.transitions(), CONFIG) is state
+
+
+@pytest.mark.parametrize("policy", ["gaussian", "deterministic"])
+def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
+    config = dataclasses.replace(CONFIG, policy=policy, exploration_noise=0.7)
+    state, seen = fresh(config), reference.transitions(9, 6).observation
+    mean = np.tanh(reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0])
+    std = 0.7 if state.actor.log_std is None else np.exp(np.asarray(state.actor.log_std, np.float64))
+    noise = std * np.asarray(jax.random.normal(KEY, (6, 2)))
+    actual, extras = act(state, seen, KEY, config, explore=True)
+    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
+    assert 0.0 < (np.abs(actual) == 1.0).mean() < 1.0
+    assert extras == {}
+
+
+def test_refuses_discrete_actions() -> None:
+    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
+    with pytest.raises(ValueError, match=r"^agent 'iql' acts in a continuous space, 'CartPole-v1' has 2 discrete"):
+        iql.check(spec, CONFIG)
+
+
+OUTSIDE: dict[str, tuple[float, str]] = {
+    "discount": (-0.5, r"finite and in \[0, 1\]"),
+    "target_rate": (2.0, r"finite and in \[0, 1\]"),
+    "actor_lr": (-1.0, "finite and at least 0"),
+    "critic_lr": (float("nan"), "finite and at least 0"),
+    "value_lr": (-1.0, "finite and at least 0"),
+    "decay_steps": (0.0, "finite and at least 1"),
+    "expectile": (1.5, r"finite and in \[0, 1\]"),
+    "inverse_temperature": (-3.0, "finite and at least 0"),
+    "max_weight": (-1.0, "finite and at least 0"),
+    "exploration_noise": (float("inf"), "finite and at least 0"),
+    "log_std_min": (float("nan"), "finite"),
+    "log_std_max": (float("nan"), "finite"),
+    "dropout": (1.0, r"finite and in \[0, 0\.99\]"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_refuses_numbers_out_of_range(name: str) -> None:
+    value, limits = OUTSIDE[name]
+    message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be {limits}\.$"
+    with pytest.raises(ValueError, match=message):
+        iql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
+    changes: Any = {name: [1.0, value]}  # one learner of a population is enough
+    with pytest.raises(ValueError, match="it must be finite"):
+        iql.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+def test_refuses_to_be_without_critics() -> None:
+    with pytest.raises(ValueError, match=r"^--config\.num-critics is 0, it must be at least 1\.$"):
+        iql.check(SPEC, dataclasses.replace(CONFIG, num_critics=0))
+
+
+def test_accepts_its_defaults() -> None:
+    iql.check(SPEC, iql.Config())

@@ -1,0 +1,337 @@
+"""RIQL against float64 NumPy written from the authors' equations, and what the paper promises of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import riql
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "num_critics": 3, "target_rate": 0.1}
+CONFIG = riql.Config(**SIZES, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, normalise_observations=False)
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, riql.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
+
+
+class Reference:
+    """Robust implicit Q-learning in float64: arXiv:2310.12955, in the order and with the constants of its code."""
+
+    def __init__(self, state: riql.State, config: riql.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
+        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.value_adam = reference.Adam(config.value_lr)
+
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        """One update; its metrics."""
+        config = self.config
+        observation = reference.standardised(self.seen, batch.observation)
+        next_observation = reference.standardised(self.seen, batch.next_observation)
+        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
+        alive = 1.0 - np.asarray(batch.terminated, np.float64)
+
+        q = np.quantile([reference.value(x, observation, action)[0] for x in self.targets], config.quantile, axis=0)
+        value_loss, v, gradient = reference.expectile(self.value, observation, q, config.expectile)
+        next_v = reference.forward(self.value, next_observation)[0][:, 0]
+        self.value = self.value_adam.step(self.value, gradient)
+
+        y = np.clip(reward + config.discount * alive * next_v, config.target_min, config.target_max)
+        critic_loss, values, linear, gradient = self.errors(observation, action, y)
+        self.critics = self.critic_adam.step(self.critics, gradient)
+        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+
+        weight = np.minimum(np.exp(config.inverse_temperature * (q - v)), config.max_weight)
+        squashed = config.policy == "deterministic"
+        distance, gradient = reference.imitation(self.actor, observation, action, weight, config, key, squashed)
+        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
+        self.actor = self.actor_adam.step(self.actor, gradient)
+        return {
+            "value/loss": value_loss,
+            "value/v": v.mean(),
+            "actor/loss": (weight * distance).mean(),
+            "actor/advantage": (q - v).mean(),
+            "actor/weight": weight.mean(),
+            "critic/loss": critic_loss,
+            "critic/q": values.mean(),
+            "critic/target": y.mean(),
+            "critic/linear": linear,
+        }
+
+    def errors(self, observation: np.ndarray, action: np.ndarray, y: np.ndarray) -> tuple[float, Any, float, Any]:
+        """Mean of h, values [C, B], the share beyond t = 1 / sigma^2, gradients: dh/dQ = clip((Q - y) / t, +-1)."""
+        threshold, gradients, values = 1.0 / self.config.huber_sigma**2, [], []
+        for critic in self.critics:
+            q, inputs = reference.forward(critic, np.concatenate([observation, action], axis=-1))
+            values.append(q[:, 0])
+            change = np.clip((q - y[:, None]) / threshold, -1.0, 1.0) / (len(y) * len(self.critics))
+            gradients.append(reference.backward(critic, inputs, change)[0])
+        error = np.abs(np.stack(values) - y)
+        inside = error < threshold
+        loss = np.where(inside, error**2 / (2.0 * threshold), error - threshold / 2.0).mean()
+        return float(loss), np.stack(values), float(1.0 - inside.mean()), gradients
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "normalised": {"normalise_observations": True, "num_critics": 5, "quantile": 0.1},
+    "gaussian": {"policy": "gaussian", "log_std_max": 0.0},
+    "small errors": {"huber_sigma": 0.5, "discount": 0.5},
+    "large errors": {"huber_sigma": 3.0, "inverse_temperature": 2.0, "max_weight": 1.05},
+    "clipped targets": {"target_min": -0.2, "target_max": 0.5},
+    "decay, dropout": {"decay_steps": 3.0, "dropout": 0.4, "quantile": 0.5},
+}
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(riql.update)
+prepare = jax.jit(riql.prepare)
+value_loss = jax.jit(riql.value_loss)
+actor_loss = jax.jit(riql.actor_loss)
+act = jax.jit(riql.act, static_argnames="explore")
+
+
+def fresh(config: riql.Config) -> riql.State:
+    """A State to start from, whose values lie among the critics'."""
+    state = reference.state(riql, SPEC, config)
+    state.value.params["output"]["bias"] -= 0.2
+    return state
+
+
+def constant(v: Any) -> Any:
+    """A value that is a number, whatever the state."""
+    return lambda observation: jnp.full((observation.shape[0], 1), v)
+
+
+def both(data: Transition) -> np.ndarray:
+    """Observations and their successors, [2 N, O]."""
+    return np.concatenate([data.observation, data.next_observation]).astype(np.float64)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    data = reference.transitions(9, 12)
+    state = prepare(fresh(config), data, config)
+    seen = both(data) if config.normalise_observations else None
+    expected = Reference(state, config, seen)
+    for step in range(4):
+        batch, key = reference.transitions(step), jax.random.key(step)
+        state, metrics = update(state, batch, key, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, key, step))
+    reference.assert_same(reference.mlp(state.value), expected.value, "value")
+    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
+    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+
+
+def test_the_cases_bound_some_and_not_all() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    metrics = {
+        name: update(fresh(c), batch, KEY, 0, c)[1]
+        for name, c in ((name, dataclasses.replace(CONFIG, **changes)) for name, changes in CASES.items())
+    }
+    assert metrics["small errors"]["critic/linear"] == 0.0
+    assert 0.0 < metrics["default"]["critic/linear"] < metrics["large errors"]["critic/linear"] < 1.0
+    q = jnp.quantile(state.target_critic(batch.observation, batch.action), 0.25, axis=0)
+    advantage = np.asarray(q - state.value(batch.observation)[:, 0])
+    assert 0.0 < (advantage > 0.0).mean() < 1.0
+    assert 0.0 < (np.exp(2.0 * advantage) > 1.05).mean() < 1.0
+
+
+@jax.jit
+@jax.value_and_grad
+def huber(error: Any, sigma: float) -> Any:
+    """The loss of one critic that is off by `error`, and its slope."""
+    critic: Any = lambda observation, action: jnp.full((1, 5), error)  # noqa: E731
+    batch = reference.transitions().replace(reward=jnp.zeros(5))
+    return riql.critic_loss(critic, jnp.zeros(5), batch, dataclasses.replace(CONFIG, huber_sigma=sigma))[0]
+
+
+@pytest.mark.parametrize(("sigma", "threshold"), [(0.1, 100.0), (0.5, 4.0), (1.0, 1.0), (3.0, 1.0 / 9.0)])
+def test_huber_is_quadratic_up_to_its_threshold_and_linear_beyond(sigma: float, threshold: float) -> None:
+    found = np.array([huber(x * threshold, sigma) for x in (0.5, -0.999999, 3.0, -50.0)])
+    np.testing.assert_allclose(found[:, 0] / threshold, [0.125, 0.5, 2.5, 49.5], rtol=1e-5)
+    np.testing.assert_allclose(found[:, 1], [0.5, -1.0, 1.0, -1.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.5, 1.0])
+def test_quantile_of_the_critics_is_numpys(share: float) -> None:
+    config = dataclasses.replace(CONFIG, quantile=share, expectile=0.5, num_critics=5)
+    state, batch = fresh(config), reference.transitions()
+    q = np.quantile(np.asarray(state.target_critic(batch.observation, batch.action)), share, axis=0)
+    metrics = update(state, batch, KEY, 0, config)[1]
+    np.testing.assert_allclose(metrics["actor/advantage"] + metrics["value/v"], q.mean(), rtol=1e-4, atol=1e-6)
+
+
+def test_targets_are_clipped() -> None:
+    batch = reference.transitions().replace(reward=jnp.array([-1e4, -50.0, 0.0, 50.0, 1e4]))
+    metrics = riql.critic_loss(lambda *_: jnp.zeros((1, 5)), jnp.zeros(5), batch, CONFIG)[1]  # pyright: ignore[reportArgumentType]
+    np.testing.assert_allclose(metrics["critic/target"], (-100.0 - 50.0 + 0.0 + 50.0 + 1000.0) / 5.0, rtol=1e-6)
+
+
+def test_one_wild_target_pulls_no_harder_than_another() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    wild = batch.reward.at[0].set(100.0)
+    wilder = batch.reward.at[0].set(1000.0)
+    for left, right in zip(
+        *(jax.tree.leaves(update(state, batch.replace(reward=x), KEY, 0, CONFIG)[0].critic) for x in (wild, wilder)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_weights_grow_with_the_advantage_up_to_their_bound() -> None:
+    config = dataclasses.replace(CONFIG, policy="deterministic")
+    actor, batch = fresh(config).actor, reference.transitions()
+    weights = [float(actor_loss(actor, jnp.full(5, x), batch, KEY, config)[1]["actor/weight"]) for x in (-1, 0, 1, 9)]
+    np.testing.assert_allclose(weights, [np.exp(-3.0), 1.0, np.exp(3.0), 100.0], rtol=1e-5)
+
+
+def test_only_termination_cuts_the_bootstrap() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    never, always = np.zeros(5, bool), np.ones(5, bool)
+
+    def target(**flags: np.ndarray) -> Any:
+        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
+
+    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
+    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-5)
+
+
+def test_no_action_but_the_datas_is_judged() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    other = state.replace(actor=jax.tree.map(lambda x: x + 1.0, state.actor))
+    for part in ("critic", "value", "target_critic"):
+        new, moved = (getattr(update(x, batch, KEY, 0, CONFIG)[0], part) for x in (state, other))
+        for left, right in zip(*map(jax.tree.leaves, (new, moved)), strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_value_judges_before_its_step() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    moving, resting = (update(state, batch, KEY, 0, dataclasses.replace(CONFIG, value_lr=x))[1] for x in (3e-2, 0.0))
+    assert moving["critic/target"] == resting["critic/target"]
+    assert moving["actor/advantage"] == resting["actor/advantage"]
+
+
+def test_order_of_the_batch_changes_nothing() -> None:
+    batch = reference.transitions()
+    shuffled = jax.tree.map(lambda x: np.asarray(x)[[3, 1, 4, 0, 2]], batch)
+    new, other = (update(fresh(CONFIG), x, KEY, 0, CONFIG)[0] for x in (batch, shuffled))
+    for left, right in zip(*map(jax.tree.leaves, (new, other)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+def test_rate_falls_to_zero_as_a_cosine() -> None:
+    config = dataclasses.replace(CONFIG, decay_steps=100.0)
+    rates = [riql.actor_rate(jnp.asarray(step), config) for step in (0, 50, 100, 150)]
+    np.testing.assert_allclose(rates, [1e-2, 0.5e-2, 0.0, 0.0], rtol=1e-5, atol=1e-9)
+    old = fresh(config)
+    for step, moves in ((99, True), (100, False)):
+        new = update(old, reference.transitions(), KEY, step, config)[0]
+        for part, expected in (("actor", moves), ("critic", True), ("value", True)):
+            pairs = zip(*map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True)
+            assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == expected, part
+
+
+def test_rate_stays_without_decay() -> None:
+    assert riql.actor_rate(jnp.asarray(10**7), dataclasses.replace(CONFIG, decay_steps=None)) == CONFIG.actor_lr
+
+
+def test_begins_as_the_authors_do() -> None:
+    state = jax.jit(riql.init, static_argnums=1)(KEY, SPEC, CONFIG)
+    members = state.critic.params["members"]
+    np.testing.assert_allclose(members["hidden_0"]["bias"], 0.1, rtol=1e-6)
+    assert np.abs(members["output"]["kernel"]).max() <= 3e-3
+    assert np.abs(state.value.params["output"]["kernel"]).max() > 3e-2
+    assert state.actor.log_std is None
+
+
+def test_inputs_are_normalised_by_the_data_set() -> None:
+    config = dataclasses.replace(CONFIG, normalise_observations=True)
+    data = reference.transitions(9, 12)
+    state = prepare(fresh(config), data, config)
+    seen = both(data)
+    np.testing.assert_allclose(state.statistics.mean, seen.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.sqrt(state.statistics.variance), seen.std(axis=0), rtol=1e-5)
+    output = reference.forward(reference.mlp(state.actor.mean), reference.standardised(seen, seen[:6]))[0]
+    np.testing.assert_allclose(act(state, seen[:6], KEY, config, explore=False)[0], np.tanh(output), rtol=1e-4)
+
+
+def test_data_are_counted_only_where_they_normalise() -> None:
+    state = fresh(CONFIG)
+    assert riql.prepare(state, reference.transitions(), CONFIG) is state
+
+
+@pytest.mark.parametrize("policy", ["gaussian", "deterministic"])
+def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
+    config = dataclasses.replace(CONFIG, policy=policy, exploration_noise=0.7)
+    state, seen = fresh(config), reference.transitions(9, 6).observation
+    output = reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0]
+    mean = np.tanh(output) if policy == "deterministic" else output
+    std = 0.7 if state.actor.log_std is None else np.exp(np.asarray(state.actor.log_std, np.float64))
+    noise = std * np.asarray(jax.random.normal(KEY, (6, 2)))
+    actual, extras = act(state, seen, KEY, config, explore=True)
+    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
+    assert 0.0 < (np.abs(actual) == 1.0).mean() < 1.0
+    assert extras == {}
+    np.testing.assert_allclose(act(state, seen, KEY, config, explore=False)[0], np.clip(mean, -1.0, 1.0), rtol=1e-4)
+
+
+def test_refuses_discrete_actions() -> None:
+    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
+    with pytest.raises(ValueError, match=r"^agent 'riql' acts in a continuous space, 'CartPole-v1' has 2 discrete"):
+        riql.check(spec, CONFIG)
+
+
+OUTSIDE: dict[str, tuple[float, str]] = {
+    "discount": (-0.5, r"finite and in \[0, 1\]"),
+    "target_rate": (2.0, r"finite and in \[0, 1\]"),
+    "actor_lr": (-1.0, "finite and at least 0"),
+    "critic_lr": (float("nan"), "finite and at least 0"),
+    "value_lr": (-1.0, "finite and at least 0"),
+    "decay_steps": (0.0, "finite and at least 1"),
+    "expectile": (1.5, r"finite and in \[0, 1\]"),
+    "inverse_temperature": (-3.0, "finite and at least 0"),
+    "max_weight": (-1.0, "finite and at least 0"),
+    "quantile": (-0.1, r"finite and in \[0, 1\]"),
+    "huber_sigma": (0.0, r"finite and in \[0\.001, 1000\.0\]"),
+    "target_min": (float("-inf"), "finite"),
+    "target_max": (float("inf"), "finite"),
+    "exploration_noise": (float("inf"), "finite and at least 0"),
+    "log_std_min": (float("nan"), "finite"),
+    "log_std_max": (float("nan"), "finite"),
+    "dropout": (1.0, r"finite and in \[0, 0\.99\]"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_refuses_numbers_out_of_range(name: str) -> None:
+    value, limits = OUTSIDE[name]
+    message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be {limits}\.$"
+    with pytest.raises(ValueError, match=message):
+        riql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
+    changes: Any = {name: [1.0, value]}  # one learner of a population is enough
+    with pytest.raises(ValueError, match="it must be finite"):
+        riql.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+def test_refuses_to_be_without_critics() -> None:
+    with pytest.raises(ValueError, match=r"^--config\.num-critics is 0, it must be at least 1\.$"):
+        riql.check(SPEC, dataclasses.replace(CONFIG, num_critics=0))
+
+
+def test_accepts_its_defaults() -> None:
+    riql.check(SPEC, riql.Config())
