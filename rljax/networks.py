@@ -167,3 +167,8 @@ def member(ensemble: Network, index: int) -> Network:
     """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
     params = jax.tree.map(lambda x: x[index : index + 1], ensemble.params)
     return Network(params, ensemble.module.clone(size=1))
+
+
+def members(ensemble: Network) -> Network:
+    """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
+    return Network(jax.tree.map(lambda x: x[:, None], ensemble.params), ensemble.module.clone(size=1))

@@ -95,7 +95,7 @@ def _played(
     bounds = hosted.action_bounds
     hosted.close()
     # Environment by environment, so that the rows of an episode follow one another.
-    columns = [np.concatenate(np.swapaxes(np.stack(column), 0, 1)) for column in zip(*rows, strict=True)]
+    columns: Any = [np.concatenate(np.swapaxes(np.stack(column), 0, 1)) for column in zip(*rows, strict=True)]
     transitions = Transition(*columns)
     cuts = np.arange(1, num_envs + 1) * len(rows) - 1
     return _cut(transitions, cuts), bounds, policies.step

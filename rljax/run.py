@@ -396,6 +396,7 @@ class Run:
             "data": self.settings.data,
             "seeds": list(self.settings.seeds),
             **over,
+            **({} if self.dataset is None else _after_evaluations(evaluations)),
             "steps": self.step,
             "complete": self.step >= self.total,
             "wall_seconds": time.perf_counter() - self.began,
@@ -460,6 +461,13 @@ def provenance() -> dict[str, Any]:
             "jax_default_matmul_precision": jax.config.values["jax_default_matmul_precision"],
         },
     }
+
+
+def _after_evaluations(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+    """The best return and score to expect after so many online evaluations, for whoever picks a policy by them."""
+    fields = {"return": "returns", "score": "scores", "success": "success"}
+    found = {name: statistics.expected_best(evaluations, field) for name, field in fields.items()}
+    return {"expected_best": {name: {str(n): x for n, x in values.items()} for name, values in found.items() if values}}
 
 
 def _described(dataset: datasets.Dataset) -> dict[str, Any]:

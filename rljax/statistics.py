@@ -7,6 +7,7 @@ with the mean of its episodes; a single learner has no interval over learners.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -111,6 +112,36 @@ def summarise(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "final": _entry(table, last, {learner: last for learner in table}),
         "best": _entry(table, best, own_best),
     }
+
+
+def expected_best(
+    evaluations: Sequence[Mapping[str, Any]], field: str = "returns", numbers: Sequence[int] | None = None
+) -> dict[int, float]:
+    """What one may expect to deploy after evaluating n of a run's policies online: {n: expected best}, over learners.
+
+    For each learner and n, the mean over all choices of n of its K evaluated policies of the best one's mean `field`
+    ("returns", "scores" or "success"); with the values x in rising order it is sum_i x_i C(i - 1, n - 1) / C(K, n).
+    n = 1 is the mean of all policies, n = K their maximum, which takes K online evaluations to find. It is optimistic
+    by the noise of the evaluations. `numbers` are the n to report, by default 1, 2, 5, 10, 20, ... and K.
+
+    Empty where a learner lacks the field. Source: Kurenkov and Kolesnikov, Showing Your Offline Reinforcement Learning
+    Work: Online Evaluation Budget Matters, arXiv:2110.04156.
+    """
+    table = _by_learner(evaluations)
+    if not table or not all(record.get(field) for own in table.values() for record in own.values()):
+        return {}
+    values = [np.sort([float(mean(_floats(r[field]))) for r in own.values()]) for own in table.values()]
+    most = min(len(own) for own in values)
+    if numbers is None:
+        round_ones = (digit * 10**power for power in range(7) for digit in (1, 2, 5))
+        numbers = sorted({n for n in round_ones if n < most} | {most})
+    expected = {}
+    for n in numbers:
+        each = [
+            sum(math.comb(i, n - 1) / math.comb(len(own), n) * own[i] for i in range(n - 1, len(own))) for own in values
+        ]
+        expected[n] = float(np.mean(each))
+    return expected
 
 
 def curves(

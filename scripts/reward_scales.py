@@ -35,7 +35,7 @@ def trained(agent: str, env: str, steps: int, seeds: int, folder: Path) -> Path:
         agent,
         env,
         steps,
-        seeds=list(range(seeds)) * len(SCALES),
+        seeds=len(scales),
         config={"reward_scale": scales, "hidden": HIDDEN[agent]},
         out=out,
         eval_every=steps // 10,

@@ -244,6 +244,15 @@ def test_networks_are_stacked_and_mapped_over() -> None:
         np.testing.assert_allclose(together[i], apply(alone, x[i]), rtol=1e-5, atol=1e-6)
 
 
+def test_members_have_inputs_of_their_own() -> None:
+    ensemble = create(Ensemble(3, (4,)), jnp.zeros(2))
+    x = inputs(0, 3, 5, 2)
+    outputs = jax.jit(jax.vmap(lambda member, x: member(x)))(networks.members(ensemble), x)
+    assert outputs.shape == (3, 1, 5)
+    for c in range(3):
+        np.testing.assert_allclose(outputs[c, 0], apply(ensemble, x[c])[c], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.005, 1.0])
 def test_polyak_moves_the_target_by_its_rate(rate: float) -> None:
     online, target = ({"a": inputs(seed), "b": inputs(seed + 2, 4)} for seed in range(2))

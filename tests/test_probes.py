@@ -58,6 +58,7 @@ OFFLINE: dict[str, dict[str, Any]] = {
     "iql": {"initialisation": "torch"},  # with biases of 0, an observation of 0 moves the last layer alone
     "riql": {},
     "cql": {"penalty_weight": 0.0, "critic_hidden": (32, 32)},
+    "edac": {"init_temperature": 1e-3, "temperature_lr": 0.0, "num_critics": 2, "diversity_weight": 0.1},
 }
 VALUES = ("Constant", "Delay", "Finite", "Observation")
 OBSERVATIONS = {

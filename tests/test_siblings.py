@@ -46,6 +46,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
         | {"critic_loss", "actor_loss", "temperature_loss"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
+    ("sac", "edac"): Pair(
+        lines=0,
+        own={"Config", "State", "check", "init", "act", "policy", "update"} | {"critic_loss", "temperature_loss"},
+        moved=frozenset({"Config.normalise_observations"}),
+    ),
     ("iql", "bc"): Pair(lines=120, own={"Config", "State", "check", "init", "actor_loss", "update"}),
 }
 

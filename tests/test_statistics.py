@@ -231,3 +231,27 @@ def test_a_diverged_evaluation_does_not_spoil_its_neighbours():
 @pytest.mark.parametrize("evaluations", [[], [record(0, 0, [1.0]), record(10, 1, [1.0])]])
 def test_curves_are_empty_where_learners_share_no_steps(evaluations):
     assert [len(array) for array in statistics.curves(evaluations)] == [0, 0, 0, 0]
+
+
+# The best of several evaluated policies
+
+
+def test_expected_best_is_the_mean_over_all_choices():
+    import itertools
+
+    values = {0: [3.0, 1.0, 4.0, 1.5, 9.0], 1: [2.0, 6.0, 5.0, 3.0, 5.5]}
+    evaluations = [record(10 * i, own, [x - 1, x + 1]) for own, xs in values.items() for i, x in enumerate(xs)]
+    expected = statistics.expected_best(evaluations, numbers=range(1, 6))
+    for n in range(1, 6):
+        each = [np.mean([max(choice) for choice in itertools.combinations(xs, n)]) for xs in values.values()]
+        assert expected[n] == pytest.approx(np.mean(each))
+    assert expected[1] == pytest.approx(np.mean(list(values.values())))
+    assert expected[5] == pytest.approx(7.5)
+
+
+def test_expected_best_has_round_numbers_and_the_last():
+    evaluations = [record(step, 0, [float(step)], scores=[2.0 * step]) for step in range(1, 24)]
+    assert list(statistics.expected_best(evaluations)) == [1, 2, 5, 10, 20, 23]
+    assert statistics.expected_best(evaluations, "scores")[23] == 46.0
+    assert statistics.expected_best(evaluations, "success") == {}
+    assert statistics.expected_best([]) == {}

@@ -130,7 +130,9 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
                 f"'{first.name}' and '{part.name}' differ: {shapes[0]} and {shapes[1]} are their dimensions, "
                 f"{first.action_bounds} and {part.action_bounds} their bounds of actions."
             )
-    fields = {name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in FIELDS}
+    fields: dict[str, Any] = {
+        name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in FIELDS
+    }
     ends = np.cumsum([part.num for part in parts]) - 1
     fields["truncated"][ends] |= ~fields["terminated"][ends]
     provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}

@@ -1,4 +1,4 @@
-"""Learning from a data set: every row equally often, alone as in company, continued exactly; then from experience too."""
+"""Learning from a data set: every row equally often, alone as in company, continued exactly; then in environments."""
 
 from __future__ import annotations
 
