@@ -29,7 +29,7 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rljax.agent import EnvSpec, Step
-from rljax.envs import drawing
+from rljax.envs import drawing, ogbench
 from rljax.envs.environment import unknown
 
 SUCCESS = ("success", "is_success")  # keys of `info` by which environments report it
@@ -51,7 +51,7 @@ def make_hosted(name: str, num_envs: int, **make_kwargs: Any) -> Hosted:
         drawing.choose_renderer()
     if name.startswith("async/"):
         return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
-    environments = [_make(name, make_kwargs) for _ in range(num_envs)]
+    environments = _make_all(name, num_envs, make_kwargs)
     if isinstance(environments[0].observation_space, spaces.Box):
         return Hosted(Serial(environments, name), name)
     made = iter(environments)
@@ -446,6 +446,14 @@ def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> Asyn
     return vector_env
 
 
+def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any]:
+    first = _make(name, make_kwargs)
+    if ogbench.is_arm(first):
+        ogbench.let_draw(first, make_kwargs.get("render_mode"))
+        return [first, *ogbench.copies(first, num_envs - 1)]
+    return [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
+
+
 def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
     module, _, within = name.rpartition(":")
     if name.startswith("ALE/"):
@@ -457,6 +465,8 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         try:
             importlib.import_module(module)
         except ImportError as error:
+            if error.name == module == "ogbench":
+                raise ValueError(f"'{name}' needs a package that is not installed: pip install ogbench") from error
             raise ValueError(
                 f"'{name}': the module '{module}' cannot be imported ({error}). It must register the environment and "
                 "lie on Python's path. Where it lies in the current folder: PYTHONPATH=. rljax ..."

@@ -17,6 +17,7 @@ usage: rljax data COMMAND ...
   convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
   join FILE DATA...    write several one behind the other, as D4RL's medium-expert sets are
   record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
+  record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
 
 DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
 $RLJAX_DATA or ~/.rljax/data.
@@ -68,15 +69,17 @@ class Join:
 
 @dataclasses.dataclass
 class Record:
-    """Write a data set of what a run's policies do, or did while they were trained."""
+    """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
 
-    run: tyro.conf.Positional[Path]  # folder of the run
-    output: tyro.conf.Positional[Path]  # file.npz or file.hdf5
-    steps: int = 1_000_000  # transitions to record; of a replay: the first ones at most
-    source: Annotated[str, tyro.conf.arg(name="from")] = "policy"  # policy, exploring, random, or replay
+    source: tyro.conf.Positional[str]  # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
+    output: tyro.conf.Positional[Path | None] = (
+        None  # file.npz or file.hdf5; of OGBench: .npz, by default its own place
+    )
+    steps: int | None = None  # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
+    acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"  # of a run: policy, exploring, random, or replay
     learner: int = 0  # which learner of the run
     best: bool = False  # the policy of the learner's best evaluation, not the last one
-    envs: int = 10  # environments side by side
+    envs: int | None = None  # environments side by side, default: 10; of OGBench: processes, default: 1
     seed: int = 0  # of the environments and of exploration
 
 
@@ -166,15 +169,20 @@ def _join(arguments: list[str]) -> None:
 
 def _record(arguments: list[str]) -> None:
     options = _parse(Record, arguments, "record")
+    if options.source.startswith("ogbench/"):
+        _record_play(options)
+        return
+    if options.output is None:
+        raise ValueError(f"which file? rljax data record {options.source} FILE, a .npz or .hdf5 file.")
     from rljax import datasets, recording
 
     dataset = recording.record(
-        options.run,
-        steps=options.steps,
-        source=options.source,
+        options.source,
+        steps=1_000_000 if options.steps is None else options.steps,
+        source=options.acting,
         learner=options.learner,
         best=options.best,
-        num_envs=options.envs,
+        num_envs=10 if options.envs is None else options.envs,
         seed=options.seed,
         name=str(options.output),
     )
@@ -184,3 +192,15 @@ def _record(arguments: list[str]) -> None:
         f"return {returns.mean():,.1f} over {len(returns)} complete episodes" if len(returns) else "no whole episode"
     )
     print(f"{path}: {dataset.num:,} transitions, {played}")
+
+
+def _record_play(options: Record) -> None:
+    if (options.acting, options.learner, options.best) != ("policy", 0, False):
+        raise ValueError(f"--from, --learner and --best are of runs; '{options.source}' is recorded by its oracles.")
+    from rljax.datasets import archive, play
+
+    processes = 1 if options.envs is None else options.envs
+    path = play.record(options.source, options.output, steps=options.steps, seed=options.seed, processes=processes)
+    with archive.opened(path) as file:
+        ends = file["terminals"]
+    print(f"{path}: {(~ends).sum():,} transitions in {ends.sum():,} trajectories")

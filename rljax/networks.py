@@ -6,6 +6,7 @@ and `vmap` see only the parameters, and a loss reads `critic(observation, action
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -74,11 +75,29 @@ def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = F
 
             return uniform, nn.initializers.constant(0.1) if name == "edac" and not last else uniform
         case "orthogonal":
-            return nn.initializers.orthogonal(scale), nn.initializers.zeros_init()
+            return functools.partial(_orthogonal, scale), nn.initializers.zeros_init()
         case "lecun_uniform":
             return nn.initializers.lecun_uniform(), nn.initializers.zeros_init()
         case "glorot_uniform":
             return nn.initializers.glorot_uniform(), nn.initializers.zeros_init()
+
+
+def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+    """`scale` times random orthonormal columns, or rows where those are fewer, as `nn.initializers.orthogonal` has them.
+
+    By Gram and Schmidt: jaxlib's QR takes a thread of the CPU's pool and waits in it for others. As soon as there are
+    as many QRs at once as threads, each of a batch, such as learners', none goes on (jaxlib 0.10.2 with two cores).
+    """
+    columns = min(shape)
+
+    def normalise(i: Array, q: Array) -> Array:
+        column = q[:, i]
+        for _ in range(2):  # once leaves rounding errors of those before
+            column = column - q @ jnp.where(jnp.arange(columns) < i, q.T @ column, 0.0)
+        return q.at[:, i].set(column / jnp.sqrt(jnp.square(column).sum()))
+
+    q = jax.lax.fori_loop(0, columns, normalise, jax.random.normal(key, (max(shape), columns), dtype))
+    return scale * (q if shape[0] >= shape[1] else q.T)
 
 
 class Dense(nn.Module):

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 CORE = {"agent", "networks", "distributions", "normalise", "traces", "generative"}
 LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
 LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
-RUNNING = LEARNING | LOOKING | {"envs", "drivers", "progress", "film", "phases", "run", "policy", "recording"}
+RUNNING = (
+    LEARNING | LOOKING | {"envs", "drivers", "progress", "film", "phases", "run", "policy", "recording", "corrupt"}
+)
 FACE = {"cli", "cli_data", "sweep", "report"}  # nothing below imports these
 
 # Room of rljax -> the rooms that it may import, from the ground up. A new module is given its place here.
@@ -42,11 +44,12 @@ ROOMS: dict[str, set[str]] = {
     "film": {"agent", "envs"},
     "drivers": {"agent", "storage", "samplers", "learner", "datasets", "envs", "drivers"},
     "phases": LEARNING | {"envs", "drivers", "evaluate"},
-    "run": RUNNING - {"run", "policy", "recording"},
-    "policy": RUNNING - {"policy", "recording"},
+    "run": RUNNING - {"run", "policy", "recording", "corrupt"},
+    "policy": RUNNING - {"policy", "recording", "corrupt"},
     "sweep": RUNNING | {"report", "sweep"},
     "report": RUNNING,
-    "recording": RUNNING - {"recording"},
+    "recording": RUNNING - {"recording", "corrupt"},
+    "corrupt": RUNNING - {"recording", "corrupt"},
     "cli_data": RUNNING,
     "cli": RUNNING | FACE,
     "__main__": {"cli"},

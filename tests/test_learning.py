@@ -1,13 +1,17 @@
-"""Agents learn a real task in minutes, through both drivers."""
+"""Agents learn a real task in minutes, through all drivers."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
-from rljax import run
+from rljax import datasets, run
+from rljax.agent import Transition
 
 
 @pytest.mark.learn
@@ -28,3 +32,44 @@ def test_learns_on_policy(env: str, steps: int, solved: float, tmp_path: Path) -
     out = run.train("ppo", env, steps, seeds=1, out=tmp_path / "run", eval_every=steps // 8, eval_episodes=10)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["best"]["mean"] >= solved, summary["best"]
+
+
+def swings(path: Path, episodes: int = 100) -> Path:
+    """Episodes of Pendulum in a file, by turns of a controller that swings it up, noisily, and of uniform actions."""
+    environment, generator = gymnasium.make("Pendulum-v1"), np.random.default_rng(0)
+    rows = []
+    for episode in range(episodes):
+        observation, _ = environment.reset(seed=episode)
+        truncated = False
+        while not truncated:
+            cosine, sine, speed = observation
+            energy = speed**2 / 6 + 5 * cosine  # 5 at rest above
+            push = np.sign(speed * (5 - energy)) if cosine < 0.85 else -6 * np.arctan2(sine, cosine) - 1.5 * speed
+            action = push + 0.6 * generator.normal() if episode % 2 else generator.uniform(-1, 1)
+            action = np.clip(np.array([action], np.float32), -1, 1)
+            successor, reward, terminated, truncated, _ = environment.step(2 * action)
+            rows.append((observation, action, np.float32(reward), terminated, truncated, successor))
+            observation = successor
+    columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
+    bounds = (np.array([-2.0]), np.array([2.0]))
+    return datasets.write(datasets.Dataset("swings", Transition(*columns), "Pendulum-v1", None, bounds, {}), path)
+
+
+FROM_DATA: dict[str, dict[str, Any]] = {
+    "bc": {},
+    "td3_bc": {"value_weight": 10.0},
+    "iql": {"inverse_temperature": 10.0, "value_lr": 1e-3},
+    "riql": {"inverse_temperature": 10.0, "value_lr": 1e-3},
+    "cql": {"critic_hidden": (128, 128), "bc_steps": 0, "penalty_weight": 1.0, "num_actions": 5, "num_parts": 1},
+}
+UPDATES = {"bc": 2_000, "td3_bc": 10_000, "iql": 8_000, "riql": 8_000, "cql": 5_000}
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("agent", FROM_DATA)
+def test_learns_from_data_what_imitation_does_not(agent: str, tmp_path: Path) -> None:
+    data, known = str(swings(tmp_path / "swings.npz")), {"actor_lr": 1e-3, "hidden": (128, 128)}
+    config = known | ({} if agent == "bc" else {"critic_lr": 1e-3, "discount": 0.95}) | FROM_DATA[agent]
+    out = run.train(agent, None, UPDATES[agent], data=data, config=config, out=tmp_path / "run", eval_every=1_000)
+    found = json.loads((out / "summary.json").read_text())["best"]["mean"]
+    assert found <= -400 if agent == "bc" else found >= -250, found

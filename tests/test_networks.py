@@ -58,6 +58,21 @@ def test_orthogonal_initialisation_is_orthogonal_times_its_gain(fan_in: int, fea
     np.testing.assert_allclose(product, 1.5**2 * np.eye(min(fan_in, features)), atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(32, 32), (64, 16), (16, 64)])
+def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:
+    kernel = networks.initialisers("orthogonal", shape[0], 1.5)[0](KEY, shape)
+    np.testing.assert_allclose(kernel, jax.nn.initializers.orthogonal(1.5)(KEY, shape), atol=1e-5)
+
+
+def test_orthogonal_learners_begin_at_once() -> None:
+    # Eight of QR's calls in one program, each of a batch: with two threads they would wait for each other for ever.
+    module = Ensemble(2, (256, 256), initialisation="orthogonal")
+    create_all = jax.jit(jax.vmap(lambda key: [networks.create(module, key, jnp.zeros(17)) for _ in range(2)]))
+    kernel = create_all(jax.random.split(KEY, 4))[0].params["members"]["hidden_1"]["kernel"]  # [4, 2, 256, 256]
+    identity = 2.0 * np.eye(256)
+    np.testing.assert_allclose(np.matrix_transpose(kernel) @ kernel, np.broadcast_to(identity, kernel.shape), atol=1e-4)
+
+
 def test_gains_of_an_mlp() -> None:
     network = create(MLP((32, 32), 4, "tanh", "orthogonal", output_scale=0.01), jnp.zeros(32))
     for name, gain in (("hidden_0", math.sqrt(2)), ("hidden_1", math.sqrt(2)), ("output", 0.01)):
@@ -119,6 +134,13 @@ def test_mlp_computes_what_it_says(activation: Any) -> None:
     result = apply(network, x)
     assert result.shape == (5, 2)
     np.testing.assert_allclose(result, forward(network.params, x, ACTIVATIONS[activation]), rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_of_other_leading_axes_broadcast() -> None:
+    ensemble = create(Ensemble(2, (6, 7)), jnp.zeros(3), jnp.zeros(2))
+    observation, action = inputs(), np.stack([inputs()[:, :2], 2.0 * inputs()[:, :2]])  # [5, 3], [2, 5, 2]
+    each = np.stack([apply(ensemble, observation, x) for x in action], axis=1)
+    np.testing.assert_allclose(apply(ensemble, observation, action), each, rtol=1e-5, atol=1e-6)
 
 
 def test_inputs_are_concatenated() -> None:

@@ -47,8 +47,8 @@ PAIRS: dict[tuple[str, str], Pair] = {
         moved=frozenset({"Config.normalise_observations"}),
     ),
     ("sac", "edac"): Pair(
-        lines=0,
-        own={"Config", "State", "check", "init", "act", "policy", "update"} | {"critic_loss", "temperature_loss"},
+        lines=145,
+        own={"Config", "check", "init", "act", "critic_loss", "temperature_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
     ("iql", "bc"): Pair(lines=120, own={"Config", "State", "check", "init", "actor_loss", "update"}),

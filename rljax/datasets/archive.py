@@ -51,7 +51,7 @@ ALIASES = {
 FORMAT = "rljax dataset 1"
 SUFFIXES = (".npz", ".hdf5", ".h5")
 FAMILIES = ("d4rl/", "minari/", "ogbench/", "neorl2/")  # how names begin that are no paths
-KEPT = ("max_episode_steps", "num_actions", "algorithm")  # of the provenance: what stays true of a copy
+KEPT = ("max_episode_steps", "num_actions", "algorithm", "corruptions")  # of the provenance: what stays true of a copy
 
 
 def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False) -> Dataset:
@@ -59,7 +59,8 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
 
     Where successors are stored, every row is kept. Where they are not, the next row's observation is the successor,
     and the last row of a trajectory is dropped unless it is terminal. Actions lie in `action_bounds` (low and high, a
-    number or one per dimension): by default those that the file's metadata names, or else -1 and 1.
+    number or one per dimension): by default those that the file's metadata names, or else -1 and 1. Actions that were
+    corrupted (`rljax.corrupt`) may lie beyond them and are left as they are, unless `clip_actions`.
 
     Raises `ValueError` for a file that cannot be read or lacks an array, and for what `assemble` refuses.
     """
@@ -85,6 +86,7 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
         reference=None if reference is None else (float(reference[0]), float(reference[1])),
         bounds=metadata.get("action_bounds") if action_bounds is None else action_bounds,
         clip_actions=clip_actions,
+        unbounded=any(note.get("what") == "action" for note in metadata.get("corruptions") or ()),
         complete=metadata.get("complete", marked),
         provenance=provenance,
     )
@@ -108,7 +110,7 @@ def write_archive(dataset: Dataset, path: Path) -> Path:
     The file appears whole or not at all; an old one is replaced. Raises `ValueError` for another suffix.
     """
     path = _with_suffix(path, (".npz",))
-    with _atomic(path) as temporary, temporary.open("wb") as file:
+    with atomic(path) as temporary, temporary.open("wb") as file:
         arrays: Any = _arrays(dataset) | {"metadata": np.array(_description(dataset))}
         np.savez_compressed(file, **arrays)
     return path
@@ -128,7 +130,7 @@ def write_hdf5(dataset: Dataset, path: Path, infos: Mapping[str, Any] | None = N
     for key, value in (infos or {}).items():
         if len(value) != dataset.num:
             raise ValueError(f"infos['{key}'] has {len(value)} rows, the dataset has {dataset.num}.")
-    with _atomic(path) as temporary, h5py.File(temporary, "w") as file:
+    with atomic(path) as temporary, h5py.File(temporary, "w") as file:
         for key, value in _arrays(dataset).items():
             file.create_dataset(key, data=value, compression="gzip", compression_opts=1, shuffle=True)
         for key, value in (infos or {}).items():
@@ -348,7 +350,7 @@ def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:
 
 
 @contextlib.contextmanager
-def _atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Path) -> Iterator[Path]:
     """A file beside `path` that takes its place where nothing was raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")

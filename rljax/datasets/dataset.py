@@ -183,6 +183,7 @@ def assemble(
     reference: tuple[float, float] | None,
     bounds: Any = None,
     clip_actions: bool = False,
+    unbounded: bool = False,
     complete: bool = True,
     provenance: dict[str, Any],
 ) -> Dataset:
@@ -191,13 +192,14 @@ def assemble(
     Args:
         bounds: low and high of the actions, each a number or [A]; None is -1 and 1.
         clip_actions: whether actions beyond the bounds are clipped to them rather than refused.
+        unbounded: whether they are left where they are instead, as those of corrupted data are.
 
     Raises:
         ValueError: values that are not finite, actions beyond their bounds by more than 1e-3 half ranges.
     """
     for field in ("observation", "next_observation", "reward", "action"):
         _require_finite(rows, field)
-    action, limits, clipped = _normalised(rows, bounds, clip_actions)
+    action, limits, clipped = _normalised(rows, bounds, clip_actions, unbounded)
     transitions = Transition(
         observation=rows.observation,  # pyright: ignore[reportArgumentType]
         action=action,  # pyright: ignore[reportArgumentType]
@@ -355,7 +357,7 @@ def _require_finite(rows: Rows, field: str) -> None:
     )
 
 
-def _normalised(rows: Rows, bounds: Any, clip_actions: bool) -> tuple[np.ndarray, Bounds | None, int]:
+def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) -> tuple[np.ndarray, Bounds | None, int]:
     """Actions in [-1, 1] as float32 [N, A], their bounds in the file, and in how many rows they were clipped."""
     action = rows.action
     if action.ndim == 1:
@@ -366,7 +368,7 @@ def _normalised(rows: Rows, bounds: Any, clip_actions: bool) -> tuple[np.ndarray
     else:
         center, half = (low.astype(np.float64) + high) / 2, (high.astype(np.float64) - low) / 2
         action = ((action - center) / half).astype(np.float32)
-    if action.min() >= -1 and action.max() <= 1:
+    if (action.min() >= -1 and action.max() <= 1) or (unbounded and not clip_actions):
         return action, (low, high), 0
     beyond = np.abs(action) > 1 + TOLERANCE
     count = int(beyond.any(axis=1).sum())

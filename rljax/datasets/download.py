@@ -112,9 +112,13 @@ def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progre
                 f"'{path.name}' from {url} has the {kind} checksum {found}, it should be {expected}; it was removed. "
                 "Load it again; if that does not help, the server holds another file."
             )
-    side = _side(path)
-    side.write_text(json.dumps({"url": url} | entry | {"file": path.name}, indent=1), encoding="utf-8")
-    os.replace(part, path)
+    return place(part, path, {"url": url} | entry)
+
+
+def place(whole: Path, path: Path, facts: dict[str, Any]) -> Path:
+    """Give the file `whole` its name `path`, and write what is known of it, its `fingerprint` included, beside it."""
+    _side(path).write_text(json.dumps(facts | {"file": path.name}, indent=1), encoding="utf-8")
+    os.replace(whole, path)
     return path
 
 
@@ -125,8 +129,13 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 def source(path: Path) -> str | None:
     """The address from which `path` was downloaded; None where that is not known."""
+    return known(path).get("url")
+
+
+def known(path: Path) -> dict[str, Any]:
+    """What was written beside `path` when it came here; {} where nothing was."""
     side = _side(path)
-    return json.loads(side.read_text(encoding="utf-8")).get("url") if side.is_file() else None
+    return json.loads(side.read_text(encoding="utf-8")) if side.is_file() else {}
 
 
 def _receive(url: str, part: Path, name: str, progress: Progress) -> None:

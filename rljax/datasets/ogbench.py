@@ -17,7 +17,10 @@ so that an episode of `returns` and `lengths` is one up to the goal, and traject
 length 1. "-val" behind a name is the validation file: "ogbench/cube-single-play-v0-val".
 
 Goals and tolerances, kept in ogbench.json, were read from the environments of ogbench 1.2.2, and the rules from its
-relabel_utils.py. The environments that score policies are the package's: pip install ogbench.
+relabel_utils.py. The environments that score policies are the package's (pip install ogbench): an episode ends one
+step behind the state in which all is in place, or at the time limit, and `success` is that of its last step.
+
+Files of cube, scene and puzzle need no download: `rljax.datasets.play` records them.
 
 Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; seohongpark/ogbench.
 """
@@ -171,6 +174,7 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
             ends,
         )
     rows.check_lengths()
+    recorded = files.known(path).get("recorded")
     # A last row is no transition; the last of the file is none either, marked or not.
     keep = ~np.append(ends[:-1], True)
     rows.dropped["last observation of a trajectory"] = int((~keep).sum())
@@ -186,7 +190,8 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
         provenance={
             "reader": "ogbench",
             "files": [files.fingerprint(path)],
-            "url": files.source(path) or f"{URL}/{parts.file}",
+            "url": None if recorded else files.source(path) or f"{URL}/{parts.file}",
+            "recorded": recorded,  # by `rljax data record`, with which settings
             "id": f"{parts.environment}-{parts.kind}-v0",
             "task": parts.number,
             "split": parts.split,

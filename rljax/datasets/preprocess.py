@@ -137,6 +137,7 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
     fields["truncated"][ends] |= ~fields["terminated"][ends]
     provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
     provenance["max_episode_steps"] = first.max_episode_steps
+    provenance["corruptions"] = [note for part in parts for note in part.provenance.get("corruptions") or ()]
     return Dataset(name, Transition(**fields), first.env, first.reference, first.action_bounds, provenance)
 
 
