@@ -50,6 +50,7 @@ class Train:
     data: str | None = None  # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
     offline_share: float = 0.5  # part of each batch that is from the data set, where there is new experience too
+    data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory: slower
     seed: int | None = None  # seed of a single learner
     seeds: int | None = None  # number of learners, with seeds 0, 1, ..., as one program
     out: Path | None = None  # folder of the run; default runs/AGENT/ENV/TIME

@@ -72,9 +72,7 @@ class Record:
     """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
 
     source: tyro.conf.Positional[str]  # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
-    output: tyro.conf.Positional[Path | None] = (
-        None  # file.npz or file.hdf5; of OGBench: .npz, by default its own place
-    )
+    output: tyro.conf.Positional[Path | None] = None  # file.npz or .hdf5; of OGBench: .npz, default: where it is found
     steps: int | None = None  # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
     acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"  # of a run: policy, exploring, random, or replay
     learner: int = 0  # which learner of the run

@@ -174,9 +174,12 @@ class Learner:
 
     def draw(self, state: LearnerState, config: Any, data: Transition | None = None) -> Transition:
         """The batches of one iteration, [P, U, B, ...], in one gather."""
-        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
-        key_batch = jax.vmap(lambda key: jax.random.split(key)[0])(keys)
-        return self._sample(state.storage, data, key_batch, config)
+        return self._sample(state.storage, data, self.batch_keys(state.key_update, state.updates), config)
+
+    def batch_keys(self, key_update: Array, updates: Any) -> Array:
+        """The keys [P] that the batches of the iteration after `updates` updates are drawn with."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_update, updates)
+        return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
 
     def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
         """One update on each of the batches [P, U, B, ...]; the storage is not needed."""

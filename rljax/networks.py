@@ -83,7 +83,7 @@ def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = F
 
 
 def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """`scale` times random orthonormal columns, or rows where those are fewer, as `nn.initializers.orthogonal` has them.
+    """`scale` times random orthonormal columns, or rows where those are fewer: what `nn.initializers.orthogonal` gives.
 
     By Gram and Schmidt: jaxlib's QR takes a thread of the CPU's pool and waits in it for others. As soon as there are
     as many QRs at once as threads, each of a batch, such as learners', none goes on (jaxlib 0.10.2 with two cores).

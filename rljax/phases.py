@@ -67,7 +67,8 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     if dataset is not None:
         _require_fit(dataset, spec)
     module.check(spec, config)
-    data = jax.device_put(data)  # once for all drivers
+    if not settings.data_on_host:
+        data = jax.device_put(data)  # once for all drivers
 
     phases, end = [], 0
     each = config.num_steps * config.num_envs
@@ -76,7 +77,7 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
         multiple = math.lcm(config.num_updates, each) if online else config.num_updates
         end = round_up(settings.steps, multiple)
         learner = Learner(module, spec, number, config.num_envs, storage="dataset")
-        phases.append(Phase(OfflineDriver(learner, data, stacked), config.num_updates, end))
+        phases.append(Phase(OfflineDriver(learner, data, stacked, settings.data_on_host), config.num_updates, end))
     if online:
         kind = module.storage if dataset is None else "mixed"
         STORAGES[kind].check(config, config.num_envs)
@@ -144,6 +145,8 @@ def _require_source(settings: Any, module: Any, dataset: datasets.Dataset | None
             f"agent '{agent}' learns from what its own policy has just done, and cannot use --data. Agents that can "
             "have storage 'dataset' or 'replay': rljax list agents"
         )
+    if settings.data_on_host and (dataset is None or kind != "dataset" or settings.then_online):
+        raise ValueError("--data-on-host is for learning from a data set alone: beside new experience it must fit.")
     if settings.then_online and kind != "dataset":
         raise ValueError(f"--then-online continues an agent that learns from data alone, '{agent}' is online already.")
     if settings.env == "none" and (dataset is None or settings.then_online or kind != "dataset"):

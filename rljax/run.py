@@ -47,6 +47,7 @@ class Settings:
     data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
     offline_share: float = 0.5  # of each batch, where new experience and a data set are mixed
+    data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
     log_every: int = 1_000  # steps between lines in metrics.jsonl, and between looks at Ctrl-C
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # complete episodes per evaluation and learner
@@ -153,7 +154,7 @@ class Run:
     def create(self, command: str) -> None:
         """Make the folder, note all there is to know of the run, and start from fresh learners."""
         needed = self._needed()
-        _check_memory(needed)
+        _check_memory(needed, None if self.settings.data_on_host else self.dataset)
         described = {
             **dataclasses.asdict(self.settings),
             "environment": self.settings.env,
@@ -196,7 +197,7 @@ class Run:
     def _needed(self) -> int:
         """Bytes of the largest state, and of the data set."""
         states = (checkpoint.nbytes(phase.driver.template(self.settings.seeds)) for phase in self.phases)
-        return max(states) + (0 if self.dataset is None else self.dataset.nbytes)
+        return max(states) + (0 if self.dataset is None or self.settings.data_on_host else self.dataset.nbytes)
 
     def resume(self, steps: int | None) -> None:
         """Continue from the newest whole checkpoint, to `steps` where given."""
@@ -534,7 +535,7 @@ def _check_sizes(config: Any) -> None:
             raise ValueError(f"--config.{name.replace('_', '-')} is {getattr(config, name)}, it must be at least 1.")
 
 
-def _check_memory(needed: int) -> None:
+def _check_memory(needed: int, dataset: datasets.Dataset | None) -> None:
     device = jax.devices()[0]
     stats = device.memory_stats() or {}
     limit = stats.get("bytes_limit")
@@ -544,9 +545,16 @@ def _check_memory(needed: int) -> None:
             limit = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     if limit is not None and needed > limit:
         raise ValueError(
-            f"the run's state needs {needed / 1e9:.1f} GB on {device.device_kind}, {limit / 1e9:.1f} GB are there. "
-            "Lower --config.replay-size or --seeds; of a data set, take a part."
+            f"the run needs {needed / 1e9:.1f} GB on {device.device_kind}, {limit / 1e9:.1f} GB are there. "
+            + ("Lower --config.replay-size or --seeds." if dataset is None else _smaller(dataset))
         )
+
+
+def _smaller(dataset: datasets.Dataset) -> str:
+    return (
+        f"The data set takes {dataset.nbytes / 1e9:.1f} GB of them: keep it on the host with --data-on-host, "
+        "which is slower, or lower --seeds."
+    )
 
 
 class _Clock:

@@ -33,8 +33,13 @@ def resident(fixed: Fixed, key: Array, config: Any) -> Transition:
 
     `key` is [P]; returns [P, num_updates, batch_size, ...], as one gather.
     """
-    rows = _rows(key, fixed.data.reward.shape[0], config.num_updates, config.batch_size)
+    rows = resident_rows(key, fixed.data.reward.shape[0], config)
     return jax.tree.map(lambda x: x[rows], fixed.data)
+
+
+def resident_rows(key: Array, number: int, config: Any) -> Array:
+    """The rows that `resident` draws from a data set of `number` of them, int32 [P, num_updates, batch_size]."""
+    return _rows(key, number, config.num_updates, config.batch_size)
 
 
 def mixed(

@@ -65,12 +65,12 @@ def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:
 
 
 def test_orthogonal_learners_begin_at_once() -> None:
-    # Eight of QR's calls in one program, each of a batch: with two threads they would wait for each other for ever.
+    # Three calls of QR in one program, each on a batch of eight: with two threads they waited for each other for ever.
     module = Ensemble(2, (256, 256), initialisation="orthogonal")
-    create_all = jax.jit(jax.vmap(lambda key: [networks.create(module, key, jnp.zeros(17)) for _ in range(2)]))
-    kernel = create_all(jax.random.split(KEY, 4))[0].params["members"]["hidden_1"]["kernel"]  # [4, 2, 256, 256]
-    identity = 2.0 * np.eye(256)
-    np.testing.assert_allclose(np.matrix_transpose(kernel) @ kernel, np.broadcast_to(identity, kernel.shape), atol=1e-4)
+    learners = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(17))))(jax.random.split(KEY, 4))
+    kernel = np.asarray(learners.params["members"]["hidden_1"]["kernel"])  # [4, 2, 256, 256]
+    product = np.swapaxes(kernel, -1, -2) @ kernel
+    np.testing.assert_allclose(product, np.broadcast_to(2.0 * np.eye(256), product.shape), atol=1e-4)
 
 
 def test_gains_of_an_mlp() -> None:

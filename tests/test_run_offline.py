@@ -146,6 +146,25 @@ def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
         run.resume(out, 200)
 
 
+def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small:
+        device_kind = "a small device"
+
+        @staticmethod
+        def memory_stats() -> dict[str, int]:
+            return {"bytes_limit": 1_000}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.jax, "devices", lambda *_: [Small])
+        with pytest.raises(ValueError, match=r"needs 0.0 GB on a small device.*data set takes.*--data-on-host"):
+            train("td3_bc", 100, tmp_path / "run", data)
+    there = train("td3_bc", 100, tmp_path / "there", data, data_on_host=True)
+    here = train("td3_bc", 100, tmp_path / "here", data)
+    kept = runs.arrays(there)
+    for name, array in runs.arrays(here).items():
+        np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
     from rljax import config
     from rljax.agents import iql

@@ -129,8 +129,9 @@ def record(
     pieces = [folder / f"{number:05d}.npz" for number in range(total)]
     _collect(task, pieces, processes, progress)
     whole = folder / "whole.npz"
+    arrays: Any = _joined(pieces)
     with whole.open("wb") as stream:
-        np.savez_compressed(stream, **_joined(pieces))
+        np.savez_compressed(stream, **arrays)
     files.place(whole, path, {"recorded": settings | {"trajectories": total}} | files.fingerprint(whole))
     shutil.rmtree(folder)
     return path
@@ -215,8 +216,8 @@ def _parse(name: str) -> ogbench.Name:
     parts = ogbench.parse(name)
     if parts.kind not in ("play", "noisy"):
         raise ValueError(
-            f"'{name}' needs trained policies, which OGBench's package has not: only data of cube, scene and puzzle are "
-            "recorded here."
+            f"'{name}' needs trained policies, which OGBench's package has not: only data of cube, scene and puzzle "
+            "are recorded here."
         )
     if parts.task is not None:
         plain = f"ogbench/{parts.file.removesuffix('.npz')}"

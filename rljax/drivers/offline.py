@@ -1,4 +1,8 @@
-"""A data set on the device, and nothing else: drawing and learning are one compiled loop."""
+"""A data set, and nothing else: on the device, drawing and learning are one compiled loop.
+
+A data set that the device cannot hold stays on the host, which hands over the batches of `GROUP` iterations at a time.
+They are the same batches: what is learnt does not depend on where the data lie.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax import samplers
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.drivers.common import Report, report
 from rljax.learner import Learner, LearnerState, empty_tally
+
+GROUP = 64  # iterations whose batches the host hands over together
 
 
 class OfflineDriver:
@@ -20,22 +27,38 @@ class OfflineDriver:
     without_environments = "none"
     save_failure: str | None = None
 
-    def __init__(self, learner: Learner, data: Transition, config: Any) -> None:
-        """`data` [N, ...] is shared by all learners and brought to the device; `config` is stacked over P."""
+    def __init__(self, learner: Learner, data: Transition, config: Any, on_host: bool = False) -> None:
+        """`data` [N, ...] is shared by all learners and brought to the device; `config` is stacked over P.
+
+        With `on_host` it stays in the host's memory, as NumPy arrays.
+        """
         self.spec: EnvSpec = learner.spec
-        self.learner, self.config = learner, config
-        self.data: Transition = jax.device_put(data)
+        self.learner, self.config, self.on_host = learner, config, on_host
+        self.data: Transition = jax.tree.map(np.asarray, data) if on_host else jax.device_put(data)
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
+        self._rows = jax.jit(self._drawn)
+        self._learn = jax.jit(self._taught, donate_argnums=0)
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners, one per seed, that have seen the data set once where they prepare themselves by it."""
         assert learnt is None, "a data set comes first"
-        self.learnt = self._init(_keys(seeds), self.data, self.config)
+        host = jax.devices("cpu")[0] if self.on_host else None
+        with jax.default_device(host):
+            learnt = self._init(_keys(seeds), self.data, self.config)
+        self.learnt = jax.device_put(learnt, jax.devices()[0]) if self.on_host else learnt
 
     def advance(self, iterations: int) -> None:
-        """Run `iterations` updates."""
-        self.learnt = self._advance(self.learnt, self.data, jnp.asarray(iterations, jnp.int32), self.config)
+        """Run `iterations` of `num_updates` updates each."""
+        if not self.on_host:
+            self.learnt = self._advance(self.learnt, self.data, jnp.asarray(iterations, jnp.int32), self.config)
+            return
+        updates = int(self.learnt.updates)
+        for done in range(0, iterations, GROUP):
+            first = np.int32(updates + done * self.config.num_updates)
+            rows = np.asarray(self._rows(self.learnt.key_update, first, self.config))
+            batches = jax.tree.map(lambda x, rows=rows: x[rows], self.data)
+            self.learnt = self._learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.config)
 
     @property
     def learners(self) -> LearnerState:
@@ -83,6 +106,24 @@ class OfflineDriver:
     def _loop(self, learnt: LearnerState, data: Transition, number: Array, config: Any) -> LearnerState:
         # A traced bound, so that chunks of any length are one program.
         return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, config, data), learnt)
+
+    def _drawn(self, key_update: Array, updates: Array, config: Any) -> Array:
+        """The rows of the next `GROUP` iterations, [GROUP, P, U, B]."""
+        number = self.data.reward.shape[0]
+
+        def rows(iteration: Array) -> Array:
+            keys = self.learner.batch_keys(key_update, updates + iteration * config.num_updates)
+            return samplers.resident_rows(keys, number, config)
+
+        return jax.vmap(rows)(jnp.arange(GROUP))
+
+    def _taught(self, learnt: LearnerState, batches: Transition, number: Array, config: Any) -> LearnerState:
+        """The learners after the first `number` of the iterations whose batches are [GROUP, P, U, B, ...]."""
+
+        def one(iteration: Array, learnt: LearnerState) -> LearnerState:
+            return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), config)
+
+        return jax.lax.fori_loop(0, number, one, learnt)
 
 
 def _keys(seeds: Sequence[int]) -> Array:

@@ -151,7 +151,7 @@ def test_an_interrupted_recording_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         play.record(NAME, path, **options)
     assert not path.exists()
-    with pytest.raises(ValueError, match="'seed': 0.*, not of .*'seed': 1.* Finish it with those settings, or delete"):
+    with pytest.raises(ValueError, match=r"'seed': 0.*, not of .*'seed': 1.* Finish it with those settings, or delete"):
         play.record(NAME, path, seed=1, **options)
     play.record(NAME, path, **options)
     assert written == [0, 1, None, 2, 3]
@@ -159,7 +159,7 @@ def test_an_interrupted_recording_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(found.name for found in tmp_path.iterdir()) == ["data.npz", "data.npz.json"]
     with np.load(path) as file:
         np.testing.assert_array_equal(file["observations"][::3, 0], range(4))
-    with pytest.raises(ValueError, match="there is a file .*data.npz' already"):
+    with pytest.raises(ValueError, match=r"there is a file .*data\.npz' already"):
         play.record(NAME, path, **options)
 
 

@@ -15,7 +15,7 @@ from rljax import config as configuration
 from rljax import samplers
 from rljax.agent import EnvSpec, Transition
 from rljax.drivers.compiled import CompiledDriver
-from rljax.drivers.offline import OfflineDriver
+from rljax.drivers.offline import GROUP, OfflineDriver
 from rljax.envs.autoreset import AutoReset
 from rljax.learner import Learner
 from rljax.storage import Fixed, Mixed, Replay
@@ -44,12 +44,12 @@ def dataset(rows: int = ROWS) -> Transition:
     return Transition(**fields, truncated=flags, next_observation=observation + 0.5)
 
 
-def driver(seeds: list[int], agent: Any = None, **changes: Any) -> OfflineDriver:
+def driver(seeds: list[int], agent: Any = None, on_host: bool = False, **changes: Any) -> OfflineDriver:
     """Started, with a learning rate per learner."""
     rates = tuple(0.1 * (1 + seed) for seed in seeds)
     config = configuration.stack(Config(learning_rate=rates, **changes), len(seeds))  # pyright: ignore
     made: Any = Learner(agent or Prepared(), EnvSpec("data", (2,), 1), len(seeds), 1, storage="dataset")
-    result = OfflineDriver(made, dataset(), config)
+    result = OfflineDriver(made, dataset(), config, on_host)
     result.start(seeds)
     return result
 
@@ -134,6 +134,14 @@ def test_continues_exactly_and_saves_no_data() -> None:
     second.restore(saved, None)
     second.advance(4)
     same(second.arrays(), whole.arrays())
+
+
+def test_where_the_data_lie_does_not_matter() -> None:
+    here, there = driver([0, 1], num_updates=2), driver([0, 1], num_updates=2, on_host=True)
+    for trained in (here, there):
+        for iterations in (3, GROUP + 5):  # less than what is handed over together, and more
+            trained.advance(iterations)
+    same(there.arrays(), here.arrays())
 
 
 def test_chunks_of_any_length_are_one_program() -> None:
