@@ -1,8 +1,10 @@
-"""Whether DSAC-T's and SAC's scores depend on the size of rewards: the same task, its rewards times 0.01 to 100.
+"""Whether scores of SAC, DSAC-T and the first DSAC depend on the size of rewards: a task, its rewards times 0.01 to 100.
 
 Every scale and seed is a learner of one program. Returns are those of the task itself, whatever the factor.
 
-  python scripts/reward_scales.py --output results/reward_scales
+  python scripts/reward_scales.py --output results/reward_scales/pendulum
+  python scripts/reward_scales.py --env HalfCheetah-v5 --steps 100000 --seeds 2 --runs runs/reward_scales_halfcheetah \
+      --output results/reward_scales/halfcheetah
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ import numpy as np
 from rljax import record, run, statistics
 from rljax.run import provenance
 
-AGENTS = ("sac", "dsact")
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
-HIDDEN = {"sac": (64, 64), "dsact": (64, 64, 64)}  # the agents' own depths, small enough for a laptop
-COLOURS = {"sac": "#0072B2", "dsact": "#D55E00"}
+# The agents' own depths, small enough for a laptop. The first DSAC bounds errors in units of return.
+AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sac": ("sac", {"hidden": (64, 64)}),
+    "dsact": ("dsact", {"hidden": (64, 64, 64)}),
+    "dsac-v1": ("dsact", {"hidden": (64, 64, 64), "critic_loss": "v1", "num_critics": 1}),
+}
+COLOURS = {"sac": "#0072B2", "dsact": "#D55E00", "dsac-v1": "#009E73"}
 
 
-def trained(agent: str, env: str, steps: int, seeds: int, folder: Path) -> Path:
+def trained(name: str, env: str, steps: int, seeds: int, folder: Path) -> Path:
     """The folder of a run, made or completed, with a learner for each scale and seed."""
-    out = folder / agent
+    out, (agent, changes) = folder / name, AGENTS[name]
     if (out / "summary.json").exists():
         return out
     if out.exists():
@@ -36,7 +42,7 @@ def trained(agent: str, env: str, steps: int, seeds: int, folder: Path) -> Path:
         env,
         steps,
         seeds=len(scales),
-        config={"reward_scale": scales, "hidden": HIDDEN[agent]},
+        config={"reward_scale": scales} | changes,
         out=out,
         eval_every=steps // 10,
         checkpoint_every=steps // 10,
@@ -91,7 +97,7 @@ def main() -> None:
             table[agent][str(scale)] = {"seeds": values.round(1).tolist(), "interval": [round(low, 1), round(high, 1)]}
             print(f"{agent:<6} x {scale:<6g} {values.mean():>9.1f}  [{low:.1f}, {high:.1f}]", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    described = {"env": options.env, "steps": options.steps, "hidden": HIDDEN, **provenance(), "scores": table}
+    described = {"env": options.env, "steps": options.steps, "agents": AGENTS, **provenance(), "scores": table}
     (options.output / "scores.json").write_text(json.dumps(described, indent=1) + "\n")
     draw(found, options.env, options.output / "scores.png")
 

@@ -174,7 +174,7 @@ def test_driver_inside_the_program_copies_no_ring(num_learners: int, num_steps: 
     learner = Learner(test_learner.Fake(), environment.spec, num_learners, config.num_envs)
     driver = CompiledDriver(learner, environment, config)
     driver.start(range(num_learners))
-    advance = driver._advance.lower(driver.carry, jnp.asarray(1, jnp.int32), config).compile()
+    advance = driver._advance.lower(driver.carry, jnp.asarray(1, jnp.int32), config, None).compile()
     assert_in_place(advance, driver.learners.storage.data)
 
 

@@ -45,8 +45,8 @@ class OfflineDriver:
         assert learnt is None, "a data set comes first"
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
-            learnt = self._init(_keys(seeds), self.data, self.config)
-        self.learnt = jax.device_put(learnt, jax.devices()[0]) if self.on_host else learnt
+            fresh = self._init(_keys(seeds), self.data, self.config)
+        self.learnt: LearnerState = jax.device_put(fresh, jax.devices()[0]) if self.on_host else fresh
 
     def advance(self, iterations: int) -> None:
         """Run `iterations` of `num_updates` updates each."""
