@@ -1,4 +1,4 @@
-"""Whether scores of SAC, DSAC-T and the first DSAC depend on the size of rewards: a task, its rewards times 0.01 to 100.
+"""Whether scores of SAC, DSAC-T and the first DSAC depend on the size of rewards: a task with rewards of 0.01 to 100.
 
 Every scale and seed is a learner of one program. Returns are those of the task itself, whatever the factor.
 
