@@ -1,4 +1,4 @@
-"""The command line for data sets: rljax data list | info | check | convert | record."""
+"""The command line for data sets: rljax data list | info | check | convert | join | corrupt | record."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ usage: rljax data COMMAND ...
   check DATA           what is wrong with it, and what that would do to learning; exit code 1 for errors
   convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
   join FILE DATA...    write several one behind the other, as D4RL's medium-expert sets are
+  corrupt DATA FILE    write it with part of its rows corrupted, by RIQL's protocol
   record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
   record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
 
@@ -32,31 +33,36 @@ class Names:
 
 
 @dataclasses.dataclass
-class Info:
+class Actions:
+    """How actions of a data set are read."""
+
+    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
+    action_bounds: tuple[float, float] | None = None  # low and high in a file that does not say; default: -1 and 1
+
+
+@dataclasses.dataclass
+class Info(Actions):
     """Sizes, returns, lengths and scores of a data set, and a picture of them."""
 
-    data: tyro.conf.Positional[str]  # name or file
+    data: tyro.conf.Positional[str] = tyro.MISSING  # name or file
     output: Path | None = None  # picture: .png, .svg or .pdf; default: NAME.png in the current folder
-    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
 
 
 @dataclasses.dataclass
-class Check:
+class Check(Actions):
     """What is wrong with a data set, what that would do to learning, and what to do about it."""
 
-    data: tyro.conf.Positional[str]  # name or file
-    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
+    data: tyro.conf.Positional[str] = tyro.MISSING  # name or file
 
 
 @dataclasses.dataclass
-class Convert:
+class Convert(Actions):
     """Write a data set in another form."""
 
-    data: tyro.conf.Positional[str]  # name or file
-    output: tyro.conf.Positional[str]  # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
+    data: tyro.conf.Positional[str] = tyro.MISSING  # name or file
+    output: tyro.conf.Positional[str] = tyro.MISSING  # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
     top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10 %% BC
     discount: float = 1.0  # of the returns by which they are chosen
-    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
 
 
 @dataclasses.dataclass
@@ -65,6 +71,21 @@ class Join:
 
     output: tyro.conf.Positional[Path]  # file.npz or file.hdf5
     data: tyro.conf.Positional[tuple[str, ...]]  # names or files
+
+
+@dataclasses.dataclass
+class Corrupt(Actions):
+    """Write a data set with part of its rows corrupted, by RIQL's protocol."""
+
+    data: tyro.conf.Positional[str] = tyro.MISSING  # name or file
+    output: tyro.conf.Positional[Path] = tyro.MISSING  # file.npz or file.hdf5
+    what: tuple[str, ...] = tyro.MISSING  # observation, action, reward or dynamics, or several of them
+    how: str = "random"  # random or adversarial
+    rate: float = 0.3  # share of the rows
+    scale: float = 1.0  # of the noise or attack, in standard deviations
+    seed: int = 0  # of the choice of rows and of the noise
+    attacker: Path | None = None  # folder of a run with critics, such as EDAC's on the same data: for adversarial ones
+    learner: int = 0  # which learner of that run
 
 
 @dataclasses.dataclass
@@ -83,7 +104,8 @@ class Record:
 
 def main(arguments: list[str]) -> None:
     """Run one of the commands; raises `ValueError` for what a user can mend."""
-    commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "join": _join, "record": _record}
+    commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "join": _join}
+    commands |= {"corrupt": _corrupt, "record": _record}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return
@@ -95,6 +117,13 @@ def main(arguments: list[str]) -> None:
 def _parse(options: Any, arguments: list[str], command: str) -> Any:
     flags = (tyro.conf.FlagCreatePairsOff,)
     return tyro.cli(options, args=arguments, prog=f"rljax data {command}", config=flags)
+
+
+def _load(options: Actions) -> Any:
+    from rljax import datasets
+
+    data: str = options.data  # type: ignore[attr-defined]
+    return datasets.load(data, clip_actions=options.clip_actions, action_bounds=options.action_bounds)
 
 
 def _list(arguments: list[str]) -> None:
@@ -113,7 +142,7 @@ def _info(arguments: list[str]) -> None:
     options = _parse(Info, arguments, "info")
     from rljax import datasets
 
-    dataset = datasets.load(options.data, clip_actions=options.clip_actions)
+    dataset = _load(options)
     described = datasets.describe(dataset)
     print(f"{described['name']}: {described['transitions']:,} transitions, {described['bytes'] / 1e6:,.0f} MB")
     actions = f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
@@ -133,7 +162,7 @@ def _check(arguments: list[str]) -> None:
     options = _parse(Check, arguments, "check")
     from rljax import datasets
 
-    findings = datasets.check(datasets.load(options.data, clip_actions=options.clip_actions))
+    findings = datasets.check(_load(options))
     for finding in findings:
         print(finding)
     errors = sum(finding.severity == "error" for finding in findings)
@@ -146,7 +175,7 @@ def _convert(arguments: list[str]) -> None:
     options = _parse(Convert, arguments, "convert")
     from rljax import datasets
 
-    dataset = datasets.load(options.data, clip_actions=options.clip_actions)
+    dataset = _load(options)
     if options.top != 1.0:
         dataset = datasets.top_fraction(dataset, options.top, options.discount)
     if options.output.startswith("minari/"):
@@ -163,6 +192,23 @@ def _join(arguments: list[str]) -> None:
         raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
     joined = datasets.join([datasets.load(name) for name in options.data], str(options.output))
     print(f"{datasets.write(joined, options.output)}: {joined.num:,} transitions")
+
+
+def _corrupt(arguments: list[str]) -> None:
+    options = _parse(Corrupt, arguments, "corrupt")
+    from rljax import corrupt, datasets
+
+    corrupted = corrupt.corrupt(
+        _load(options),
+        what=options.what,
+        how=options.how,
+        rate=options.rate,
+        scale=options.scale,
+        seed=options.seed,
+        attacker=options.attacker,
+        learner=options.learner,
+    )
+    print(datasets.write(corrupted, options.output))
 
 
 def _record(arguments: list[str]) -> None:

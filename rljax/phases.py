@@ -7,8 +7,6 @@ import functools
 import math
 from typing import Any
 
-import jax
-
 from rljax import datasets, envs, evaluate, samplers
 from rljax.agent import EnvSpec, RewardTransform, Transition
 from rljax.drivers.common import Driver
@@ -67,9 +65,6 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     if dataset is not None:
         _require_fit(dataset, spec)
     module.check(spec, config)
-    if not settings.data_on_host:
-        data = jax.device_put(data)  # once for all drivers
-
     phases, end = [], 0
     each = config.num_steps * config.num_envs
     if offline:

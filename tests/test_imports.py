@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {
     "report": RUNNING,
     "recording": RUNNING - {"recording", "corrupt"},
     "corrupt": RUNNING - {"recording", "corrupt"},
-    "cli_data": RUNNING,
+    "cli_data": RUNNING | {"corrupt"},
     "cli": RUNNING | FACE,
     "__main__": {"cli"},
     "__init__": {"run", "policy"},

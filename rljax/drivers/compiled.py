@@ -42,12 +42,13 @@ class CompiledDriver:
         """`config` is stacked over P; `data` [N, ...] is a data set to learn from as well, where there is one."""
         self.spec = environment.spec
         self.learner, self.environment, self.config = learner, environment, config
-        self.data = jax.device_put(data)
+        self.data = data  # not yet on the device: what does not fit is refused first
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        self.data = jax.device_put(self.data)
         self.carry = self._init(*self._keys(seeds), self.config, self.data, learnt)
 
     def _keys(self, seeds: Sequence[int]) -> tuple[Array, Array]:
@@ -165,6 +166,7 @@ class CompiledDriver:
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly."""
         del environments
+        self.data = jax.device_put(self.data)
         carry = arrays["training"]
         self.carry = carry.replace(learners=carry.learners.replace(agent=arrays["agent"]))
 

@@ -36,7 +36,7 @@ class HostedDriver:
         """
         self.spec: EnvSpec = environments.spec
         self.learner, self.hosted, self.config = learner, environments, config
-        self.data = jax.device_put(data)
+        self.data = data  # not yet on the device: what does not fit is refused first
         self._init = jax.jit(learner.init)
         self._store = jax.jit(learner.store, donate_argnums=0)
         self._perceives = learner.perceives(config)
@@ -46,6 +46,7 @@ class HostedDriver:
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        self.data = jax.device_put(self.data)
         learners = self._init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.config, self.data)
         self.learnt, self.storage = taught(learners, learnt).replace(storage=None), learners.storage
         number = self.learner.num_envs
@@ -110,6 +111,7 @@ class HostedDriver:
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly; without `environments`, from fresh episodes."""
+        self.data = jax.device_put(self.data)
         learners, self.action, self.extras = arrays["training"]
         self.learnt, self.storage = learners.replace(agent=arrays["agent"], storage=None), learners.storage
         self.steps = int(learners.steps)

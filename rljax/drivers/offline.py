@@ -34,7 +34,7 @@ class OfflineDriver:
         """
         self.spec: EnvSpec = learner.spec
         self.learner, self.config, self.on_host = learner, config, on_host
-        self.data: Transition = jax.tree.map(np.asarray, data) if on_host else jax.device_put(data)
+        self.data: Transition = data  # not yet on the device: what does not fit is refused first
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
         self._rows = jax.jit(self._drawn)
@@ -43,6 +43,7 @@ class OfflineDriver:
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners, one per seed, that have seen the data set once where they prepare themselves by it."""
         assert learnt is None, "a data set comes first"
+        self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
             fresh = self._init(_keys(seeds), self.data, self.config)
@@ -93,11 +94,15 @@ class OfflineDriver:
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly."""
         del environments
+        self._place()
         self.learnt = arrays["training"].replace(agent=arrays["agent"])
 
     def close(self) -> None:
         """Let go of the data."""
         self.data = None  # type: ignore[assignment]
+
+    def _place(self) -> None:
+        self.data = jax.tree.map(np.asarray, self.data) if self.on_host else jax.device_put(self.data)
 
     def _start(self, keys: Array, data: Transition, config: Any) -> LearnerState:
         state = self.learner.init(keys, config, data)
