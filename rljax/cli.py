@@ -113,7 +113,7 @@ class List:
 
 @dataclasses.dataclass
 class New:
-    """Copy an agent to a file of your own."""
+    """Copy an agent to a file of your own, with its settings per environment beside it."""
 
     file: tyro.conf.Positional[Path]  # file to write
     source: Annotated[str, tyro.conf.arg(name="from")] = "sac"  # agent to start from
@@ -316,15 +316,13 @@ def _new(arguments: list[str]) -> None:
     options = _parse(New, arguments, "new")
     from rljax import config as configuration
 
-    if options.file.exists():
-        raise FileExistsError(f"'{options.file}' exists. Choose another name.")
     if options.file.suffix != ".py":
         raise ValueError(f"'{options.file}' must end in .py: rljax new {options.file.with_suffix('.py')}")
-    options.file.write_text(configuration.source(options.source))
-    print(
-        f"{options.file}: {options.source}, yours to change. "
-        f"Train it: rljax train {_path(options.file)} --env Hopper-v5"
-    )
+    file, *presets = configuration.copy(options.source, options.file)
+    print(f"{file}: {options.source}, yours to change")
+    for path in presets:
+        print(f"{path}: its settings per environment and data set")
+    print(f"Train it: rljax train {_path(file)} --env Hopper-v5")
 
 
 def _path(file: Path) -> str:

@@ -50,6 +50,22 @@ def source(name: str) -> str:
     return (AGENTS / f"{name}.py").read_text()
 
 
+def copy(name: str, file: Path) -> list[Path]:
+    """Write an agent that ships with rljax to `file`, and its presets beside it; returns what was written.
+
+    Raises `ValueError` for an unknown name, and `FileExistsError` where one of the files exists.
+    """
+    contents = {file: source(name)}
+    if (PRESETS / f"{name}.toml").exists():
+        contents[file.with_suffix(".toml")] = (PRESETS / f"{name}.toml").read_text()
+    for path in contents:
+        if path.exists():
+            raise FileExistsError(f"'{path}' exists. Choose another name.")
+    for path, text in contents.items():
+        path.write_text(text)
+    return list(contents)
+
+
 def summary(name: str) -> str:
     """The first line of an agent's docstring, without importing it."""
     return source(name).split('"""', 2)[1].strip().splitlines()[0].partition(": ")[2]
@@ -100,8 +116,12 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def presets(agent: str) -> dict[str, dict[str, Any]]:
-    """An agent's presets: environment (or a pattern such as "brax/*") to settings and their `source`."""
-    path = PRESETS / f"{agent_name(agent)}.toml"
+    """An agent's presets: environment (or a pattern such as "brax/*") to settings and their `source`.
+
+    Those of a user's own file stand beside it, in a .toml file of the same name.
+    """
+    beside = Path(agent).with_suffix(".toml")
+    path = beside if agent.endswith(".py") and beside.exists() else PRESETS / f"{agent_name(agent)}.toml"
     return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
