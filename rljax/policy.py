@@ -106,6 +106,8 @@ def evaluate_run(
         raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
     policies = load_all(out, best=best)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
+    if name == "none":
+        raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     if envs.is_compiled(name):
         environment = envs.make(name)
         evaluator: Any = evaluate.CompiledEvaluator(policies.module, environment, number)
@@ -167,6 +169,8 @@ def play(
     policies = load_all(out, best=best)
     policy = Policy(policies, learner)
     name = policies.settings.env
+    if name == "none":
+        raise ValueError(f"the run in '{out}' has no environment to play in.")
     output = output or Path(out) / "play.mp4"
     (start,) = environment_seeds(seed, EVALUATE, number=1)
     if name.startswith("brax/"):

@@ -112,6 +112,9 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
     out = train("td3_bc", 100, tmp_path / "run", data, env="none")
     assert record.read(out, "evaluations") == []
     assert json.loads((out / "summary.json").read_text())["final"] is None
+    with pytest.raises(ValueError, match=r"has no environment to play in. Name one that fits: --env"):
+        policy.evaluate_run(out)
+    assert len(policy.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"]) == 2
     assert policy.load(out)(np.zeros(3)).shape == (1,)
 
 
