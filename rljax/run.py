@@ -473,7 +473,9 @@ def _after_evaluations(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _described(dataset: datasets.Dataset) -> dict[str, Any]:
     """What identifies a data set, as JSON holds it."""
-    return json.loads(json.dumps({"transitions": dataset.num, **dataset.provenance}))
+    returns = dataset.returns()
+    mean = float(returns.mean()) if len(returns) else None
+    return json.loads(json.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
 
 
 def peak_memory() -> int:

@@ -94,7 +94,8 @@ def curve(run: dict[str, Any]) -> report.Curve:
 
 def changes(run: dict[str, Any]) -> list[str]:
     """The hyperparameters in which a run departs from its agent's defaults and its environment's preset."""
-    usual = config.as_json(config.preset(run["agent"], config.load_agent(run["agent"]), run["environment"]))
+    module = config.load_agent(run["agent"])
+    usual = config.as_json(config.preset(run["agent"], module, run["environment"], run.get("data")))
     return [f"{name} {value}" for name, value in run["config"].items() if value != usual[name]]
 
 

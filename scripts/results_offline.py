@@ -1,0 +1,88 @@
+"""Collect runs from data sets into results/: compact curves and a table.
+
+The runs behind the committed table learn from two public files (results/README.md says where they are from):
+
+  rljax data convert sb_expert_pendulum.npz pendulum-sb.npz --action-bounds -2 2
+  cp tianshou_expert_SAC_Pendulum.npz pendulum-tianshou.npz
+  rljax train AGENT --data pendulum-FILE.npz --env Pendulum-v1 --steps 10000 --seeds 3 --eval-every 1000 \
+      --eval-episodes 20 --out runs/results/AGENT-pendulum-FILE
+
+for AGENT in bc, td3_bc, iql and riql and FILE in tianshou and sb; then
+
+  python scripts/results_offline.py runs/results/*-pendulum-*
+
+A run is kept under the name of its folder, and what was kept before stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results_online
+
+from rljax import datasets, record, statistics
+
+FOLDER = results_online.RESULTS / "offline"
+BEGIN, END = "<!-- offline -->", "<!-- /offline -->"
+COLUMNS = (
+    "agent",
+    "data set",
+    "return of its episodes",
+    "updates",
+    "seeds",
+    "last policy, +- std over seeds",
+    "mean of all policies",
+    "best of 5 evaluated",
+    "best of all",
+    "score of the last",
+    "updates/s, all seeds",
+    "wall",
+    "processor",
+)
+
+
+def collect(run: Path) -> dict[str, Any]:
+    """A run as one small object; `best` is what to expect of the best of n evaluated policies."""
+    described = json.loads((run / "config.json").read_text())
+    summary = json.loads((run / "summary.json").read_text())
+    best = statistics.expected_best(record.read(run, "evaluations"))
+    kept = {"data": described["data"], "dataset": described["dataset"], "best": best}
+    return results_online.collect(run) | kept | {"score": summary["final"]["score"]}
+
+
+def row(run: dict[str, Any]) -> str:
+    """One line of the table."""
+    last = np.array(run["returns"])[:, -1]
+    best = {int(n): value for n, value in run["best"].items()}
+    mean = run["dataset"]["mean_return"]
+    cells = [", ".join([run["agent"], *results_online.changes(run)]), datasets.short(run["data"])]
+    cells += ["-" if mean is None else f"{mean:,.0f}", f"{run['reached']:,}", str(len(last))]
+    cells += [f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"]
+    cells += [f"{best[n]:,.0f}" if n in best else "-" for n in (1, 5, max(best))]
+    cells += ["-" if run["score"] is None else f"{run['score']:.1f}"]
+    cells += [f"{run['steps_per_second']:,.0f}", f"{run['wall_seconds']:,.0f} s", run["processor"]]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Write results/offline/*.json and the table in results/README.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path in parser.parse_args().runs:
+        (FOLDER / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
+    collected = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
+    rows = [row(run) for run in sorted(collected, key=lambda run: (run["data"], run["agent"]))]
+    table = "\n".join([f"| {' | '.join(COLUMNS)} |", len(COLUMNS) * "|---" + "|", *rows])
+    page = results_online.RESULTS / "README.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
