@@ -7,6 +7,8 @@ import functools
 import math
 from typing import Any
 
+import numpy as np
+
 from rljax import datasets, envs, evaluate, samplers
 from rljax.agent import EnvSpec, RewardTransform, Transition
 from rljax.drivers.common import Driver
@@ -34,6 +36,7 @@ class Plan:
     phases: list[Phase]
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
+    warning: str | None = None  # of what may be wrong with the data set
 
     @property
     def multiple(self) -> int:
@@ -82,7 +85,7 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
         else:
             driver = HostedDriver(learner, envs.make_hosted(name, number * config.num_envs), stacked, data)
         phases.append(Phase(driver, each, end + round_up(online, each)))
-    return Plan(phases, evaluator, spec)
+    return Plan(phases, evaluator, spec, _unlike(dataset, evaluator))
 
 
 def prepared(dataset: datasets.Dataset, config: Any) -> tuple[Transition, tuple[float, float]]:
@@ -146,6 +149,18 @@ def _require_source(settings: Any, module: Any, dataset: datasets.Dataset | None
         raise ValueError(f"--then-online continues an agent that learns from data alone, '{agent}' is online already.")
     if settings.env == "none" and (dataset is None or settings.then_online or kind != "dataset"):
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
+
+
+def _unlike(dataset: datasets.Dataset | None, evaluator: Any) -> str | None:
+    """What to say where the actions of a data set were read in other bounds than its environment's."""
+    own = getattr(getattr(evaluator, "hosted", None), "action_bounds", None)
+    if dataset is None or dataset.action_bounds is None or own is None or np.allclose(dataset.action_bounds, own):
+        return None
+    low, high = (f"[{x[0].min():g}, {x[1].max():g}]" for x in (dataset.action_bounds, own))
+    return (
+        f"actions of '{dataset.name}' were read as lying in {low}, those of the environment lie in {high}. That is "
+        "right if the file's are normalised; if not: rljax data convert FILE NEW --action-bounds LOW HIGH"
+    )
 
 
 def _require_fit(dataset: datasets.Dataset, spec: EnvSpec) -> None:

@@ -137,6 +137,7 @@ class Run:
         self.dataset = dataset
         plan = phases.plan(settings, module, config, self.stacked, dataset)
         self.phases, self.phase, self.evaluator, self.spec = plan.phases, plan.phases[0], plan.evaluator, plan.spec
+        self.warning = plan.warning
         self.log_every = round_up(settings.log_every, plan.multiple)
         self.eval_every = round_up(settings.eval_every, self.log_every)
         self.checkpoint_every = round_up(settings.checkpoint_every, self.log_every)
@@ -174,6 +175,8 @@ class Run:
         record.write_json(self.folder / "config.json", described)
         self.recorder = self._record()
         self.view.start(self.folder, self.total, self.settings, needed)
+        if self.warning is not None:
+            self.view.warn(self.warning)
         with self.clock.compiling():
             self.driver.start(self.settings.seeds)
 

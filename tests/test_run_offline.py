@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -166,6 +167,18 @@ def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest
     kept = runs.arrays(there)
     for name, array in runs.arrays(here).items():
         np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_actions_read_in_other_bounds_are_pointed_out(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train("bc", 50, tmp_path / "right", data)
+    assert "warning" not in capsys.readouterr().err
+    dataset = datasets.load(data)
+    bounds = (np.full(1, -1, np.float32), np.full(1, 1, np.float32))
+    other = datasets.write(dataclasses.replace(dataset, action_bounds=bounds), tmp_path / "other.npz")
+    train("bc", 50, tmp_path / "other", str(other))
+    assert "were read as lying in [-1, 1], those of the environment lie in [-2, 2]" in capsys.readouterr().err
 
 
 def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:

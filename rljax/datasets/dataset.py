@@ -379,7 +379,7 @@ def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) ->
             f"'{rows.file}': '{rows.keys.get('action', 'action')}' is {rows.action[index, place]:g} in row {row}, "
             f"dimension {place}, outside [{low[place]:g}, {high[place]:g}], as {count} of {len(action)} rows are "
             f"(values from {rows.action.min():g} to {rows.action.max():g}). If the environment's bounds are wider, "
-            "name them: action_bounds=(low, high), or rljax data convert with --action-bounds. If it clips, so may you: "
-            "clip_actions=True, or --clip-actions."
+            "name them: action_bounds=(low, high), or rljax data convert with --action-bounds. If it clips, so may "
+            "you: clip_actions=True, or --clip-actions."
         )
     return np.clip(action, -1, 1), (low, high), count
