@@ -217,13 +217,12 @@ def _train(arguments: list[str]) -> None:
     import rljax.run
 
     same = {field.name: getattr(options, field.name) for field in dataclasses.fields(Train)}
-    for name in ("agent", "env", "steps", "data", "seed", "seeds", "out", "quiet"):
+    for name in ("agent", "env", "steps", "seed", "seeds", "out", "quiet"):
         del same[name]
     folder = rljax.run.train(
         options.agent,
         options.env,
         options.steps,
-        data=options.data,
         seeds=seeds,
         config=config,
         out=options.out,

@@ -155,7 +155,7 @@ def _elements(what: Any) -> list[str]:
 
 def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Dataset) -> _Victim:
     policies = policy.load_all(attacker, best=best)
-    policy.Policy(policies, learner)  # which refuses a learner that is not there
+    policy.require_learner(policies.settings, learner)
     spec = policies.spec
     given = (spec.observation_shape, spec.action_size, spec.discrete)
     if given != ((dataset.observation_size,), dataset.action_size, False):

@@ -65,9 +65,7 @@ class Learner:
         agent_state = init(key_agent, config)
         stored = STORAGES[self.kind].create(self._example(agent_state, key_act, config), config)
         zero = jnp.zeros((), jnp.int32)
-        batches = jax.eval_shape(
-            lambda *parts: self._sample(parts[0], parts[1], parts[2], config), stored, data, key_update
-        )
+        batches = jax.eval_shape(lambda *of: self._sample(of[0], of[1], of[2], config), stored, data, key_update)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
         metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
         return LearnerState(

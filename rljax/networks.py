@@ -66,20 +66,29 @@ def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = F
       CORL's SAC-N and EDAC and of RIQL, which hand PyTorch's initialiser the transposed kernel).
     """
     match name:
-        case "torch" | "edac":
+        case "torch":
+            uniform = functools.partial(_uniform, 1.0 / math.sqrt(fan_in))
+            return uniform, uniform
+        case "edac" if last:
+            uniform = functools.partial(_uniform, 3e-3)
+            return uniform, uniform
+        case "edac":
 
-            def uniform(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-                bound = 1.0 / math.sqrt(fan_in if name == "torch" else shape[-1])
-                bound = 3e-3 if name == "edac" and last else bound
-                return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+            def by_fan_out(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+                return _uniform(1.0 / math.sqrt(shape[-1]), key, shape, dtype)
 
-            return uniform, nn.initializers.constant(0.1) if name == "edac" and not last else uniform
+            return by_fan_out, nn.initializers.constant(0.1)
         case "orthogonal":
             return functools.partial(_orthogonal, scale), nn.initializers.zeros_init()
         case "lecun_uniform":
             return nn.initializers.lecun_uniform(), nn.initializers.zeros_init()
         case "glorot_uniform":
             return nn.initializers.glorot_uniform(), nn.initializers.zeros_init()
+
+
+def _uniform(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+    """U(-bound, bound)."""
+    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
 
 
 def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:

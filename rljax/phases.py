@@ -54,10 +54,6 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     number, episodes, name = len(settings.seeds), settings.eval_episodes, settings.env
     offline = module.storage == "dataset"
     online = settings.then_online if offline else settings.steps
-    data, sampler = None, None
-    if dataset is not None:
-        data, affine = prepared(dataset, config)
-        sampler = functools.partial(samplers.mixed, offline_share=settings.offline_share, affine=affine)
     inside = envs.make(name) if envs.is_compiled(name) else None
     if online and offline and getattr(config, "decay_steps", None) is not None:
         raise ValueError(
@@ -68,6 +64,11 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     if dataset is not None:
         _require_fit(dataset, spec)
     module.check(spec, config)
+
+    data, sampler = None, None
+    if dataset is not None:
+        data, affine = prepared(dataset, config)
+        sampler = functools.partial(samplers.mixed, offline_share=settings.offline_share, affine=affine)
     phases, end = [], 0
     each = config.num_steps * config.num_envs
     if offline:

@@ -35,9 +35,7 @@ class Policy:
 
     def __init__(self, policies: Policies, learner: int) -> None:
         """Raises `ValueError` if the run has no such learner."""
-        number = len(policies.settings.seeds)
-        if not 0 <= learner < number:
-            raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
+        require_learner(policies.settings, learner)
         self.spec = policies.spec
         self._state, self._config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
         module = policies.module
@@ -61,6 +59,13 @@ class Policy:
         self._calls += 1
         key = jax.random.key(self._calls)
         return np.asarray(self._act(self._state, observation, key, self._config, explore))
+
+
+def require_learner(settings: Settings, learner: int) -> None:
+    """Raise `ValueError` if a run with these settings has no such learner."""
+    number = len(settings.seeds)
+    if not 0 <= learner < number:
+        raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
 
 
 def unnormalise(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -96,9 +96,8 @@ def _played(
     hosted.close()
     # Environment by environment, so that the rows of an episode follow one another.
     columns: Any = [np.concatenate(np.swapaxes(np.stack(column), 0, 1)) for column in zip(*rows, strict=True)]
-    transitions = Transition(*columns)
     cuts = np.arange(1, num_envs + 1) * len(rows) - 1
-    return _cut(transitions, cuts), bounds, policies.step
+    return datasets.cut(Transition(*columns), cuts), bounds, policies.step
 
 
 def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
@@ -106,9 +105,7 @@ def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
     try:
         if run.module.storage != "replay":
             raise ValueError(f"'{out}' has no replay: its agent's storage is '{run.module.storage}'.")
-        number = len(run.settings.seeds)
-        if not 0 <= learner < number:
-            raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
+        policy.require_learner(run.settings, learner)
         path = checkpoint.newest(out / "checkpoints")
         notes = run.at(path)
         template = run.driver.template(run.settings.seeds)["training"]
@@ -122,11 +119,4 @@ def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
     order = (start + np.arange(size)) % replay.capacity
     order = order[: min(size, steps) // each * each].reshape(-1, each).T  # environment by environment
     transitions = jax.tree.map(lambda x: np.asarray(x[learner])[order.ravel()], replay.data.replace(extras={}))
-    return _cut(transitions, np.arange(1, each + 1) * order.shape[1] - 1), bounds, notes["step"]
-
-
-def _cut(transitions: Transition, rows: np.ndarray) -> Transition:
-    """The transitions with `rows` marked as ends, where they are not terminal."""
-    truncated = np.array(transitions.truncated)
-    truncated[rows] |= ~np.asarray(transitions.terminated)[rows]
-    return transitions.replace(truncated=truncated)
+    return datasets.cut(transitions, np.arange(1, each + 1) * order.shape[1] - 1), bounds, notes["step"]

@@ -190,10 +190,11 @@ class Run:
         dataset = None
         if settings.data is not None:
             dataset = datasets.load(settings.data)
-            if _described(dataset) != described["dataset"]:
+            then, now = described["dataset"], _described(dataset)
+            if now != then:
                 raise ValueError(
                     f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have changed. "
-                    f"Then: {described['dataset']}; now: {_described(dataset)}."
+                    f"Then: {then}; now: {now}."
                 )
         return cls(settings, module, config, folder, view, dataset)
 
@@ -278,15 +279,14 @@ class Run:
         except (OSError, checkpoint.CheckpointError) as error:
             raise RunError(f"{error} {self._how_to_resume()}") from error
         finally:
+            self.recorder.close()
             self.close()
         if interrupted and self.step < self.total:
             self.view.say(f"stopped at {self.step} steps, all saved. To go on: rljax resume {self.folder}")
         return self.folder
 
     def close(self) -> None:
-        """Let go of files, environments and the terminal."""
-        if hasattr(self, "recorder"):
-            self.recorder.close()
+        """Let go of data, environments and the terminal."""
         for phase in self.phases:
             phase.driver.close()
         if self.evaluator is not None:

@@ -10,16 +10,19 @@ gym, d4rl, wandb and pyrallis are stood in for:
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import benchmark_online
+from benchmark_online import conclude
 
 OBSERVATION, ACTION, BATCH = 17, 6, 256
 TRANSITIONS = 100_000  # that are learnt from
@@ -190,15 +193,6 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def measure(python: str, worker: str, *arguments: Any) -> dict[str, Any]:
-    """Run a worker in a process of its own and read its result."""
-    command = [python, __file__, "--worker", worker, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def main() -> None:
     """Measure everything, print a table, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -218,6 +212,7 @@ def main() -> None:
     if (options.corl is None) != (options.peer is None):
         parser.error("--corl and --peer go together: the clone, and the Python that runs it.")
 
+    measure = functools.partial(benchmark_online.measure, script=__file__)
     samples: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
@@ -257,16 +252,7 @@ def main() -> None:
     if "iql" in options.agents:
         ratios["iql 4 learners / 1"] = medians["iql 4 learners total updates/s"] / medians["iql ours updates/s"]
     ratios["reading, peak / data"] = medians["reading, peak MB"] / medians["reading, data MB"]
-    print("\nmedians")
-    for name, value in (medians | ratios).items():
-        print(f"  {name:<36} {value:>14,.3f}")
-    if options.output:
-        from rljax.run import provenance
-
-        command = " ".join(["python", *sys.argv])
-        figures = {"command": command, **provenance(), "medians": medians, "ratios": ratios, "samples": samples}
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(figures, indent=1) + "\n")
+    conclude(medians, ratios, samples, options.output)
 
 
 if __name__ == "__main__":

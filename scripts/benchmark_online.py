@@ -216,6 +216,22 @@ def seconds_of(command: list[str]) -> float:
     return time.perf_counter() - began
 
 
+def conclude(
+    medians: dict[str, float], ratios: dict[str, float], samples: dict[str, list[float]], output: Path | None
+) -> None:
+    """Print a table, and write the figures to `output` where one is given."""
+    print("\nmedians")
+    for name, value in (medians | ratios).items():
+        print(f"  {name:<36} {value:>14,.3f}")
+    if output:
+        from rljax.run import provenance
+
+        command = " ".join(["python", *sys.argv])
+        figures = {"command": command, **provenance(), "medians": medians, "ratios": ratios, "samples": samples}
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(figures, indent=1) + "\n")
+
+
 def main() -> None:
     """Measure everything, print a table, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -288,16 +304,7 @@ def main() -> None:
         if one in medians and other in medians:
             ratios[name] = medians[one] / medians[other]
     ratios["sac 4 learners / 1"] = medians["sac 4 learners total steps/s"] / medians["sac ours steps/s"]
-    print("\nmedians")
-    for name, value in (medians | ratios).items():
-        print(f"  {name:<36} {value:>14,.3f}")
-    if options.output:
-        from rljax.run import provenance
-
-        command = " ".join(["python", *sys.argv])
-        figures = {"command": command, **provenance(), "medians": medians, "ratios": ratios, "samples": samples}
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(figures, indent=1) + "\n")
+    conclude(medians, ratios, samples, options.output)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ import results_online
 from rljax import datasets, record, statistics
 
 FOLDER = results_online.RESULTS / "offline"
-BEGIN, END = "<!-- offline -->", "<!-- /offline -->"
 COLUMNS = (
     "agent",
     "data set",
@@ -78,10 +77,7 @@ def main() -> None:
     collected = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
     rows = [row(run) for run in sorted(collected, key=lambda run: (run["data"], run["agent"]))]
     table = "\n".join([f"| {' | '.join(COLUMNS)} |", len(COLUMNS) * "|---" + "|", *rows])
-    page = results_online.RESULTS / "README.md"
-    before, _, rest = page.read_text().partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
-    print(table)
+    results_online.show("offline", table)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,6 @@ from rljax import config, record, report, statistics
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
-BEGIN, END = "<!-- online -->", "<!-- /online -->"
 
 Published = dict[tuple[str, str], dict[str, list[dict[str, Any]]]]
 
@@ -125,6 +124,15 @@ def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.n
     return steps, means, stds
 
 
+def show(name: str, table: str) -> None:
+    """Print a table, and put it between the marks called `name` in results/README.md."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    page = RESULTS / "README.md"
+    before, _, rest = page.read_text().partition(begin)
+    page.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}")
+    print(table)
+
+
 def main() -> None:
     """Write results/online/*.json, the figure and the table in results/README.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -151,11 +159,7 @@ def main() -> None:
         + "|"
     )
     rows = "\n".join(row(run, references) for run in sorted(collected, key=lambda r: (r["environment"], r["agent"])))
-    page = RESULTS / "README.md"
-    before, _, rest = page.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n{header}\n{rows}\n{END}{after}")
-    print(header, rows, sep="\n")
+    show("online", f"{header}\n{rows}")
 
 
 if __name__ == "__main__":

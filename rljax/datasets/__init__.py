@@ -13,7 +13,7 @@ from rljax.datasets.archive import write, write_archive, write_hdf5
 from rljax.datasets.catalogue import environment, load, names, short
 from rljax.datasets.check import Finding, check
 from rljax.datasets.d4rl import reference
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import Dataset, cut
 from rljax.datasets.info import describe, draw
 from rljax.datasets.minari import write_minari
 from rljax.datasets.preprocess import join, reward_transform, subset, top_fraction
@@ -22,6 +22,7 @@ __all__ = [
     "Dataset",
     "Finding",
     "check",
+    "cut",
     "describe",
     "draw",
     "environment",

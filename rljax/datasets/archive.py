@@ -50,7 +50,6 @@ ALIASES = {
 }
 FORMAT = "rljax dataset 1"
 SUFFIXES = (".npz", ".hdf5", ".h5")
-FAMILIES = ("d4rl/", "minari/", "ogbench/", "neorl2/")  # how names begin that are no paths
 KEPT = ("max_episode_steps", "num_actions", "algorithm", "corruptions")  # of the provenance: what stays true of a copy
 
 
@@ -323,10 +322,11 @@ def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def _description(dataset: Dataset) -> str:
+    known = dataset.name.startswith(tuple(f"{family}/" for family in base.FAMILIES))
     return json.dumps(
         {
             "format": FORMAT,
-            "name": dataset.name if dataset.name.startswith(FAMILIES) else Path(dataset.name).name,  # no machine's path
+            "name": dataset.name if known else Path(dataset.name).name,  # no machine's path
             "env": dataset.env,
             "reference": base.json_able(dataset.reference),
             "action_bounds": base.json_able(dataset.action_bounds),

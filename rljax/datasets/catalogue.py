@@ -8,10 +8,8 @@ from typing import Any
 
 from rljax.datasets import archive, d4rl
 from rljax.datasets.archive import SUFFIXES
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import FAMILIES, Dataset
 from rljax.datasets.download import Progress, root
-
-FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")  # prefix of a name, and the module that reads it
 
 
 def names() -> dict[str, list[str]]:
@@ -81,10 +79,10 @@ def load(
 def environment(name: str) -> str | None:
     """The environment that the dataset called `name` names, without reading its rows; None where it is not known so."""
     family, _, rest = name.partition("/")
-    if family == "d4rl" and rest in d4rl.entries():
-        return d4rl.entries()[rest].env
     path = Path(name).expanduser()
-    return archive.environment(path) if path.suffix.lower() in SUFFIXES and path.is_file() else None
+    if path.suffix.lower() in SUFFIXES:
+        return _of_file(path) if path.is_file() else None
+    return _reader(family).environment(name) if family in FAMILIES and rest else None
 
 
 def short(name: str) -> str:
@@ -96,9 +94,14 @@ def _reader(family: str) -> Any:
     return importlib.import_module(f"rljax.datasets.{family}")
 
 
+def _of_file(path: Path) -> str | None:
+    entry = d4rl.of_file(path) if _is_of_d4rl(path) else None
+    return archive.environment(path) if entry is None else entry.env
+
+
 def _is_of_d4rl(path: Path) -> bool:
     """Whether `path` is one of D4RL's own files, by its name, and not one of ours that was called so."""
-    if path.name not in {Path(entry.file).name for entry in d4rl.entries().values()}:
+    if d4rl.of_file(path) is None:
         return False
     with archive.opened(path) as file:
         return "metadata/rljax" not in file

@@ -213,8 +213,7 @@ def _lengths(dataset: Dataset) -> Iterator[Finding]:
     limit = dataset.max_episode_steps
     if limit is None:
         return
-    starts = dataset.episode_starts
-    lengths = np.diff(np.append(starts, dataset.num))
+    lengths = dataset.episode_lengths
     long = np.flatnonzero(lengths > limit)
     if len(long):
         yield Finding(

@@ -95,9 +95,20 @@ def entries() -> dict[str, Entry]:
     return table
 
 
+def of_file(path: Path) -> Entry | None:
+    """The dataset whose file has the name of `path`; None where none has."""
+    return next((entry for entry in entries().values() if Path(entry.file).name == path.name), None)
+
+
 def names() -> list[str]:
     """All ids, as `load` takes them."""
     return [f"d4rl/{name}" for name in entries()]
+
+
+def environment(name: str) -> str | None:
+    """The environment of the dataset called `name`; None where today has none like it, and for unknown names."""
+    entry = entries().get(name.removeprefix("d4rl/"))
+    return None if entry is None else entry.env
 
 
 def reference(environment: str) -> tuple[float, float] | None:
@@ -141,8 +152,7 @@ def read(
             `timeouts` nor a known time limit; values that are not finite; actions beyond their bounds.
     """
     path = Path(path)
-    if entry is None:
-        entry = next((known for known in entries().values() if Path(known.file).name == path.name), None)
+    entry = entry or of_file(path)
     limit = None if entry is None else entry.max_episode_steps
     with opened(path) as file:
         for key in REQUIRED:

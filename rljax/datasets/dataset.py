@@ -17,6 +17,8 @@ from rljax.agent import Transition
 
 TOLERANCE = 1e-3  # by which actions may exceed their bounds, in half ranges: rounding, which is clipped silently
 
+FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")  # prefixes of names, each with the module that reads it
+
 Bounds = tuple[np.ndarray, np.ndarray]
 
 
@@ -75,9 +77,14 @@ class Dataset:
         """[episodes] int64: the first row of each episode, one that the end of the file cut included."""
         return np.concatenate([[0], np.flatnonzero(self.last[:-1]) + 1])
 
+    @property
+    def episode_lengths(self) -> np.ndarray:
+        """[episodes] int64: transitions of each episode, one that the end of the file cut included."""
+        return np.diff(np.append(self.episode_starts, self.num))
+
     def lengths(self) -> np.ndarray:
         """[episodes] int64: transitions of each complete episode."""
-        return np.diff(np.append(self.episode_starts, self.num))[: self._finished]
+        return self.episode_lengths[: self._finished]
 
     def returns(self) -> np.ndarray:
         """[episodes] float64: undiscounted return of each complete episode, of the transitions that were kept.
@@ -109,7 +116,7 @@ FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_ob
 
 @dataclasses.dataclass
 class Rows:
-    """The rows of a file, not yet a dataset: `select` and `assemble` make one of it."""
+    """The rows of a file, not yet a dataset: `successors` and `assemble` make one of it."""
 
     file: str  # as error messages name it
     keys: Mapping[str, str]  # field of Transition -> key in the file
@@ -213,6 +220,13 @@ def assemble(
     return Dataset(name, transitions, env, reference, limits, provenance, complete)
 
 
+def cut(transitions: Transition, rows: np.ndarray) -> Transition:
+    """The transitions [N, ...] with `rows` (indices, or a mask [N]) marked as ends, where they are not terminal."""
+    truncated = np.array(transitions.truncated)
+    truncated[rows] |= ~np.asarray(transitions.terminated)[rows]
+    return transitions.replace(truncated=truncated)
+
+
 def stored(array: Any, dtype: Any = None) -> np.ndarray:
     """An array or an HDF5 dataset in memory; the latter is converted to `dtype` while it is read, without a copy."""
     if isinstance(array, np.ndarray):
@@ -277,12 +291,16 @@ def versions(*packages: str) -> dict[str, str]:
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
     """The error for a dataset that `family` does not have; suggests the nearest of `names`."""
+    return ValueError(f"no dataset '{name}' in {family}.{nearest(name, names)} All of them: rljax data list")
+
+
+def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
+    """ " Nearest: 'a', 'b'.", or nothing where nothing is near; capitals do not count."""
     import difflib
 
     spellings = {known.lower(): known for known in names}
-    nearest = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)]
-    suggestion = f" Nearest: {', '.join(repr(known) for known in nearest)}." if nearest else ""
-    return ValueError(f"no dataset '{name}' in {family}.{suggestion} All of them: rljax data list")
+    found = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)]
+    return f" Nearest: {', '.join(repr(known) for known in found)}." if found else ""
 
 
 def as_bounds(bounds: Any, size: int) -> Bounds:

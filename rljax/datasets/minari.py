@@ -87,6 +87,11 @@ def load(
     return read(paths[MAIN].parents[1], name, clip_actions=clip_actions)
 
 
+def environment(name: str) -> None:
+    """None: which environment a dataset was recorded in is in its metadata, and not in its name."""
+    del name
+
+
 def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -> Dataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
 

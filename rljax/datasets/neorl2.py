@@ -5,8 +5,9 @@ are stored, so that no row is dropped. "neorl2/Pipeline-v0" is the training spli
 validation split. Of RocketRecovery the package's own `get_dataset` keeps the first 100 trajectories for training and
 the first 25 for validation, and so does this. References, limits and checksums are the package's [1, envs/info.py].
 
-No environment is named: the released package (0.0.1) lacks the files that its environments need, and registers names
-without a namespace when it is imported from its repository.
+SafetyHalfCheetah has an environment here, `rljax.envs.neorl2`. For the others none is named: the released package
+(0.0.1) lacks the files that its environments need, and registers names without a namespace when it is imported from
+its repository.
 
 [1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended Realistic
 Scenarios, arXiv:2503.19267; polixir/NeoRL2.
@@ -36,12 +37,18 @@ TASKS: dict[str, tuple[tuple[float, float], int, str, str]] = {
     "Salespromotion": ((357.62, 602.21), 50, "7e84d0a142f53512dab082115c9ee498", "9337d7b68078725708f2e9b04cb4a1f8"),
     "Simglucose": ((9.75, 475), 480, "6195a3634379f576958440b7e0c8fc53", "6df907556cbc96002757f6d652be9d92"),
 }
+ENVIRONMENTS = {"SafetyHalfCheetah": "rljax.envs.neorl2:SafetyHalfCheetah-v0"}  # those of today's packages
 TRAJECTORIES = {("RocketRecovery", "train"): 100, ("RocketRecovery", "val"): 25}  # that the package keeps
 
 
 def names() -> list[str]:
     """All ids, as `load` takes them."""
     return [f"neorl2/{task}-v0{split}" for task in TASKS for split in ("", "-val")]
+
+
+def environment(name: str) -> str | None:
+    """The environment of the dataset called `name`; None where today has none, and for unknown names."""
+    return ENVIRONMENTS.get(_parts(name)[0])
 
 
 def load(
@@ -56,9 +63,7 @@ def load(
 
     The arguments are those of `rljax.datasets.load`.
     """
-    rest = name.removeprefix("neorl2/")
-    split = "val" if rest.endswith("-val") else "train"
-    task = rest.removesuffix("-val").removesuffix("-v0")
+    task, split = _parts(name)
     if task not in TASKS:
         raise base.unknown(name, "NeoRL-2", names())
     file = f"{task}-{split}.npz"
@@ -97,4 +102,10 @@ def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions
         "max_episode_steps": limit,
         "notes": [],
     }
-    return dataclasses.replace(dataset, reference=reference, provenance=provenance)
+    return dataclasses.replace(dataset, env=ENVIRONMENTS.get(task), reference=reference, provenance=provenance)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Task and split of an id."""
+    rest = name.removeprefix("neorl2/")
+    return rest.removesuffix("-val").removesuffix("-v0"), "val" if rest.endswith("-val") else "train"

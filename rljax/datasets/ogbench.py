@@ -131,6 +131,14 @@ def load(
     return read(path, name, parts, clip_actions=clip_actions)
 
 
+def environment(name: str) -> str | None:
+    """The environment in which policies from the dataset called `name` are scored; None for unknown names."""
+    try:
+        return parse(name).env
+    except ValueError:
+        return None
+
+
 def parse(name: str) -> Name:
     """The parts of an id; raises `ValueError` for one that is none, naming the nearest."""
     rest = name.removeprefix("ogbench/")

@@ -23,14 +23,14 @@ arXiv:2208.06193; main.py, utils/data_sampler.py.
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import typing
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rljax.agent import RewardTransform, Transition
-from rljax.datasets.dataset import FIELDS, Dataset
+from rljax.datasets.dataset import FIELDS, Dataset, cut, nearest
 
 # Scale and shift of the transforms that do not depend on the data.
 CONSTANT: dict[str, tuple[float, float]] = {
@@ -72,10 +72,10 @@ def reward_transform(name: RewardTransform, dataset: Dataset) -> tuple[float, fl
                 f"'{dataset.name}' are {reward[0]:g}. Choose another, such as 'none'."
             )
         return float(1 / deviation), float(-reward.mean() / deviation)
-    known = [*CONSTANT, "return_range", "standardise"]
-    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    suggestion = f" Nearest: '{nearest[0]}'." if nearest else ""
-    raise ValueError(f"no reward transform '{name}'.{suggestion} All of them: {', '.join(known)}.")
+    known = typing.get_args(RewardTransform)
+    raise ValueError(
+        f"no reward transform '{name}'.{nearest(str(name), known, most=1)} All of them: {', '.join(known)}."
+    )
 
 
 def iql_returns(dataset: Dataset) -> np.ndarray:
@@ -109,7 +109,7 @@ def top_fraction(dataset: Dataset, fraction: float, discount: float = 1.0) -> Da
     if not 0 <= discount <= 1:
         raise ValueError(f"discount is {discount:g}, it must be in [0, 1].")
     starts = dataset.episode_starts
-    lengths = np.diff(np.append(starts, dataset.num))
+    lengths = dataset.episode_lengths
     age = np.arange(dataset.num) - np.repeat(starts, lengths)
     returns = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age), starts)
     kept = np.zeros(len(starts), np.bool_)
@@ -133,12 +133,11 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
     fields: dict[str, Any] = {
         name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in FIELDS
     }
-    ends = np.cumsum([part.num for part in parts]) - 1
-    fields["truncated"][ends] |= ~fields["terminated"][ends]
+    transitions = cut(Transition(**fields), np.cumsum([part.num for part in parts]) - 1)
     provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
     provenance["max_episode_steps"] = first.max_episode_steps
     provenance["corruptions"] = [note for part in parts for note in part.provenance.get("corruptions") or ()]
-    return Dataset(name, Transition(**fields), first.env, first.reference, first.action_bounds, provenance)
+    return Dataset(name, transitions, first.env, first.reference, first.action_bounds, provenance)
 
 
 def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
@@ -160,12 +159,11 @@ def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
         return dataset
     fields: dict[str, Any] = {name: np.asarray(getattr(dataset.transitions, name))[rows] for name in FIELDS}
     extras: Any = {name: np.asarray(value)[rows] for name, value in dataset.transitions.extras.items()}
-    cut = np.append(np.diff(rows) > 1, rows[-1] < dataset.num - 1)
-    fields["truncated"] = fields["truncated"] | (cut & ~fields["terminated"])
+    left_out = np.append(np.diff(rows) > 1, rows[-1] < dataset.num - 1)  # the row behind
     history = [*dataset.provenance.get("subsets", []), f"{why}: {len(rows)} of {dataset.num} rows"]
     return dataclasses.replace(
         dataset,
-        transitions=Transition(**fields, extras=extras),
+        transitions=cut(Transition(**fields, extras=extras), left_out),
         provenance=dataset.provenance | {"rows": len(rows), "subsets": history},
         complete=dataset.complete or bool(rows[-1] < dataset.num - 1 and dataset.last[rows[-1]]),
     )

@@ -163,11 +163,6 @@ def test_inputs_are_normalised_by_the_data_set() -> None:
     np.testing.assert_allclose(act(state, seen[:6], KEY, config, explore=False)[0], np.tanh(output), rtol=1e-4)
 
 
-def test_data_are_counted_only_where_they_normalise() -> None:
-    state = fresh(CONFIG)
-    assert bc.prepare(state, reference.transitions(), CONFIG) is state
-
-
 @pytest.mark.parametrize("loss", ["mse_mean", "log_prob"])
 def test_act_explores_around_the_mean_within_bounds(loss: Any) -> None:
     config = dataclasses.replace(CONFIG, loss=loss, exploration_noise=0.7)
@@ -179,14 +174,6 @@ def test_act_explores_around_the_mean_within_bounds(loss: Any) -> None:
     np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
     assert 0.0 < (np.abs(actual) == 1.0).mean() < 1.0
     assert extras == {}
-
-
-def test_refuses_discrete_actions() -> None:
-    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    with pytest.raises(
-        ValueError, match=r"^agent 'bc' acts in a continuous space, 'CartPole-v1' has 2 discrete actions"
-    ):
-        bc.check(spec, CONFIG)
 
 
 OUTSIDE: dict[str, tuple[float, str]] = {
@@ -208,7 +195,3 @@ def test_refuses_numbers_out_of_range(name: str) -> None:
     changes: Any = {name: [0.5, value]}  # one learner of a population is enough
     with pytest.raises(ValueError, match=r"it must be finite"):
         bc.check(SPEC, dataclasses.replace(CONFIG, **changes))
-
-
-def test_accepts_its_defaults() -> None:
-    bc.check(SPEC, bc.Config())

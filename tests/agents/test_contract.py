@@ -32,6 +32,9 @@ SIGNATURES = {
 OPTIONAL = {"perceive": ["state", "observation", "first", "config"], "prepare": ["state", "data", "config"]}
 KEY = jax.random.key(0)
 
+DISCRETE = {"ppo"}  # agents that choose among actions, too
+PREPARED = [name for name in AGENTS if "\ndef prepare(" in (ROOT / "agents" / f"{name}.py").read_text()]
+
 agents = pytest.mark.parametrize("name", AGENTS)
 
 
@@ -100,6 +103,29 @@ def test_has_the_names_of_the_contract(name: str) -> None:
         if hasattr(module, part):
             assert list(inspect.signature(getattr(module, part)).parameters) == parameters
     assert module.storage in STORAGES
+
+
+@agents
+def test_accepts_its_defaults(name: str) -> None:
+    subject(name).module.check(subject(name).spec, subject(name).module.Config())
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if name not in DISCRETE])
+def test_refuses_discrete_actions(name: str) -> None:
+    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
+    with pytest.raises(
+        ValueError,
+        match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. Choose an "
+        rf"environment with a Box action space, for example: rljax train {name} --env Pendulum-v1$",
+    ):
+        subject(name).module.check(spec, subject(name).config)
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_data_are_counted_only_where_they_normalise(name: str) -> None:
+    module, _, config, batch, state, _, _ = subject(name)
+    assert not config.normalise_observations
+    assert module.prepare(state, batch, config) is state
 
 
 @agents

@@ -413,12 +413,6 @@ def test_inputs_are_counted_once_and_only_where_they_are_normalised() -> None:
     np.testing.assert_allclose(again.statistics.mean, seen.mean(axis=0), rtol=1e-5)
 
 
-def test_refuses_discrete_actions() -> None:
-    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    with pytest.raises(ValueError, match=r"^agent 'cql' acts in a continuous space, 'CartPole-v1' has 2 discrete"):
-        cql.check(spec, CONFIG)
-
-
 OUTSIDE: dict[str, tuple[float, str]] = {
     "discount": (1.5, r"in \[0, 1\]"),
     "target_rate": (-0.1, r"in \[0, 1\]"),
@@ -461,7 +455,3 @@ def test_refuses_counts_that_are_too_small(name: str, least: int) -> None:
 def test_refuses_parts_of_unequal_size() -> None:
     with pytest.raises(ValueError, match=r"^--config\.num-parts is 2, it must divide the batch of 5\.$"):
         cql.check(SPEC, dataclasses.replace(CONFIG, num_parts=2))
-
-
-def test_accepts_its_defaults() -> None:
-    cql.check(SPEC, cql.Config())

@@ -331,11 +331,6 @@ def test_defaults_are_the_papers() -> None:
     dsact.check(SPEC, config)
 
 
-def test_refuses_discrete_actions() -> None:
-    with pytest.raises(ValueError, match="agent 'dsact' acts in a continuous space, 'CartPole-v1' has 2 discrete"):
-        dsact.check(EnvSpec("CartPole-v1", (4,), 2, discrete=True), CONFIG)
-
-
 @pytest.mark.parametrize("name", ["std_rate", "std_epsilon", "clip_range", "fixed_bound", "huber_limit", "critic_lr"])
 def test_refuses_numbers_out_of_range(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is -1, it must be finite and "):

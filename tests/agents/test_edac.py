@@ -354,12 +354,6 @@ def test_inputs_are_counted_once_and_only_where_they_are_normalised() -> None:
     np.testing.assert_allclose(again.statistics.mean, seen.mean(axis=0), rtol=1e-5)
 
 
-def test_refuses_discrete_actions() -> None:
-    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    with pytest.raises(ValueError, match=r"^agent 'edac' acts in a continuous space, 'CartPole-v1' has 2 discrete"):
-        edac.check(spec, CONFIG)
-
-
 OUTSIDE: dict[str, tuple[float, str]] = {
     "discount": (1.5, r"in \[0, 1\]"),
     "target_rate": (-0.1, r"in \[0, 1\]"),
@@ -391,7 +385,3 @@ def test_refuses_too_few_critics(config: edac.Config, least: int) -> None:
     edac.check(SPEC, dataclasses.replace(config, num_critics=least))
     with pytest.raises(ValueError, match=rf"^--config\.num-critics is {least - 1}, it must be at least {least}\.$"):
         edac.check(SPEC, dataclasses.replace(config, num_critics=least - 1))
-
-
-def test_accepts_its_defaults() -> None:
-    edac.check(SPEC, edac.Config())

@@ -270,11 +270,6 @@ def test_inputs_are_normalised_by_the_data_set() -> None:
     np.testing.assert_allclose(act(state, seen[:6], KEY, config, explore=False)[0], np.tanh(output), rtol=1e-4)
 
 
-def test_data_are_counted_only_where_they_normalise() -> None:
-    state = fresh(CONFIG)
-    assert riql.prepare(state, reference.transitions(), CONFIG) is state
-
-
 @pytest.mark.parametrize("policy", ["gaussian", "deterministic"])
 def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
     config = dataclasses.replace(CONFIG, policy=policy, exploration_noise=0.7)
@@ -288,12 +283,6 @@ def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
     assert 0.0 < (np.abs(actual) == 1.0).mean() < 1.0
     assert extras == {}
     np.testing.assert_allclose(act(state, seen, KEY, config, explore=False)[0], np.clip(mean, -1.0, 1.0), rtol=1e-4)
-
-
-def test_refuses_discrete_actions() -> None:
-    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    with pytest.raises(ValueError, match=r"^agent 'riql' acts in a continuous space, 'CartPole-v1' has 2 discrete"):
-        riql.check(spec, CONFIG)
 
 
 OUTSIDE: dict[str, tuple[float, str]] = {
@@ -331,7 +320,3 @@ def test_refuses_numbers_out_of_range(name: str) -> None:
 def test_refuses_to_be_without_critics() -> None:
     with pytest.raises(ValueError, match=r"^--config\.num-critics is 0, it must be at least 1\.$"):
         riql.check(SPEC, dataclasses.replace(CONFIG, num_critics=0))
-
-
-def test_accepts_its_defaults() -> None:
-    riql.check(SPEC, riql.Config())

@@ -279,16 +279,6 @@ def test_inputs_are_counted_only_where_they_are_normalised() -> None:
     assert sac.perceive(state, jnp.asarray(reference.observed()), jnp.zeros(12, bool), CONFIG) is state
 
 
-def test_refuses_discrete_actions() -> None:
-    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    with pytest.raises(
-        ValueError,
-        match=r"^agent 'sac' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. Choose an environment "
-        r"with a Box action space, for example: rljax train sac --env Pendulum-v1$",
-    ):
-        sac.check(spec, CONFIG)
-
-
 OUTSIDE: dict[str, tuple[float, str]] = {
     "discount": (1.5, r"in \[0, 1\]"),
     "target_rate": (-0.1, r"in \[0, 1\]"),
@@ -319,7 +309,3 @@ def test_refuses_numbers_out_of_range(name: str) -> None:
 def test_refuses_counts_below_one(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is 0, it must be at least 1\.$"):
         sac.check(SPEC, dataclasses.replace(CONFIG, **{name: 0}))
-
-
-def test_accepts_its_defaults() -> None:
-    sac.check(SPEC, sac.Config())

@@ -225,16 +225,6 @@ def test_inputs_are_counted_only_where_they_are_normalised() -> None:
     assert td3.perceive(state, jnp.asarray(reference.observed()), jnp.zeros(12, bool), CONFIG) is state
 
 
-def test_refuses_discrete_actions() -> None:
-    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    with pytest.raises(
-        ValueError,
-        match=r"^agent 'td3' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. Choose an environment "
-        r"with a Box action space, for example: rljax train td3 --env Pendulum-v1$",
-    ):
-        td3.check(spec, CONFIG)
-
-
 OUTSIDE: dict[str, tuple[float, str]] = {
     "discount": (-0.5, r"in \[0, 1\]"),
     "target_rate": (2.0, r"in \[0, 1\]"),
@@ -261,7 +251,3 @@ def test_refuses_numbers_out_of_range(name: str) -> None:
 def test_refuses_counts_below_one(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is 0, it must be at least 1\.$"):
         td3.check(SPEC, dataclasses.replace(CONFIG, **{name: 0}))
-
-
-def test_accepts_its_defaults() -> None:
-    td3.check(SPEC, td3.Config())

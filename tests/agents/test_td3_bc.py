@@ -234,20 +234,6 @@ def test_inputs_are_normalised_by_the_data_set() -> None:
     np.testing.assert_allclose(np.sqrt(statistics.variance), np.std(data.observation, axis=0), rtol=1e-5)
 
 
-def test_data_are_counted_only_where_they_normalise() -> None:
-    state = fresh(CONFIG)
-    assert td3_bc.prepare(state, reference.transitions(), CONFIG) is state
-
-
-def test_refuses_discrete_actions() -> None:
-    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    with pytest.raises(
-        ValueError,
-        match=r"^agent 'td3_bc' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\.",
-    ):
-        td3_bc.check(spec, CONFIG)
-
-
 OUTSIDE: dict[str, tuple[float, str]] = {
     "discount": (-0.5, r"in \[0, 1\]"),
     "target_rate": (2.0, r"in \[0, 1\]"),
@@ -275,7 +261,3 @@ def test_refuses_numbers_out_of_range(name: str) -> None:
 def test_refuses_counts_below_one(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is 0, it must be at least 1\.$"):
         td3_bc.check(SPEC, dataclasses.replace(CONFIG, **{name: 0}))
-
-
-def test_accepts_its_defaults() -> None:
-    td3_bc.check(SPEC, td3_bc.Config())
