@@ -139,7 +139,11 @@ class Agent(Protocol):
         """Return a fresh State: parameters, targets, optimiser states, input statistics."""
 
     def act(self, state: Any, observation: Array, key: Array, config: Any, explore: bool) -> tuple[Array, dict]:
-        """Return `action` and `extras` for observations [..., O...]; deterministic unless `explore`."""
+        """Return `action` and `extras` for observations [..., O...].
+
+        Without `explore` it is the action to be judged by: of most agents the policy's mean or mode, whatever the key;
+        of generative ones a draw.
+        """
         ...
 
     def update(self, state: Any, batch: Transition, key: Array, step: Array, config: Any) -> tuple[Any, Metrics]:

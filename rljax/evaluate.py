@@ -1,7 +1,8 @@
-"""Evaluation: the deterministic policy over complete episodes, the same number from every environment.
+"""Evaluation: the policy without exploration over complete episodes, the same number from every environment.
 
 Each environment plays one episode, so that short episodes are not favoured; its seed depends on the learner's seed,
-the step and the episode's number only, so that evaluating never disturbs training and resumed runs repeat it.
+the step and the episode's number only, so that evaluating never disturbs training and resumed runs repeat it. So do the
+random numbers of policies that draw their actions also without exploring: they come from the first episode's seed.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ class Episodes:
     success: np.ndarray | None = None  # [P, N] in {0, 1}, where the environment reports it
 
 
-def policy(agent: Agent) -> Callable[[Any, Any, Any, Any], Array]:
-    """The compiled deterministic policy of P learners: (states, observations [P, N, O...], keys [P], config)."""
+def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any], Array]:
+    """The policy of P learners: (states, observations [P, N, O...], keys [P], time [], config) to actions [P, N, A]."""
 
-    def act(state: Any, observation: Array, key: Array, config: Any) -> Array:
-        return agent.act(state, observation, key, config, explore=False)[0]
+    def act(state: Any, observation: Array, key: Array, time: Array, config: Any) -> Array:
+        return agent.act(state, observation, jax.random.fold_in(key, time), config, explore=False)[0]
 
-    return jax.jit(jax.vmap(act))
+    return jax.vmap(act, in_axes=(0, 0, 0, None, 0))
+
+
+def _keys(seeds: Any, num_learners: int) -> Array:
+    """A key for each learner [P], from the first of its episodes' seeds [P x N]."""
+    return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
 
 
 class HostedEvaluator:
@@ -45,20 +51,21 @@ class HostedEvaluator:
     def __init__(self, agent: Agent, environments: Hosted, num_learners: int) -> None:
         """`environments` holds P x N of them, learner by learner."""
         self.hosted, self.num_learners = environments, num_learners
-        self._act = policy(agent)
+        self._act = jax.jit(policy(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         """Play one episode in each environment, started from `seeds` (P x N of them)."""
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
-        keys = jax.vmap(jax.random.key)(np.zeros(self.num_learners, np.uint32))
+        keys = _keys(seeds, self.num_learners)
         observation = self.hosted.reset(seeds)
         done = np.zeros(self.hosted.num_envs, np.bool_)
         returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
         success = np.full(self.hosted.num_envs, np.nan)
-        for _ in range(self.hosted.spec.max_episode_steps or LIMIT):
+        for time in range(self.hosted.spec.max_episode_steps or LIMIT):
             if done.all():
                 break
-            action = np.asarray(self._act(state, observation.reshape(*rows, *observation.shape[1:]), keys, config))
+            given = observation.reshape(*rows, *observation.shape[1:])
+            action = np.asarray(self._act(state, given, keys, np.int32(time), config))
             step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
             returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
@@ -83,19 +90,19 @@ class CompiledEvaluator:
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         """Play one episode in each environment, started from `seeds` (P x N of them)."""
         keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
-        returns, lengths = jax.device_get(self._play(state, keys, config))
+        drawn = _keys(seeds, self.num_learners)
+        returns, lengths = jax.device_get(self._play(state, keys, drawn, config))
         return Episodes(returns.reshape(self.num_learners, -1), lengths.reshape(self.num_learners, -1))
 
-    def _episodes(self, state: Any, keys: Array, config: Any) -> tuple[Array, Array]:
+    def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array]:
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
-        act = jax.vmap(lambda *arguments: self.agent.act(*arguments, explore=False)[0])
-        unused = jax.vmap(jax.random.key)(jnp.zeros(self.num_learners, jnp.uint32))
+        act = policy(self.agent)
         key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
 
         def body(carry: Any) -> Any:
             time, observation, environment, done, returns, lengths = carry
-            action = act(state, observation.reshape(*rows, *observation.shape[1:]), unused, config)
+            action = act(state, observation.reshape(*rows, *observation.shape[1:]), drawn, time, config)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
             step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done

@@ -18,14 +18,26 @@ from flax import struct
 
 from rljax.agent import Array
 
-Activation = Literal["relu", "tanh", "gelu", "silu", "elu", "leaky_relu"]
+Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
 Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac"]
+
+Precision = Literal["float32", "bfloat16"]
+
+
+def mish(x: Array) -> Array:
+    """x tanh(log(1 + e^x)), Misra, arXiv:1908.08681, with one exponential: tanh(log y) = (y^2 - 1) / (y^2 + 1)."""
+    power = jnp.exp(jnp.minimum(x, 20.0))  # beyond, the quotient is 1
+    rest = power * (power + 2.0)  # (1 + e^x)^2 - 1
+    return x * (rest / (rest + 2.0))
+
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "tanh": jnp.tanh,
     "gelu": lambda x: nn.gelu(x, approximate=False),
+    "gelu_tanh": nn.gelu,  # approximated as x tanh(...), which is Flax's default
     "silu": nn.silu,
+    "mish": mish,
     "elu": nn.elu,
     "leaky_relu": nn.leaky_relu,
 }
@@ -116,6 +128,7 @@ class Dense(nn.Module):
     initialisation: Initialisation = "torch"
     scale: float = 1.0  # gain of the orthogonal initialisation
     last: bool = False  # of a network
+    precision: Precision = "float32"  # of the product's factors; parameters, sums and results are float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -123,7 +136,10 @@ class Dense(nn.Module):
         kernel_init, bias_init = initialisers(self.initialisation, x.shape[-1], self.scale, self.last)
         kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features))
         bias = self.param("bias", bias_init, (self.features,))
-        return x @ kernel + bias
+        if self.precision == "float32":
+            return x @ kernel + bias
+        factors = (x.astype(self.precision), kernel.astype(self.precision))
+        return jnp.dot(*factors, preferred_element_type=jnp.float32) + bias
 
 
 def joined(inputs: Sequence[Array]) -> Array:
@@ -140,21 +156,25 @@ class MLP(nn.Module):
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
-    layer_norm: bool = False  # normalise each hidden layer before its activation
+    layer_norm: bool | Literal["last"] = False  # normalise each hidden layer before its activation, or "last", after it
+    precision: Precision = "float32"  # of the factors of all products
 
     @nn.compact
     def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to [..., features]; `dropout` comes after each activation."""
         x = joined(inputs)
         for i, width in enumerate(self.hidden):
-            x = Dense(width, self.initialisation, math.sqrt(2.0), name=f"hidden_{i}")(x)
-            if self.layer_norm:
+            x = Dense(width, self.initialisation, math.sqrt(2.0), precision=self.precision, name=f"hidden_{i}")(x)
+            if self.layer_norm is True:
                 x = nn.LayerNorm(name=f"norm_{i}")(x)
             x = ACTIVATIONS[self.activation](x)
+            if self.layer_norm == "last":
+                x = nn.LayerNorm(name=f"norm_{i}")(x)
             if dropout is not None:
                 kept = jax.random.bernoulli(jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape)
                 x = jnp.where(kept, x / (1.0 - dropout.rate), 0.0)
-        return Dense(self.features, self.initialisation, self.output_scale, last=True, name="output")(x)
+        output = Dense(self.features, self.initialisation, self.output_scale, True, self.precision, name="output")
+        return output(x)
 
 
 class Ensemble(nn.Module):
@@ -164,9 +184,10 @@ class Ensemble(nn.Module):
     hidden: tuple[int, ...]
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
-    layer_norm: bool = False
+    layer_norm: bool | Literal["last"] = False
     features: int = 1  # K
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
+    precision: Precision = "float32"
 
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
@@ -176,7 +197,7 @@ class Ensemble(nn.Module):
             MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=shared, axis_size=self.size
         )
         x = joined(inputs)
-        style = (self.activation, self.initialisation, self.output_scale, self.layer_norm)
+        style = (self.activation, self.initialisation, self.output_scale, self.layer_norm, self.precision)
         outputs = members(self.hidden, self.features, *style, name="members")(x)
         return outputs.squeeze(-1) if self.features == 1 else outputs
 

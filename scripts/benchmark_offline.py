@@ -1,10 +1,13 @@
-"""Speed of learning from a data set, beside CORL's agents in PyTorch in the same run; cost of reading a file.
+"""Speed of learning from a data set, beside others' agents in the same run; cost of acting, and of reading a file.
 
-Measurements alternate (ours, bound, CORL's, ours, ...), each in a process of its own, and medians are reported. CORL is
-a clone of github.com/corl-team/CORL; the Python given runs its files as they are and needs torch and numpy only, since
-gym, d4rl, wandb and pyrallis are stood in for:
+Measurements alternate (ours, bound, theirs, ours, ...), each in a process of its own, and medians are reported. Theirs
+are clones, whose files run as they are: github.com/corl-team/CORL and the authors' Diffusion-QL
+(github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) with a Python that has torch and numpy, as what else they
+import is stood in for, and the authors' FQL (github.com/seohongpark/fql) with one that has our requirements and
+ml_collections:
 
-  python scripts/benchmark_offline.py --corl CORL --peer peer/bin/python --output results/benchmark_offline.json
+  python scripts/benchmark_offline.py --corl CORL --dql DQL --peer peer/bin/python \
+      --fql FQL --fql-peer fql/bin/python --output results/benchmark_offline.json
 """
 
 from __future__ import annotations
@@ -24,37 +27,67 @@ from typing import Any
 import benchmark_online
 from benchmark_online import conclude
 
-OBSERVATION, ACTION, BATCH = 17, 6, 256
+BATCH = 256
+SIZES = {"fql": (28, 5)}  # of observations and actions; cube-single's
+SIZE = (17, 6)  # those of all others: HalfCheetah's
 TRANSITIONS = 100_000  # that are learnt from
 ROWS = 1_000_000  # of the file that is read
 FILE = "halfcheetah_medium-v2.hdf5"  # D4RL's rules are for its own names
 WARMUP = 20  # updates before the clock starts
 THREADS = 2  # of PyTorch
-PEER = "CORL"
 FILES = {"bc": "any_percent_bc", "td3_bc": "td3_bc", "iql": "iql", "cql": "cql"}  # ours, and CORL's file
-SLOWER = {"cql": 20}  # which have fewer updates measured, and by what factor
-CHANGES: dict[str, dict[str, Any]] = {"cql": {"bc_steps": 0}}  # cloning would spare the actor the critics
+# What is measured: name, agent and settings. Cloning would spare CQL's actor the critics.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bc": ("bc", {"normalise_observations": True}),
+    "td3_bc": ("td3_bc", {"normalise_observations": True}),
+    "iql": ("iql", {"normalise_observations": True}),
+    "cql": ("cql", {"normalise_observations": True, "bc_steps": 0}),
+    "dql": ("dql", {}),
+    "dql max-Q": ("dql", {"max_q_backup": 10}),
+    "dql one-step": ("dql", {"improvement": "one_step"}),
+    "ofql": ("ofql", {}),
+    "fql": ("fql", {}),
+}
+PRECISE = ("dql", "ofql", "fql")  # which have a setting for it
+PEERS = {**dict.fromkeys(FILES, "CORL"), "dql": "authors'", "dql max-Q": "authors'", "fql": "authors'"}
+SLOWER = {
+    "cql": 20,
+    "fql": 20,
+    "dql": 5,
+    "dql max-Q": 10,
+    "dql one-step": 5,
+    "ofql": 5,
+}  # fewer updates, by what factor
+ACTING: dict[str, tuple[str, dict[str, Any]]] = {
+    "td3_bc": ("td3_bc", {}),
+    **{f"dql {steps} steps": ("dql", {"denoising_steps": steps}) for steps in (5, 10, 20, 50)},
+    "dql 5 steps, 1 candidate": ("dql", {"num_candidates": 1}),
+    "ofql": ("ofql", {}),
+    "ofql, 1 candidate": ("ofql", {"num_candidates": 1}),
+    "fql": ("fql", {}),
+    "fql 256": ("fql", {"hidden": (256, 256, 256)}),
+}
 
 
-def synthetic(rows: int) -> dict[str, Any]:
+def synthetic(rows: int, size: tuple[int, int] = SIZE) -> dict[str, Any]:
     """Transitions of no meaning in D4RL's names; actions lie in [-1, 1], an end comes every 1,000 steps or so."""
     import numpy as np
 
-    generator = np.random.default_rng(0)
+    generator, (observation, action) = np.random.default_rng(0), size
 
     def normal(*shape: int) -> np.ndarray:
         return generator.standard_normal(shape, np.float32)
 
     return {
-        "observations": normal(rows, OBSERVATION),
-        "actions": np.tanh(normal(rows, ACTION)),
+        "observations": normal(rows, observation),
+        "actions": np.tanh(normal(rows, action)),
         "rewards": normal(rows),
         "terminals": generator.random(rows) < 1e-3,
-        "next_observations": normal(rows, OBSERVATION),
+        "next_observations": normal(rows, observation),
     }
 
 
-def prepared(agent: str, seeds: int, sampling: bool = True) -> tuple[Any, Any, Any, Any]:
+def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tuple[Any, Any, Any, Any]:
     """An agent's module, its learner, its data (one batch without `sampling`) and its stacked config."""
     import numpy as np
 
@@ -62,8 +95,10 @@ def prepared(agent: str, seeds: int, sampling: bool = True) -> tuple[Any, Any, A
     from rljax.agent import EnvSpec, Transition
     from rljax.learner import Learner
 
+    agent, changes = (VARIANTS | ACTING)[variant]
     module: Any = configuration.load_agent(agent)
-    given = synthetic(TRANSITIONS if sampling else BATCH)
+    size = SIZES.get(agent, SIZE)
+    given = synthetic(TRANSITIONS if sampling else BATCH, size)
     data = Transition(
         observation=given["observations"],
         action=given["actions"],
@@ -72,25 +107,46 @@ def prepared(agent: str, seeds: int, sampling: bool = True) -> tuple[Any, Any, A
         truncated=np.zeros_like(given["terminals"]),  # type: ignore[arg-type]
         next_observation=given["next_observations"],
     )
-    changes = {"batch_size": BATCH, "normalise_observations": True} | CHANGES.get(agent, {})
-    config = configuration.stack(module.Config(**changes), seeds)
-    learner = Learner(module, EnvSpec("data", (OBSERVATION,), ACTION), seeds, 1, storage="dataset")
+    config = configuration.stack(module.Config(batch_size=BATCH, **changes | more), seeds)
+    learner = Learner(module, EnvSpec("data", size[:1], size[1]), seeds, 1, storage="dataset")
     return module, learner, data, config
 
 
-def ours(agent: str, updates: int, seeds: int) -> dict[str, Any]:
+def ours(variant: str, updates: int, seeds: int, precision: str = "") -> dict[str, Any]:
     """Updates per second of the offline driver, of all learners together: drawing, learning and metrics."""
     from rljax.drivers.offline import OfflineDriver
 
-    _, learner, data, config = prepared(agent, seeds)
+    more: dict[str, Any] = {"precision": precision} if precision else {}
+    _, learner, data, config = prepared(variant, seeds, **more)
     driver = OfflineDriver(learner, data, config)
     driver.start(range(seeds))
+    began = time.perf_counter()
     driver.advance(WARMUP)
     driver.report()
+    compiling = time.perf_counter() - began
     began = time.perf_counter()
     driver.advance(updates)
     driver.report()
-    return {"updates_per_second": updates * seeds / (time.perf_counter() - began)}
+    rate = updates * seeds / (time.perf_counter() - began)
+    return {"updates_per_second": rate, "compile_seconds": compiling - WARMUP * seeds / rate}
+
+
+def acting(variant: str, calls: int) -> dict[str, Any]:
+    """Median time of an action for one observation, on its way from the host and back."""
+    import jax
+    import numpy as np
+
+    module, learner, data, stacked = prepared(variant, 1, sampling=False)
+    config = jax.tree.map(lambda x: x[0], stacked)
+    state = jax.jit(lambda key, config: module.init(key, learner.spec, config))(jax.random.key(0), config)
+    act = jax.jit(lambda *given: module.act(*given, explore=False)[0])
+    times = []
+    for call in range(calls + WARMUP):
+        key = jax.random.key(call)
+        began = time.perf_counter()
+        np.asarray(act(state, data.observation[call % BATCH], key, config))
+        times.append(time.perf_counter() - began)
+    return {"seconds": statistics.median(times[WARMUP:])}
 
 
 def bound(agent: str, updates: int) -> dict[str, Any]:
@@ -116,7 +172,7 @@ def bound(agent: str, updates: int) -> dict[str, Any]:
     return {"updates_per_second": updates / (time.perf_counter() - began)}
 
 
-def peer(agent: str, updates: int, clone: str) -> dict[str, Any]:
+def corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
     """Updates per second of CORL's own `train`, with its own settings, on the same data.
 
     What its files import beside PyTorch is replaced: the environment is a shape, the data set ours, and each call of
@@ -129,8 +185,8 @@ def peer(agent: str, updates: int, clone: str) -> dict[str, Any]:
 
     torch.set_num_threads(THREADS)
     environment, times = mock.MagicMock(), []
-    environment.observation_space.shape, environment.action_space.shape = (OBSERVATION,), (ACTION,)
-    environment.action_space.high = np.ones(ACTION)
+    environment.observation_space.shape, environment.action_space.shape = SIZE[:1], SIZE[1:]
+    environment.action_space.high = np.ones(SIZE[1])
     gym, d4rl, wandb, pyrallis = (mock.MagicMock() for _ in range(4))
     gym.make.return_value = environment
     gym.wrappers.TransformObservation.side_effect = lambda wrapped, _: wrapped
@@ -152,6 +208,65 @@ def peer(agent: str, updates: int, clone: str) -> dict[str, Any]:
     module.train(config)
     assert len(times) == WARMUP + updates
     return {"updates_per_second": updates / (times[-1] - times[WARMUP - 1])}
+
+
+def diffusion_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
+    """Updates per second of the authors' `Diffusion_QL.train`, with their settings for halfcheetah-medium."""
+    from unittest import mock
+
+    import torch  # pyright: ignore[reportMissingImports]
+
+    torch.set_num_threads(THREADS)
+    sys.path.insert(0, clone)
+    sys.modules["utils.logger"] = mock.MagicMock()
+    agents: Any = importlib.import_module("agents.ql_diffusion")
+    arrays = synthetic(TRANSITIONS)
+    names = ("observations", "actions", "next_observations")
+    columns = [torch.from_numpy(arrays[name]) for name in names]
+    columns += [
+        torch.from_numpy(arrays["rewards"])[:, None],
+        1.0 - torch.from_numpy(arrays["terminals"])[:, None].float(),
+    ]
+    buffer = mock.MagicMock()
+
+    def sample(size: int) -> list[Any]:
+        rows = torch.randint(0, TRANSITIONS, (size,))
+        return [column[rows] for column in columns]
+
+    buffer.sample.side_effect = sample
+    learner = agents.Diffusion_QL(
+        *SIZE, 1.0, "cpu", 0.99, 0.005, "max-Q" in variant, beta_schedule="vp", n_timesteps=5, grad_norm=9.0
+    )
+    learner.train(buffer, WARMUP, BATCH)
+    began = time.perf_counter()
+    learner.train(buffer, updates, BATCH)
+    return {"updates_per_second": updates / (time.perf_counter() - began)}
+
+
+def flow_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
+    """Updates per second of the authors' FQLAgent, on batches that NumPy draws as their data sets do."""
+    import jax
+    import numpy as np
+
+    sys.path.insert(0, clone)
+    agents: Any = importlib.import_module("agents.fql")
+    arrays = synthetic(TRANSITIONS, SIZES[variant])
+    arrays["masks"] = 1.0 - arrays.pop("terminals")
+    generator = np.random.default_rng(0)
+
+    def sample(size: int) -> dict[str, Any]:
+        rows = generator.integers(TRANSITIONS, size=size)
+        return {name: array[rows] for name, array in arrays.items()}
+
+    first = sample(1)
+    learner = agents.FQLAgent.create(0, first["observations"], first["actions"], agents.get_config())
+    for step in range(WARMUP + updates):
+        if step == WARMUP:
+            jax.block_until_ready(learner.network)
+            began = time.perf_counter()
+        learner, _ = learner.update(sample(BATCH))
+    jax.block_until_ready(learner.network)
+    return {"updates_per_second": updates / (time.perf_counter() - began)}  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def written(path: str, rows: int) -> dict[str, Any]:
@@ -187,7 +302,10 @@ def read(path: str) -> dict[str, Any]:
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours": ours,
     "bound": bound,
-    "peer": peer,
+    "acting": acting,
+    "corl": corl,
+    "diffusion_ql": diffusion_ql,
+    "flow_ql": flow_ql,
     "written": written,
     "read": read,
 }
@@ -196,12 +314,15 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 def main() -> None:
     """Measure everything, print a table, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corl", type=Path, help="a clone of CORL; without it only ours is measured")
-    parser.add_argument("--peer", help="Python of an environment that has PyTorch")
-    parser.add_argument("--agents", nargs="+", default=list(FILES), choices=list(FILES))
+    parser.add_argument("--corl", type=Path, help="a clone of CORL; what has no clone is measured alone")
+    parser.add_argument("--dql", type=Path, help="a clone of the authors' Diffusion-QL")
+    parser.add_argument("--peer", help="Python of an environment that has PyTorch, for both")
+    parser.add_argument("--fql", type=Path, help="a clone of the authors' FQL")
+    parser.add_argument("--fql-peer", help="Python of an environment that has JAX, Flax, distrax and ml_collections")
+    parser.add_argument("--agents", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=3_000, help="a twentieth of them for CQL")
-    parser.add_argument("--rows", type=int, default=ROWS, help="of the file that is read")
+    parser.add_argument("--updates", type=int, default=3_000, help="of the quickest; a twentieth of them for CQL")
+    parser.add_argument("--rows", type=int, default=ROWS, help="of the file that is read; 0: none is")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
@@ -209,8 +330,17 @@ def main() -> None:
         name, *arguments = options.worker
         print(json.dumps(WORKERS[name](*(int(x) if x.isdigit() else x for x in arguments))))
         return
-    if (options.corl is None) != (options.peer is None):
-        parser.error("--corl and --peer go together: the clone, and the Python that runs it.")
+    if (options.corl is None and options.dql is None) != (options.peer is None) or (
+        (options.fql is None) != (options.fql_peer is None)
+    ):
+        parser.error(
+            "a clone and the Python that runs it go together: --corl or --dql and --peer, --fql and --fql-peer."
+        )
+    theirs = {
+        "corl": (options.corl, options.peer, tuple(FILES)),
+        "diffusion_ql": (options.dql, options.peer, ("dql", "dql max-Q")),
+        "flow_ql": (options.fql, options.fql_peer, ("fql",)),
+    }
 
     measure = functools.partial(benchmark_online.measure, script=__file__)
     samples: dict[str, list[float]] = {}
@@ -220,23 +350,31 @@ def main() -> None:
         print(f"{name:<36} {value:>14,.2f}", flush=True)
 
     for _ in range(options.rounds):
-        for agent in options.agents:
-            updates = max(options.updates // SLOWER.get(agent, 1), 1)
-            for name, python, arguments in (
-                ("ours", sys.executable, (agent, updates, 1)),
-                ("bound", sys.executable, (agent, updates)),
-                ("peer", options.peer, (agent, updates, options.corl)),
-            ):
-                if python:
-                    found = measure(python, name, *arguments)
-                    note(f"{agent} {PEER if name == 'peer' else name} updates/s", found["updates_per_second"])
+        for variant in options.agents:
+            updates = max(options.updates // SLOWER.get(variant, 1), 1)
+            found = measure(sys.executable, "ours", variant, updates, 1)
+            note(f"{variant} ours updates/s", found["updates_per_second"])
+            note(f"{variant} compiling, s", found["compile_seconds"])
+            found = measure(sys.executable, "bound", variant, updates)
+            note(f"{variant} bound updates/s", found["updates_per_second"])
+            for worker, (clone, python, variants) in theirs.items():
+                if clone is not None and variant in variants:
+                    found = measure(python, worker, variant, updates, clone)
+                    note(f"{variant} {PEERS[variant]} updates/s", found["updates_per_second"])
+            if variant in PRECISE:
+                found = measure(sys.executable, "ours", variant, updates, 1, "bfloat16")
+                note(f"{variant} bfloat16 updates/s", found["updates_per_second"])
         if "iql" in options.agents:
             population = measure(sys.executable, "ours", "iql", max(options.updates // 3, 1), 4)
             note("iql 4 learners total updates/s", population["updates_per_second"])
+        for name in ACTING:
+            if ACTING[name][0] in options.agents:
+                note(f"acting, {name}, ms", 1e3 * measure(sys.executable, "acting", name, 300)["seconds"])
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, FILE))
-        note("file, MB", measure(sys.executable, "written", path, options.rows)["bytes"] / 1e6)
-        for _ in range(min(options.rounds, 3)):
+        if options.rows:
+            note("file, MB", measure(sys.executable, "written", path, options.rows)["bytes"] / 1e6)
+        for _ in range(min(options.rounds, 3) if options.rows else 0):
             found = measure(sys.executable, "read", path)
             note("reading, s", found["seconds"])
             note("reading, data MB", found["data_bytes"] / 1e6)
@@ -244,14 +382,20 @@ def main() -> None:
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {}
-    for agent in options.agents:
-        for other in ("bound", PEER):
-            if f"{agent} {other} updates/s" in medians:
-                ratio = medians[f"{agent} ours updates/s"] / medians[f"{agent} {other} updates/s"]
-                ratios[f"{agent} ours / {other}"] = ratio
-    if "iql" in options.agents:
-        ratios["iql 4 learners / 1"] = medians["iql 4 learners total updates/s"] / medians["iql ours updates/s"]
-    ratios["reading, peak / data"] = medians["reading, peak MB"] / medians["reading, data MB"]
+    for variant in options.agents:
+        for other in ("bound", PEERS.get(variant), "bfloat16"):
+            if f"{variant} {other} updates/s" in medians:
+                ratio = medians[f"{variant} ours updates/s"] / medians[f"{variant} {other} updates/s"]
+                ratios[f"{variant} ours / {other}"] = ratio
+    for name, one, other in (
+        ("iql 4 learners / 1", "iql 4 learners total", "iql ours"),
+        ("ofql / dql", "ofql ours", "dql ours"),
+        ("dql one-step / dql", "dql one-step ours", "dql ours"),
+    ):
+        if {f"{one} updates/s", f"{other} updates/s"} <= medians.keys():
+            ratios[name] = medians[f"{one} updates/s"] / medians[f"{other} updates/s"]
+    if options.rows:
+        ratios["reading, peak / data"] = medians["reading, peak MB"] / medians["reading, data MB"]
     conclude(medians, ratios, samples, options.output)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from rljax import datasets, run
 from rljax.agent import Transition
+from tests import obstacle
 
 
 @pytest.mark.learn
@@ -73,3 +74,24 @@ def test_learns_from_data_what_imitation_does_not(agent: str, tmp_path: Path) ->
     out = run.train(agent, None, UPDATES[agent], data=data, config=config, out=tmp_path / "run", eval_every=1_000)
     found = json.loads((out / "summary.json").read_text())["best"]["mean"]
     assert found <= -400 if agent == "bc" else found >= -250, found
+
+
+ROUND: dict[str, tuple[int, dict[str, Any]]] = {
+    "bc": (3_000, {}),
+    "iql": (3_000, {"critic_lr": 1e-3, "value_lr": 1e-3}),
+    "dql": (4_000, {"critic_lr": 1e-3, "target_rate": 0.02, "value_weight": 2.0, "average_from": 100}),
+    "ofql": (3_000, {"critic_lr": 1e-3, "target_rate": 0.02, "value_weight": 1.0, "average_from": 100}),
+    "fql": (6_000, {"critic_lr": 1e-3, "target_rate": 0.02, "distillation_weight": 0.3, "hidden": (128, 128, 128)}),
+}
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("agent", ROUND)
+def test_goes_round_where_a_gaussian_runs_into_it(agent: str, tmp_path: Path) -> None:
+    updates, changes = ROUND[agent]
+    data, config = str(obstacle.passages(tmp_path / "passages.npz")), {"actor_lr": 1e-3, "hidden": (64, 64)} | changes
+    environment = f"{obstacle.__file__}:Obstacle"
+    options: dict[str, Any] = {"eval_every": 1_000, "eval_episodes": 50}
+    out = run.train(agent, environment, updates, data=data, config=config, out=tmp_path / "run", **options)
+    found = json.loads((out / "summary.json").read_text())["best"]["mean"]
+    assert found <= -0.5 if agent in ("bc", "iql") else found >= 0.7, found

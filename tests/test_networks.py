@@ -105,21 +105,24 @@ ACTIVATIONS: dict[Any, Any] = {
     "relu": RELU,
     "tanh": np.tanh,
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x / (1 + np.exp(-x)),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
     "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
     "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
 }
 
 
-def forward(params: Any, x: np.ndarray, activation: Any, normalised: bool = False) -> np.ndarray:
-    """An MLP in float64."""
+def forward(params: Any, x: np.ndarray, activation: Any, normalised: Any = False) -> np.ndarray:
+    """An MLP in float64, its hidden layers normalised before the activation, or "last", after it."""
     hidden = sorted(name for name in params if name.startswith("hidden_"))
     for i, name in enumerate(hidden):
         x = x @ np.asarray(params[name]["kernel"], np.float64) + np.asarray(params[name]["bias"], np.float64)
+        x = activation(x) if normalised == "last" else x
         if normalised:
             x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6)
             x = x * np.asarray(params[f"norm_{i}"]["scale"]) + np.asarray(params[f"norm_{i}"]["bias"])
-        x = activation(x)
+        x = x if normalised == "last" else activation(x)
     return x @ np.asarray(params["output"]["kernel"], np.float64) + np.asarray(params["output"]["bias"], np.float64)
 
 
@@ -149,12 +152,19 @@ def test_inputs_are_concatenated() -> None:
     np.testing.assert_array_equal(apply(network, x[:, :2], x[:, 2:]), apply(network, x))
 
 
-def test_layer_norm_comes_before_the_activation() -> None:
-    network = create(MLP((6, 7), 2, layer_norm=True), jnp.zeros(3))
+def test_mish_is_finite_far_out() -> None:
+    x = jnp.array([-1e4, -50.0, 50.0, 1e4])
+    np.testing.assert_allclose(networks.mish(x), [0.0, 0.0, 50.0, 1e4], atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(networks.mish))(x), [0.0, 0.0, 1.0, 1.0], atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [True, "last"])
+def test_layer_norm_comes_before_the_activation_or_last(order: Any) -> None:
+    network = create(MLP((6, 7), 2, layer_norm=order), jnp.zeros(3))
     assert sorted(network.params) == ["hidden_0", "hidden_1", "norm_0", "norm_1", "output"]
     moved = jax.tree.map(lambda x: x + 0.1, network)  # scales and biases that do something
     x = inputs()
-    np.testing.assert_allclose(apply(moved, x), forward(moved.params, x, RELU, normalised=True), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(apply(moved, x), forward(moved.params, x, RELU, normalised=order), rtol=1e-3, atol=1e-4)
 
 
 @jax.jit

@@ -76,6 +76,54 @@ def mlp(network: networks.Network) -> MLP:
     return [np.asarray(layer[part], np.float64) for layer in layers for part in ("kernel", "bias")]
 
 
+def layers(params: Any) -> MLP:
+    """The parameters of an MLP with any number of hidden layers, in float64."""
+    names = [f"hidden_{i}" for i in range(len([name for name in params if name.startswith("hidden_")]))]
+    return [np.asarray(params[name][part], np.float64) for name in [*names, "output"] for part in ("kernel", "bias")]
+
+
+def field(network: networks.Network) -> list[MLP]:
+    """The parameters of a `generative.Field`: its body, and what embeds each time, if anything does."""
+    return [layers(network.params[name]) for name in ("body", "time_0", "time_1") if name in network.params]
+
+
+def of_field(parts: list[MLP], action: np.ndarray, observation: np.ndarray, *times: np.ndarray) -> np.ndarray:
+    """Outputs [B, A] of a field for actions [B, A], observations [B, O] and times [B] each."""
+    body, *embeddings = parts
+    inputs = [action]
+    for i, time in enumerate(times):
+        features = time[:, None]
+        if embeddings:
+            half = len(embeddings[i][0]) // 2
+            angle = features * 10_000.0 ** (-np.arange(half) / (half - 1))
+            features = forward(embeddings[i], np.concatenate([np.sin(angle), np.cos(angle)], axis=1))[0]
+        inputs.append(features)
+    return forward(body, np.concatenate([*inputs, observation], axis=1))[0]
+
+
+def differences(loss: Any, parameters: Any, width: float = 1e-6) -> Any:
+    """The gradient of `loss(parameters)`, nested lists of arrays, by central differences in float64."""
+    if isinstance(parameters, list):
+
+        def with_part(i: int, part: Any) -> Any:
+            return loss([*parameters[:i], part, *parameters[i + 1 :]])
+
+        return [differences(lambda part, i=i: with_part(i, part), part, width) for i, part in enumerate(parameters)]
+    gradient = np.zeros_like(parameters)
+    for index in np.ndindex(parameters.shape):
+        up, down = parameters.copy(), parameters.copy()
+        up[index] += width
+        down[index] -= width
+        gradient[index] = (loss(up) - loss(down)) / (2.0 * width)
+    return gradient
+
+
+def limited(gradient: Any, limit: float | None) -> Any:
+    """A gradient scaled down to a norm over all its arrays of at most `limit`."""
+    norm = np.sqrt(sum(np.square(array).sum() for array in jax.tree.leaves(gradient)))
+    return gradient if limit is None or norm <= limit else zip_map(lambda x: x * limit / norm, gradient)
+
+
 def critics(network: networks.Network) -> list[MLP]:
     """The parameters of each member of an ensemble."""
     stacked = mlp(networks.Network(network.params["members"], network.module))

@@ -1,0 +1,157 @@
+"""Generative policies: noise schedules, flow matching, samplers that turn noise into actions, and their networks.
+
+Time has the direction of each method's paper. Diffusion counts steps t = 0 .. T-1 from little noise to much [1]. Flows
+run over [0, 1]: `interpolated` and `euler` from noise at 0 to data at 1 [2], `average_velocity` from data to noise [3].
+
+[1] Ho et al., Denoising Diffusion Probabilistic Models, arXiv:2006.11239
+[2] Lipman et al., Flow Matching for Generative Modeling, arXiv:2210.02747
+[3] Geng et al., Mean Flows for One-step Generative Modeling, arXiv:2505.13447
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from rljax import networks
+from rljax.agent import Array
+
+Noising = Literal["vp", "linear"]
+
+
+def sinusoidal(time: Array, size: int) -> Array:
+    """Sines and cosines [..., size] of times [...], at size / 2 frequencies from 1 to 1e-4 (arXiv:1706.03762, 3.5)."""
+    frequencies = jnp.exp(-np.log(10_000.0) * jnp.arange(size // 2) / (size // 2 - 1))
+    angle = time[..., None] * frequencies
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
+
+
+class Field(nn.Module):
+    """An MLP over noisy actions, observations and times: what a denoiser or a velocity field of actions is.
+
+    A time enters as a number, or with `embedding` > 0 as that many features: a small MLP of its `sinusoidal`.
+    """
+
+    hidden: tuple[int, ...]
+    features: int
+    activation: networks.Activation = "relu"
+    initialisation: networks.Initialisation = "torch"
+    layer_norm: bool | Literal["last"] = False
+    precision: networks.Precision = "float32"
+    embedding: int = 0
+
+    @nn.compact
+    def __call__(self, action: Array, observation: Array, *times: Array) -> Array:
+        """Map actions [..., A], observations [..., O] and times [...] to [..., features]."""
+        style = (self.activation, self.initialisation, 1.0, self.layer_norm, self.precision)
+        inputs = []
+        for i, time in enumerate(times):
+            if self.embedding:
+                embed = networks.MLP((2 * self.embedding,), self.embedding, *style, name=f"time_{i}")
+                inputs.append(embed(sinusoidal(time, self.embedding)))
+            else:
+                inputs.append(time[..., None])
+        return networks.MLP(self.hidden, self.features, *style, name="body")(action, *inputs, observation)
+
+
+class Schedule(NamedTuple):
+    """How much is left of an action after each of T steps of noise; constants of the program."""
+
+    kept: Array  # [T] alpha_t, the share of the variance that step t keeps
+    signal: Array  # [T] abar_t, their product: the share of the action's variance that is left
+
+
+def schedule(name: Noising, steps: int) -> Schedule:
+    """The schedule called `name`, in so many steps.
+
+    - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from 0.1 to 10: a
+      variance-preserving process in T steps (Diffusion-QL; Song et al., arXiv:2011.13456);
+    - linear: 1 - alpha_t evenly from 1e-4 to 2e-2 (DDPM), which needs some hundred steps to leave nothing.
+    """
+    t = np.arange(1, steps + 1)
+    if name == "vp":
+        kept = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
+    else:
+        kept = 1.0 - np.linspace(1e-4, 2e-2, steps)
+    return Schedule(jnp.asarray(kept, jnp.float32), jnp.asarray(np.cumprod(kept), jnp.float32))
+
+
+def noised(schedule: Schedule, action: Array, step: Array, noise: Array) -> Array:
+    """Actions [..., A] after steps [...] of noise [..., A]: sqrt(abar) a + sqrt(1 - abar) e."""
+    signal = schedule.signal[step][..., None]
+    return jnp.sqrt(signal) * action + jnp.sqrt(1.0 - signal) * noise
+
+
+def denoised(schedule: Schedule, noisy: Array, step: Array, noise: Array) -> Array:
+    """The actions [..., A] that `noised` made `noisy` of, within [-1, 1]: its inverse."""
+    signal = schedule.signal[step][..., None]
+    return jnp.clip((noisy - jnp.sqrt(1.0 - signal) * noise) / jnp.sqrt(signal), -1.0, 1.0)
+
+
+def ancestral(
+    schedule: Schedule, denoiser: Callable[[Array, Array], Array], key: Array, shape: tuple[int, ...]
+) -> Array:
+    """Actions of `shape` [..., A] from noise, by the reverse process of DDPM [1, algorithm 2].
+
+    `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws from the Gaussian
+    q(a_{t-1} | a_t, a_0) around what `denoised` makes of the prediction; the last one adds nothing.
+    """
+    kept, signal = schedule
+    before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
+    weight_clean = (1.0 - kept) * jnp.sqrt(before) / (1.0 - signal)
+    weight_noisy = (1.0 - before) * jnp.sqrt(kept) / (1.0 - signal)
+    std = jnp.sqrt((1.0 - kept) * (1.0 - before) / (1.0 - signal))  # 0 in the last step
+    steps = kept.size
+    noise = jax.random.normal(key, (steps + 1, *shape))
+
+    def reverse(action: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
+        t, noise = given
+        step = jnp.full(shape[:-1], t)
+        clean = denoised(schedule, action, step, denoiser(action, step))
+        return weight_clean[t] * clean + weight_noisy[t] * action + std[t] * noise, None
+
+    order = jnp.arange(steps - 1, -1, -1)
+    return jnp.clip(jax.lax.scan(reverse, noise[0], (order, noise[1:]))[0], -1.0, 1.0)
+
+
+def interpolated(noise: Array, action: Array, time: Array) -> Array:
+    """What lies between noise [..., A] at time 0 and actions at 1, on the straight line, at times [...]."""
+    time = time[..., None]
+    return (1.0 - time) * noise + time * action
+
+
+def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -> Array:
+    """Actions [..., A] from noise, along `velocity(action, time)` from time 0 to 1 in equal steps, within [-1, 1]."""
+
+    def move(i: Array, action: Array) -> Array:
+        return action + velocity(action, jnp.full(noise.shape[:-1], i / steps)) / steps
+
+    return jnp.clip(jax.lax.fori_loop(0, steps, move, noise), -1.0, 1.0)
+
+
+def average_velocity(
+    field: Callable[[Array, Array, Array], Array], noisy: Array, start: Array, time: Array, velocity: Array
+) -> tuple[Array, Array]:
+    """u(a_t, r, t) and what it should be by MeanFlow's identity, both [..., A], the latter without a gradient.
+
+    u (t - r) is the way from r to t along a flow with `velocity` v. Its derivative in t gives [3, eq. 6]
+      u = v - (t - r) du/dt,   du/dt = v . grad_a u + d_t u,
+    where du/dt is one product of the Jacobian of u with (v, 0, 1). `field(a, r, t)` takes [..., A], [...] and [...].
+    """
+    u, derivative = jax.jvp(lambda a, t: field(a, start, t), (noisy, time), (velocity, jnp.ones_like(time)))
+    return u, jax.lax.stop_gradient(velocity - (time - start)[..., None] * derivative)
+
+
+def logit_normal(key: Array, shape: tuple[int, ...], mean: float = -0.4, std: float = 1.0) -> Array:
+    """Times in (0, 1), sigmoids of Gaussian noise; the defaults are MeanFlow's."""
+    return jax.nn.sigmoid(mean + std * jax.random.normal(key, shape))
+
+
+def chosen(candidates: Array, index: Array) -> Array:
+    """The candidates [..., N, A] with numbers `index` [...]: [..., A]."""
+    return jnp.take_along_axis(candidates, index[..., None, None], axis=-2)[..., 0, :]

@@ -1,0 +1,255 @@
+"""Diffusion-QL against float64 NumPy written from the paper, its gradients by differences; what the paper promises."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import dql
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
+CONFIG = dql.Config(
+    **SIZES, activation="relu", embedding=4, denoising_steps=3, num_candidates=4, average_every=1, average_from=0
+)
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, dql.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, reference.transitions()
+
+
+class Reference:
+    """Diffusion-QL in float64, from equations 1 to 4 of arXiv:2208.06193 and algorithm 2 of arXiv:2006.11239."""
+
+    def __init__(self, state: dql.State, config: dql.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.actor, self.average = reference.field(state.actor), reference.field(state.average_actor)
+        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        t, steps = np.arange(1, config.denoising_steps + 1), config.denoising_steps
+        self.alpha = np.exp(-0.1 / steps - 0.5 * 9.9 * (2 * t - 1) / steps**2)
+        if config.noising == "linear":
+            self.alpha = 1.0 - np.linspace(1e-4, 2e-2, steps)
+        self.signal = np.cumprod(self.alpha)
+
+    def clean(self, noisy: np.ndarray, t: Any, predicted: np.ndarray) -> np.ndarray:
+        """What is left of noisy actions without the predicted noise."""
+        signal = self.signal[t]
+        return np.clip((noisy - np.sqrt(1.0 - signal) * predicted) / np.sqrt(signal), -1.0, 1.0)
+
+    def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """The reverse process for observations [B, O], from noise [T + 1, B, A]."""
+        action = noise[0]
+        for i, t in enumerate(range(len(self.alpha) - 1, -1, -1)):
+            step = np.full(len(action), float(t))
+            clean = self.clean(action, t, reference.of_field(actor, action, observation, step))
+            before, beta = self.signal[t - 1] if t else 1.0, 1.0 - self.alpha[t]
+            mean = np.sqrt(before) * beta * clean + np.sqrt(self.alpha[t]) * (1.0 - before) * action
+            variance = beta * (1.0 - before) / (1.0 - self.signal[t])
+            action = mean / (1.0 - self.signal[t]) + np.sqrt(variance) * noise[i + 1]
+        return np.clip(action, -1.0, 1.0)
+
+    def values(self, critics: list[Any], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """Q(s, a) [C, B]."""
+        return np.stack([reference.value(critic, observation, action)[0] for critic in critics])
+
+    def imitation(self, actor: Any, observation: Any, action: Any, key: jax.Array) -> tuple[float, np.ndarray]:
+        """The imitation's loss, and the actions that one step of denoising leaves."""
+        key_step, key_noise = jax.random.split(key)
+        step = np.asarray(jax.random.randint(key_step, (len(action),), 0, self.config.denoising_steps))
+        noise = np.asarray(jax.random.normal(key_noise, action.shape), np.float64)
+        signal = self.signal[step][:, None]
+        noisy = np.sqrt(signal) * action + np.sqrt(1.0 - signal) * noise
+        predicted = reference.of_field(actor, noisy, observation, step.astype(float))
+        return np.square(predicted - noise).mean(), self.clean(noisy, step[:, None], predicted)
+
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        """One update, and its metrics."""
+        config, size = self.config, len(batch.reward)
+        observation, successor = (
+            reference.standardised(self.seen, x) for x in (batch.observation, batch.next_observation)
+        )
+        action = np.asarray(batch.action, np.float64)
+        key_critic, key_actor = jax.random.split(key)
+
+        number = config.max_q_backup
+        noise = jax.random.normal(key_critic, (config.denoising_steps + 1, size, number, 2))
+        noise = np.asarray(noise, np.float64).reshape(config.denoising_steps + 1, -1, 2)
+        successor = np.repeat(successor, number, axis=0)
+        q = self.values(self.targets, successor, self.sampled(self.average, successor, noise))
+        q = q.reshape(2, size, number).max(axis=2).min(axis=0)
+        y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * q
+        loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
+        limit: Any = config.max_gradient_norm
+        self.critics = self.critic_adam.step(self.critics, reference.limited(gradient, limit))
+        metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
+
+        key_imitation, key_policy, key_coin = jax.random.split(key_actor, 3)
+        noise = np.asarray(jax.random.normal(key_policy, (config.denoising_steps + 1, size, 2)), np.float64)
+        followed = 0 if jax.random.bernoulli(key_coin) else 1
+        sizes: list[float] = []  # of the other critic's values, at the actor as it is
+
+        def parts(actor: Any) -> dict[str, float]:
+            imitation, chosen = self.imitation(actor, observation, action, key_imitation)
+            if config.improvement == "chain":
+                chosen = self.sampled(actor, observation, noise)
+            q = self.values(self.critics, observation, chosen)
+            sizes.append(np.abs(q[1 - followed]).mean())
+            loss = imitation - config.value_weight * q[followed].mean() / sizes[0]
+            return {"actor/loss": loss, "actor/imitation": imitation, "actor/q": q[followed].mean()}
+
+        metrics |= parts(self.actor)
+        gradient = reference.differences(lambda actor: parts(actor)["actor/loss"], self.actor)
+        self.actor = self.actor_adam.step(self.actor, reference.limited(gradient, limit))
+        if step >= config.average_from and step % config.average_every == 0:
+            self.average = reference.towards(self.actor, self.average, config.average_rate)
+        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        return metrics
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "limited, best of four": {"max_gradient_norm": 0.05, "max_q_backup": 4, "value_weight": 3.0},
+    "one step, ten of DDPM's": {"improvement": "one_step", "noising": "linear", "denoising_steps": 10},
+    "normalised inputs, no limit, a rare average": {
+        "normalise_observations": True,
+        "max_gradient_norm": None,
+        "average_every": 2,
+        "average_from": 1,
+        "average_rate": 0.3,
+    },
+}
+
+update = jax.jit(dql.update)
+act = jax.jit(dql.act, static_argnames="explore")
+
+
+def fresh(config: dql.Config) -> dql.State:
+    """A State to start from, whose average is not the actor."""
+    return reference.state(dql, SPEC, config)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    data = reference.transitions(9, 12)
+    state = dql.prepare(fresh(config), data, config)
+    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
+    expected = Reference(state, config, seen)
+    for step in range(4):
+        batch, key = reference.transitions(step), jax.random.key(step)
+        state, metrics = update(state, batch, key, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, key, step))
+    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+    reference.assert_same(reference.field(state.actor), expected.actor, "actor")
+    reference.assert_same(reference.field(state.average_actor), expected.average, "average_actor")
+
+
+def test_the_coin_falls_both_ways_in_the_cases() -> None:
+    coins = [jax.random.bernoulli(jax.random.split(jax.random.split(jax.random.key(i))[1], 3)[2]) for i in range(4)]
+    assert 0 < sum(map(int, coins)) < 4
+
+
+def test_targets_look_at_the_average_alone() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    louder = jax.tree.map(lambda x: 2.0 * x, state.actor)
+
+    def target(state: dql.State) -> Any:
+        return update(state, batch, KEY, 0, CONFIG)[1]["critic/target"]
+
+    assert target(state.replace(actor=louder)) == target(state)
+    assert target(state.replace(average_actor=louder)) != target(state)
+
+
+def test_more_actions_in_the_backup_raise_the_target() -> None:
+    state, batch = fresh(CONFIG), reference.transitions(size=64)
+    one, ten = (
+        update(state, batch, KEY, 0, dataclasses.replace(CONFIG, max_q_backup=number))[1]["critic/target"]
+        for number in (1, 10)
+    )
+    assert ten > one
+
+
+def test_value_reaches_the_policy_through_all_steps() -> None:
+    config = dataclasses.replace(CONFIG, average_from=10**9)
+    state, batch = fresh(config), reference.transitions()
+
+    def gradient(improvement: Any, weight: float) -> Any:
+        changed = dataclasses.replace(config, improvement=improvement, value_weight=weight)
+        given = jax.grad(lambda actor: dql.actor_loss(actor, state, batch, KEY, changed)[0])(state.actor)
+        return np.concatenate([np.ravel(x) for x in jax.tree.leaves(given)])
+
+    chain, step = (gradient(name, 1.0) - gradient(name, 0.0) for name in ("chain", "one_step"))
+    assert np.abs(chain).max() > 1e-4
+    assert np.abs(step).max() > 1e-4
+    assert np.abs(chain - step).max() > 1e-4
+
+
+def test_acts_by_value_among_candidates() -> None:
+    state, observation = fresh(CONFIG), reference.observed()[:1]
+    sure = jax.tree.map(lambda x: 30.0 * x, state.target_critic)
+    many = np.repeat(observation, 64, axis=0)
+    keys = jax.random.split(KEY, 64)
+    config = dataclasses.replace(CONFIG, num_candidates=16)
+
+    def mean_value(target: Any, config: dql.Config) -> float:
+        given = state.replace(target_critic=target)
+        action = jax.vmap(lambda key: dql.act(given, observation[0], key, config, explore=False)[0])(keys)
+        return float(sure(many, action).min(axis=0).mean())
+
+    flat = jax.tree.map(lambda x: 0.0 * x, state.target_critic)
+    assert mean_value(sure, config) > mean_value(flat, config) + 0.1
+    alone = dataclasses.replace(config, num_candidates=1)
+    np.testing.assert_allclose(mean_value(sure, alone), mean_value(flat, alone), rtol=1e-5)
+
+
+def test_only_termination_cuts_the_bootstrap() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    never, always = np.zeros(5, bool), np.ones(5, bool)
+
+    def target(**flags: np.ndarray) -> Any:
+        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
+
+    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
+    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+
+
+OUTSIDE: dict[str, tuple[float, str]] = {
+    "discount": (-0.5, r"in \[0, 1\]"),
+    "target_rate": (2.0, r"in \[0, 1\]"),
+    "average_rate": (2.0, r"in \[0, 1\]"),
+    "actor_lr": (-1.0, "at least 0"),
+    "critic_lr": (float("nan"), "at least 0"),
+    "max_gradient_norm": (-1.0, "at least 0"),
+    "value_weight": (-2.5, "at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_refuses_numbers_out_of_range(name: str) -> None:
+    value, limits = OUTSIDE[name]
+    message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite and {limits}\.$"
+    with pytest.raises(ValueError, match=message):
+        dql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
+    changes: Any = {name: [0.5, value]}  # one learner of a population is enough
+    with pytest.raises(ValueError, match=message):
+        dql.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("denoising_steps", 1), ("num_candidates", 1), ("max_q_backup", 1), ("average_every", 1), ("embedding", 4)],
+)
+def test_refuses_counts_that_are_too_small(name: str, least: int) -> None:
+    message = rf"^--config\.{name.replace('_', '-')} is {least - 1}, it must be at least {least}\.$"
+    with pytest.raises(ValueError, match=message):
+        dql.check(SPEC, dataclasses.replace(CONFIG, **{name: least - 1}))

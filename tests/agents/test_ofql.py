@@ -1,0 +1,202 @@
+"""OFQL against float64 NumPy written from the papers, its gradients by differences, and what they promise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import dql, ofql
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
+CONFIG = ofql.Config(**SIZES, activation="relu", embedding=4, num_candidates=4, average_every=1, average_from=0)
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, ofql.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, reference.transitions()
+
+
+class Reference:
+    """OFQL in float64, from arXiv:2508.13904 and equation 6 of arXiv:2505.13447."""
+
+    def __init__(self, state: ofql.State, config: ofql.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.actor, self.average = reference.field(state.actor), reference.field(state.average_actor)
+        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+
+    def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Actions [B, A] in one step."""
+        zeros, ones = np.zeros(len(noise)), np.ones(len(noise))
+        return np.clip(noise - reference.of_field(actor, noise, observation, zeros, ones), -1.0, 1.0)
+
+    def values(self, critics: list[Any], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """Q(s, a) [C, B]."""
+        return np.stack([reference.value(critic, observation, action)[0] for critic in critics])
+
+    def straightened(self, observation: Any, action: Any, key: jax.Array) -> tuple[Any, np.ndarray]:
+        """The arguments of u, and what it should be there: du/dt along the flow is a difference in float64."""
+        key_times, key_noise = jax.random.split(key)
+        drawn = np.asarray(jax.random.normal(key_times, (2, len(action))), np.float64)
+        start, time = np.sort(1.0 / (1.0 + np.exp(0.4 - drawn)), axis=0)
+        flows = np.arange(len(action)) < self.config.flow_ratio * len(action)
+        start = np.where(flows, time, start)
+        noise = np.asarray(jax.random.normal(key_noise, action.shape), np.float64)
+        velocity, h = noise - action, 1e-6
+
+        def u(time: np.ndarray) -> np.ndarray:
+            noisy = (1.0 - time[:, None]) * action + time[:, None] * noise
+            return reference.of_field(self.actor, noisy, observation, start, time)
+
+        change = (u(time + h) - u(time - h)) / (2.0 * h)
+        noisy = (1.0 - time[:, None]) * action + time[:, None] * noise
+        return (noisy, observation, start, time), velocity - (time - start)[:, None] * change
+
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        """One update, and its metrics."""
+        config, size, number = self.config, len(batch.reward), self.config.max_q_backup
+        observation, successor = (
+            reference.standardised(self.seen, x) for x in (batch.observation, batch.next_observation)
+        )
+        action = np.asarray(batch.action, np.float64)
+        key_critic, key_actor = jax.random.split(key)
+
+        noise = np.asarray(jax.random.normal(key_critic, (size, number, 2)), np.float64).reshape(-1, 2)
+        successor = np.repeat(successor, number, axis=0)
+        q = self.values(self.targets, successor, self.sampled(self.average, successor, noise))
+        q = q.reshape(2, size, number).max(axis=2).min(axis=0)
+        y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * q
+        loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
+        limit: Any = config.max_gradient_norm
+        self.critics = self.critic_adam.step(self.critics, reference.limited(gradient, limit))
+        metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
+
+        key_imitation, key_policy, key_coin = jax.random.split(key_actor, 3)
+        noise = np.asarray(jax.random.normal(key_policy, (size, 2)), np.float64)
+        followed = 0 if jax.random.bernoulli(key_coin) else 1
+        arguments, target = self.straightened(observation, action, key_imitation)
+        sizes: list[float] = []  # of the other critic's values, at the actor as it is
+
+        def parts(actor: Any) -> dict[str, float]:
+            imitation = np.square(reference.of_field(actor, *arguments) - target).mean()
+            q = self.values(self.critics, observation, self.sampled(actor, observation, noise))
+            sizes.append(np.abs(q[1 - followed]).mean())
+            loss = imitation - config.value_weight * q[followed].mean() / sizes[0]
+            return {"actor/loss": loss, "actor/imitation": imitation, "actor/q": q[followed].mean()}
+
+        metrics |= parts(self.actor)
+        gradient = reference.differences(lambda actor: parts(actor)["actor/loss"], self.actor)
+        self.actor = self.actor_adam.step(self.actor, reference.limited(gradient, limit))
+        if step >= config.average_from and step % config.average_every == 0:
+            self.average = reference.towards(self.actor, self.average, config.average_rate)
+        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        return metrics
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "no row is a plain flow's, best of four": {"flow_ratio": 0.0, "max_q_backup": 4, "value_weight": 3.0},
+    "all rows are": {"flow_ratio": 1.0, "max_gradient_norm": 0.05},
+    "normalised inputs, a rare average": {
+        "normalise_observations": True,
+        "average_every": 2,
+        "average_from": 1,
+        "average_rate": 0.3,
+    },
+}
+
+update = jax.jit(ofql.update)
+act = jax.jit(ofql.act, static_argnames="explore")
+
+
+def fresh(config: ofql.Config) -> ofql.State:
+    """A State to start from, whose average is not the actor."""
+    return reference.state(ofql, SPEC, config)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    data = reference.transitions(9, 12)
+    state = ofql.prepare(fresh(config), data, config)
+    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
+    expected = Reference(state, config, seen)
+    for step in range(4):
+        batch, key = reference.transitions(step), jax.random.key(step)
+        state, metrics = update(state, batch, key, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, key, step))
+    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+    reference.assert_same(reference.field(state.actor), expected.actor, "actor")
+    reference.assert_same(reference.field(state.average_actor), expected.average, "average_actor")
+
+
+def test_times_are_sorted_and_equal_in_the_share_that_is_asked_for() -> None:
+    for ratio in (0.0, 0.25, 1.0):
+        start, time = ofql.times(KEY, 1000, dataclasses.replace(CONFIG, flow_ratio=ratio))
+        assert np.all(start <= time)
+        assert np.all((start > 0.0) & (time < 1.0))
+        assert (np.asarray(start) == np.asarray(time)).mean() == ratio
+
+
+def test_critics_learn_as_diffusion_ql_does() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    theirs = dql.Config(**SIZES, activation="relu", max_gradient_norm=None)
+    batch = batch.replace(terminated=np.ones(5, bool))  # where the policies do not matter
+    left = jax.grad(lambda critic: ofql.critic_loss(critic, state, batch, KEY, CONFIG)[0])(state.critic)
+    other = reference.state(dql, SPEC, theirs).replace(target_critic=state.target_critic)
+    right = jax.grad(lambda critic: dql.critic_loss(critic, other, batch, KEY, theirs)[0])(state.critic)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), left, right)
+
+
+def test_only_termination_cuts_the_bootstrap() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    never, always = np.zeros(5, bool), np.ones(5, bool)
+
+    def target(**flags: np.ndarray) -> Any:
+        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
+
+    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
+    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+
+
+def test_acts_in_one_step() -> None:
+    config = dataclasses.replace(CONFIG, num_candidates=1)
+    state, observation = fresh(config), reference.observed()
+    noise = jax.random.normal(jax.random.split(KEY)[0], (12, 1, 2))
+    expected = Reference(state, config, None).sampled(
+        reference.field(state.actor), observation, np.asarray(noise, np.float64)[:, 0]
+    )
+    found, extras = act(state, observation, KEY, config, explore=False)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert extras == {}
+
+
+OUTSIDE: dict[str, tuple[float, str]] = {
+    "discount": (-0.5, r"in \[0, 1\]"),
+    "target_rate": (2.0, r"in \[0, 1\]"),
+    "average_rate": (2.0, r"in \[0, 1\]"),
+    "flow_ratio": (1.5, r"in \[0, 1\]"),
+    "actor_lr": (-1.0, "at least 0"),
+    "critic_lr": (float("nan"), "at least 0"),
+    "value_weight": (-2.5, "at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_refuses_numbers_out_of_range(name: str) -> None:
+    value, limits = OUTSIDE[name]
+    message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite and {limits}\.$"
+    with pytest.raises(ValueError, match=message):
+        ofql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
+    changes: Any = {name: [0.5, value]}  # one learner of a population is enough
+    with pytest.raises(ValueError, match=message):
+        ofql.check(SPEC, dataclasses.replace(CONFIG, **changes))
