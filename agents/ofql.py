@@ -20,7 +20,7 @@ standard normal noise, sg without a gradient, (i, j) = (1, 2) or (2, 1) by tossi
 Departs from the paper: nowhere that it is explicit; what it leaves open, and docs/agents/ofql.md lists, is as in
 Diffusion-QL's code [3]. No code of the authors is public.
 
-[1] Nguyen and Yoo, Revisiting Diffusion Q-Learning: From Iterative Denoising to One-Step Action Generation,
+[1] Nguyen and Yoo, One-Step Flow Q-Learning: Addressing the Diffusion Policy Bottleneck in Offline RL,
     arXiv:2508.13904
 [2] Geng et al., Mean Flows for One-step Generative Modeling, arXiv:2505.13447
 [3] github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL

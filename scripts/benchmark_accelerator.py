@@ -1,7 +1,8 @@
 """Speed of training inside the program and on the host on an accelerator, and PPO beside Brax's own trainer.
 
-Measures steps per second of one learner and of ten, then the wall-clock in which PPO and Brax's PPO, with the same
-settings, reach the same return. Each measurement is a process of its own. Playground counts where it is installed.
+Measures steps per second of one learner and of ten, updates per second on a data set of one and of ten, then the
+wall-clock in which PPO and Brax's PPO, with the same settings, reach the same return. Each measurement is a process of
+its own. Playground counts where it is installed.
 Brax 0.14.2's trainer does not run on JAX 0.10 or newer: give the Python of an environment with an older one.
 
   python -m venv peer && peer/bin/pip install "jax[cuda13]<0.10" brax
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import benchmark_offline
 import benchmark_online
 
 # Agent, environment, iterations per measurement.
@@ -33,6 +35,9 @@ LOOPS = [
     ("ppo", "playground/CheetahRun", 2),
 ]
 TINY_LOOPS = [("sac", "Pendulum-v1", 200), ("sac", "brax/fast", 3)]
+# Agent, updates per measurement; of benchmark_offline's sizes.
+UPDATES = [("iql", 20_000), ("fql", 3_000), ("dql", 3_000), ("ofql", 3_000)]
+TINY_UPDATES = [("iql", 20)]
 # Of Brax's training notebook: rollouts of 2,048 x 80 steps in minibatches of 1,024 x 5.
 SHAPE = {"num_envs": 2_048, "num_steps": 80, "batch_size": 5_120, "learning_rate": 3e-4}
 TINY_SHAPE = {"num_envs": 8, "num_steps": 20, "batch_size": 80, "learning_rate": 3e-4}
@@ -52,6 +57,12 @@ def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str,
         seconds = statistics.median(benchmark_online.timed(training.driver, iterations) for _ in range(3))
         rate = training.iteration * iterations * seeds / seconds
     return {"steps_per_second": rate, "first_seconds": first, "peak_memory_bytes": device_memory()}
+
+
+def updates(agent: str, number: int, seeds: int, precision: str) -> dict[str, Any]:
+    """Updates per second of all learners together on a data set, and the hours that a million of each would take."""
+    found = benchmark_offline.ours(agent, number, seeds, precision)
+    return found | {"hours_of_a_million": 1e6 * seeds / found["updates_per_second"] / 3600}
 
 
 def device_memory() -> int | None:
@@ -102,7 +113,12 @@ def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str,
     return {"curve": curve}
 
 
-WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"loop": loop, "ours": ours_curve, "brax": brax_curve}
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "loop": loop,
+    "updates": updates,
+    "ours": ours_curve,
+    "brax": brax_curve,
+}
 
 
 def reached(curve: list[list[float]], mark: float) -> float | None:
@@ -142,6 +158,10 @@ def main() -> None:
             continue
         for seeds in (1, 2) if options.tiny else (1, 10):
             measured(f"{agent} {environment} x {seeds}", "loop", agent, environment, seeds, iterations)
+    for agent, number in TINY_UPDATES if options.tiny else UPDATES:
+        for precision in ("float32", "bfloat16") if agent in benchmark_offline.PRECISE else ("",):
+            for seeds in (1, 2) if options.tiny else (1, 10):
+                measured(f"{agent} {precision} updates x {seeds}", "updates", agent, number, seeds, precision)
     shape = TINY_SHAPE if options.tiny else SHAPE
     environment, steps = ("brax/fast", 5_000) if options.tiny else ("brax/ant", options.steps)
     ours = measured(f"ppo {environment} ours", "ours", environment, steps, shape)["curve"]

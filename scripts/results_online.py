@@ -6,6 +6,8 @@ The runs behind the committed table are made by (one line per agent and environm
   rljax train sac --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/sac-Hopper-v5
   rljax train td3 --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/td3-HalfCheetah-v5
   rljax train td3 --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/td3-Hopper-v5
+  rljax train dsact --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/dsact-HalfCheetah-v5
+  rljax train dsact --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/dsact-Hopper-v5
   rljax train ppo --env HalfCheetah-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-HalfCheetah-v5
   rljax train ppo --env Hopper-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Hopper-v5
   rljax train ppo --env Walker2d-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Walker2d-v5

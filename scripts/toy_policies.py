@@ -38,7 +38,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
     "Diffusion-QL, T = 5": ("dql", GUIDED | {"value_weight": 0.0}, GUIDED | {"value_weight": 1.0}),
     "Diffusion-QL, T = 50": (
         "dql",
-        GUIDED | {"value_weight": 0.0, "denoising_steps": 50},
+        GUIDED | {"value_weight": 0.0, "denoising_steps": 50, "improvement": "one_step"},
         GUIDED | {"value_weight": 1.0, "denoising_steps": 50, "improvement": "one_step"},
     ),
     "FQL": ("fql", GUIDED | {"distillation_weight": 1e3}, GUIDED | {"distillation_weight": 2.0}),

@@ -81,6 +81,7 @@ ROUND: dict[str, tuple[int, dict[str, Any]]] = {
     "iql": (3_000, {"critic_lr": 1e-3, "value_lr": 1e-3}),
     "dql": (4_000, {"critic_lr": 1e-3, "target_rate": 0.02, "value_weight": 2.0, "average_from": 100}),
     "ofql": (3_000, {"critic_lr": 1e-3, "target_rate": 0.02, "value_weight": 1.0, "average_from": 100}),
+    "ifql": (4_000, {"critic_lr": 1e-3, "value_lr": 1e-3, "target_rate": 0.02, "hidden": (128, 128, 128)}),
     "fql": (6_000, {"critic_lr": 1e-3, "target_rate": 0.02, "distillation_weight": 0.3, "hidden": (128, 128, 128)}),
 }
 

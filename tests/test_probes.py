@@ -61,6 +61,7 @@ OFFLINE: dict[str, dict[str, Any]] = {
     "edac": {"init_temperature": 1e-3, "temperature_lr": 0.0, "num_critics": 2, "diversity_weight": 0.1},
     "dql": {"average_rate": 0.05},
     "fql": {"layer_norm": False},
+    "ifql": {"layer_norm": False},
     "ofql": {"average_rate": 0.05},
 }
 VALUES = ("Constant", "Delay", "Finite", "Observation")

@@ -51,7 +51,8 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "check", "init", "act", "critic_loss", "temperature_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
-    ("dql", "ofql"): Pair(lines=80, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
+    ("dql", "ofql"): Pair(lines=86, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
+    ("iql", "ifql"): Pair(lines=120, own={"Config", "State", "check", "init", "act", "actor_loss", "update"}),
     ("iql", "bc"): Pair(lines=120, own={"Config", "State", "check", "init", "actor_loss", "update"}),
 }
 

@@ -33,7 +33,7 @@ OPTIONAL = {"perceive": ["state", "observation", "first", "config"], "prepare": 
 KEY = jax.random.key(0)
 
 DISCRETE = {"ppo"}  # agents that choose among actions, too
-DRAWING = {"dql", "fql", "ofql"}  # agents whose policy is a draw, and acts so without exploring, too
+DRAWING = {"dql", "fql", "ifql", "ofql"}  # agents whose policy is a draw, and acts so without exploring, too
 PREPARED = [name for name in AGENTS if "\ndef prepare(" in (ROOT / "agents" / f"{name}.py").read_text()]
 
 agents = pytest.mark.parametrize("name", AGENTS)
