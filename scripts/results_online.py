@@ -1,4 +1,4 @@
-"""Collect runs into results/: compact curves, a figure and a table, beside published curves.
+"""Collect runs into results/: compact curves, two figures and a table, beside published curves.
 
 The runs behind the committed table are made by (one line per agent and environment):
 
@@ -28,7 +28,8 @@ then
   python scripts/results_online.py runs/results/*
 
 A run is kept under the name of its folder, and what was kept before stays: runs can come one by one, from different
-machines. The figure shows those with the agents' own settings, beside the first published curve of each.
+machines. The figures show those with the agents' own settings, one of agents with a replay and one of PPO, beside
+the first published curve of each.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def show(name: str, table: str) -> None:
 
 
 def main() -> None:
-    """Write results/online/*.json, the figure and the table in results/README.md."""
+    """Write results/online/*.json, the figures and the table in results/README.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path)
     runs = parser.parse_args().runs
@@ -146,14 +147,15 @@ def main() -> None:
     for path in runs:
         (folder / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
     collected = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    shown = [run for run in collected if not changes(run)]
-    curves = {}
-    for run in shown:
-        first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])
-        points = [point for point in first if point["step"] <= run["reached"]]
-        if points:
-            curves[run["agent"], run["environment"]] = _columns(points)
-    report.draw([curve(run) for run in shown], folder / "curves.png", curves)
+    for kind in ("replay", "rollout"):
+        shown = [run for run in collected if not changes(run) and config.load_agent(run["agent"]).storage == kind]
+        curves = {}
+        for run in shown:
+            first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])
+            points = [point for point in first if point["step"] <= run["reached"]]
+            if points:
+                curves[run["agent"], run["environment"]] = _columns(points)
+        report.draw([curve(run) for run in shown], folder / f"{kind}.png", curves)
     header = (
         "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds "
         "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile | processor |\n"
