@@ -29,7 +29,7 @@ Departs from the paper: nowhere; noise, average and the norms' limits are those 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -128,9 +128,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def optimiser(rate: Array | float, config: Config) -> optax.GradientTransformation:
     """Adam, on gradients within the limit of their norm."""
     if config.max_gradient_norm is None:
-        return optax.chain(optax.identity(), optax.adam(rate))
-    limit: Any = config.max_gradient_norm
-    return optax.chain(optax.clip_by_global_norm(limit), optax.adam(rate))
+        return optax.adam(rate)
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
@@ -147,27 +146,17 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     key_candidates, key_choice = jax.random.split(key)
-    candidates = repeated(observation, config.num_candidates)  # [..., N, O]
+    candidates = generative.repeated(observation, config.num_candidates)  # [..., N, O]
     action = policy(state.actor, candidates, key_candidates, config)
     q = state.target_critic(candidates, action).min(axis=0)  # [..., N]
     return generative.chosen(action, jax.random.categorical(key_choice, q)), {}
 
 
-def repeated(observation: Array, number: int) -> Array:
-    """Observations [..., O] as [..., number, O]."""
-    return jnp.repeat(observation[..., None, :], number, axis=-2)
-
-
 def policy(actor: networks.Network, observation: Array, key: Array, config: Config) -> Array:
     """Actions a(s) [..., A] for observations [..., O], from noise."""
     schedule = generative.schedule(config.noising, config.denoising_steps)
-    shape = (*observation.shape[:-1], action_size(actor))
+    shape = (*observation.shape[:-1], actor.module.features)
     return generative.ancestral(schedule, lambda a, t: actor(a, observation, t), key, shape)
-
-
-def action_size(actor: networks.Network) -> int:
-    """A, the number of action dimensions."""
-    return actor.module.features
 
 
 # [1, eq. 4]
@@ -175,7 +164,7 @@ def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
     """Squared error of both critics to the average policy's value in the next state, summed over critics."""
-    next_observation = repeated(batch.next_observation, config.max_q_backup)  # [B, N, O]
+    next_observation = generative.repeated(batch.next_observation, config.max_q_backup)  # [B, N, O]
     next_action = policy(state.average_actor, next_observation, key, config)
     next_q = state.target_critic(next_observation, next_action).max(axis=-1)  # [C, B]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]

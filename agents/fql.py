@@ -133,13 +133,8 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
     del explore
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
-    noise = jax.random.normal(key, (*observation.shape[:-1], action_size(state.actor)))
+    noise = jax.random.normal(key, (*observation.shape[:-1], state.actor.one_step.module.features))
     return policy(state.actor, observation, noise), {}
-
-
-def action_size(actor: Actor) -> int:
-    """A, the number of action dimensions."""
-    return actor.one_step.module.features
 
 
 def policy(actor: Actor, observation: Array, noise: Array) -> Array:

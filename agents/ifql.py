@@ -129,7 +129,7 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
     del explore
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
-    candidates = jnp.repeat(observation[..., None, :], config.num_candidates, axis=-2)  # [..., N, O]
+    candidates = generative.repeated(observation, config.num_candidates)  # [..., N, O]
     noise = jax.random.normal(key, (*candidates.shape[:-1], state.actor.module.features))
     action = generative.euler(lambda a, t: state.actor(a, candidates, t), noise, config.flow_steps)
     q = state.critic(candidates, action).min(axis=0)  # [..., N]

@@ -75,7 +75,7 @@ class Resume:
 
 @dataclasses.dataclass
 class Evaluate:
-    """Play complete episodes with the deterministic policy of a run and print their returns."""
+    """Play complete episodes with the policy of a run, without exploration, and print their returns."""
 
     run: tyro.conf.Positional[Path]  # folder of the run
     episodes: int = 10  # complete episodes of each learner
@@ -86,7 +86,7 @@ class Evaluate:
 
 @dataclasses.dataclass
 class Play:
-    """Write a video of the deterministic policy (MP4), and Brax's HTML view for brax/ environments."""
+    """Write a video of the policy, without exploration (MP4), and Brax's HTML view for brax/ environments."""
 
     run: tyro.conf.Positional[Path]  # folder of the run
     learner: int = 0  # which learner of the population

@@ -152,6 +152,11 @@ def logit_normal(key: Array, shape: tuple[int, ...], mean: float = -0.4, std: fl
     return jax.nn.sigmoid(mean + std * jax.random.normal(key, shape))
 
 
+def repeated(observation: Array, number: int) -> Array:
+    """Observations [..., O] as [..., number, O], for as many candidates each."""
+    return jnp.repeat(observation[..., None, :], number, axis=-2)
+
+
 def chosen(candidates: Array, index: Array) -> Array:
     """The candidates [..., N, A] with numbers `index` [...]: [..., A]."""
     return jnp.take_along_axis(candidates, index[..., None, None], axis=-2)[..., 0, :]

@@ -20,7 +20,7 @@ from rljax.run import Settings, read_config, settings_of
 
 @dataclasses.dataclass(frozen=True)
 class Policies:
-    """The deterministic policies of all learners of a run."""
+    """The policies of all learners of a run."""
 
     settings: Settings
     spec: EnvSpec

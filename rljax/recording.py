@@ -39,7 +39,7 @@ def record(
 ) -> datasets.Dataset:
     """A data set called `name` of at most `steps` transitions from the run in `out`.
 
-    `source` is "policy" (the deterministic one), "exploring" (as it acted while it was trained), "random" (uniform
+    `source` is "policy" (without exploration), "exploring" (as it acted while it was trained), "random" (uniform
     actions) or "replay": what the learner had stored when the last checkpoint was made, from the oldest row on. The
     others play `num_envs` environments side by side, whose episodes follow one another; each environment's last one is
     cut. References of scores are those of D4RL's task of the same name, where it has one.
