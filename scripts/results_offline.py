@@ -7,9 +7,14 @@ The runs behind the committed table learn from two public files (results/README.
   rljax train AGENT --data pendulum-FILE.npz --env Pendulum-v1 --steps 10000 --seeds 3 --eval-every 1000 \
       --eval-episodes 20 --out runs/results/AGENT-pendulum-FILE
 
-for AGENT in bc, td3_bc, iql and riql and FILE in tianshou and sb; then
+for AGENT in bc, td3_bc, iql and riql and FILE in tianshou and sb; and from NeoRL-2's training file of SafetyHalfCheetah
 
-  python scripts/results_offline.py runs/results/*-pendulum-*
+  rljax train AGENT --data neorl2/SafetyHalfCheetah-v0 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
+      --out runs/results/AGENT-neorl2-SafetyHalfCheetah
+
+for AGENT in bc and td3_bc, the latter also with --config.value-weight 2.5 --config.target-noise 0.2, its paper's; then
+
+  python scripts/results_offline.py runs/results/*-pendulum-* runs/results/*-neorl2-*
 
 A run is kept under the name of its folder, and what was kept before stays.
 """
