@@ -158,21 +158,11 @@ def critic_loss(
     return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
 
 
-# [1, eq. 4]
-def flow_loss(actor: Actor, batch: Transition, key: Array) -> Array:
-    """Squared error [] of the flow to the straight line from noise to the data's actions."""
-    key_noise, key_time = jax.random.split(key)
-    noise = jax.random.normal(key_noise, batch.action.shape)
-    time = jax.random.uniform(key_time, batch.reward.shape)
-    velocity = actor.flow(generative.interpolated(noise, batch.action, time), batch.observation, time)
-    return jnp.square(velocity - (batch.action - noise)).mean()
-
-
-# [1, eq. 7], whose parts have no parameter in common with eq. 4
+# [1, eqs. 4 and 7], which have no parameter in common
 def actor_loss(actor: Actor, state: State, batch: Transition, key: Array, config: Config) -> tuple[Array, Metrics]:
     """The flow's loss, the policy's distance to the flow, and less the critics' value of the policy."""
     key_flow, key_noise = jax.random.split(key)
-    imitation = flow_loss(actor, batch, key_flow)
+    imitation = generative.flow_matching_loss(lambda a, t: actor.flow(a, batch.observation, t), batch.action, key_flow)
     noise = jax.random.normal(key_noise, batch.action.shape)
     velocity = state.actor.flow
     flow = generative.euler(lambda a, t: velocity(a, batch.observation, t), noise, config.flow_steps)

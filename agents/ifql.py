@@ -148,11 +148,7 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 # [1, eq. 4]
 def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> tuple[Array, Metrics]:
     """Squared error of the flow to the straight line from noise to the data's actions."""
-    key_noise, key_time = jax.random.split(key)
-    noise = jax.random.normal(key_noise, batch.action.shape)
-    time = jax.random.uniform(key_time, batch.reward.shape)
-    velocity = actor(generative.interpolated(noise, batch.action, time), batch.observation, time)
-    loss = jnp.square(velocity - (batch.action - noise)).mean()
+    loss = generative.flow_matching_loss(lambda a, t: actor(a, batch.observation, t), batch.action, key)
     return loss, {"actor/loss": loss}
 
 

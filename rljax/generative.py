@@ -125,6 +125,14 @@ def interpolated(noise: Array, action: Array, time: Array) -> Array:
     return (1.0 - time) * noise + time * action
 
 
+def flow_matching_loss(velocity: Callable[[Array, Array], Array], action: Array, key: Array) -> Array:
+    """Squared error [] of `velocity(action, time)` to the straight lines from noise to actions [B, A] [2]."""
+    key_noise, key_time = jax.random.split(key)
+    noise = jax.random.normal(key_noise, action.shape)
+    time = jax.random.uniform(key_time, action.shape[:-1])
+    return jnp.square(velocity(interpolated(noise, action, time), time) - (action - noise)).mean()
+
+
 def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -> Array:
     """Actions [..., A] from noise, along `velocity(action, time)` from time 0 to 1 in equal steps, within [-1, 1]."""
 

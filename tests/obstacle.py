@@ -16,6 +16,11 @@ START, STRIDE, REACH = -1.0, 0.25, 0.3  # along x, where one moves by itself, an
 DEPTH, WIDTH = 0.3, 0.4  # of the obstacle around the origin, half each
 
 
+def outcome(position: Any) -> tuple[Any, Any]:
+    """Whether a position [2] is in the obstacle, and whether it is behind everything."""
+    return (abs(position[0]) < DEPTH) & (abs(position[1]) < WIDTH), position[0] >= 1.0 - 1e-4
+
+
 class Obstacle:
     """From x = -1 to 1 in 8 steps, steering along y: 1 for whoever arrives, -1 for whoever does not."""
 
@@ -34,8 +39,7 @@ class Obstacle:
         """One stride."""
         del key, params
         position = state + jnp.array([STRIDE, 0.0]).at[1].set(REACH * action[0])
-        crashed = (jnp.abs(position[0]) < DEPTH) & (jnp.abs(position[1]) < WIDTH)
-        arrived = position[0] >= 1.0 - 1e-4
+        crashed, arrived = outcome(position)
         return position, position, 1.0 * arrived - 1.0 * crashed, crashed | arrived, False, {}
 
 
@@ -48,8 +52,7 @@ def passages(path: Path, episodes: int = 400) -> Path:
             wanted = 0.7 * side if position[0] < -DEPTH else 0.0
             action = np.clip([wanted + 0.15 * generator.normal()], -1, 1)
             successor = position + np.array([STRIDE, REACH * action[0]])
-            crashed = abs(successor[0]) < DEPTH and abs(successor[1]) < WIDTH
-            arrived = successor[0] >= 1.0 - 1e-4
+            crashed, arrived = outcome(successor)
             terminated = bool(crashed or arrived)
             rows.append((position, action, 1.0 * arrived - 1.0 * crashed, terminated, False, successor))
             position = successor

@@ -7,7 +7,7 @@ MLP is a list of arrays [W_0, b_0, W_1, b_1, ...]; critics are a list of MLPs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -219,6 +219,71 @@ def imitation(
         rest = [(each * (1.0 - z**2)).sum(axis=0) * (log_std == actor[1])]
     slope = 1.0 - mean**2 if squashed else 1.0
     return distance, [backward(actor[0], inputs, each * change * slope, kept)[0], *rest]
+
+
+# Of an actor's parameters: the imitation's loss, and the actions that critics are to judge if not `sampled` ones.
+Imitation = Callable[[Any], tuple[float, np.ndarray | None]]
+
+
+class Guided:
+    """What Diffusion-QL and OFQL have in common, in float64: equations 3 and 4 of arXiv:2208.06193 and its code."""
+
+    def __init__(self, state: Any, config: Any, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.actor, self.average = field(state.actor), field(state.average_actor)
+        self.critics, self.targets = critics(state.critic), critics(state.target_critic)
+        self.actor_adam, self.critic_adam = Adam(config.actor_lr), Adam(config.critic_lr)
+
+    def noise(self, key: jax.Array, *rows: int) -> np.ndarray:
+        """What `sampled` makes actions of, for so many rows in one axis, drawn as the agent draws it."""
+        raise NotImplementedError
+
+    def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Actions [B, A] of an actor."""
+        raise NotImplementedError
+
+    def imitation(self, observation: np.ndarray, action: np.ndarray, key: jax.Array) -> Imitation:
+        """The loss of imitating the data's actions [B, A]."""
+        raise NotImplementedError
+
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        """One update, and its metrics."""
+        config, size = self.config, len(batch.reward)
+        observation, successor = (standardised(self.seen, x) for x in (batch.observation, batch.next_observation))
+        action = np.asarray(batch.action, np.float64)
+        key_critic, key_actor = jax.random.split(key)
+
+        def judged(critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+            return np.stack([value(critic, observation, action)[0] for critic in critics])  # [C, B]
+
+        number = config.max_q_backup
+        successor = np.repeat(successor, number, axis=0)
+        next_action = self.sampled(self.average, successor, self.noise(key_critic, size, number))
+        q = judged(self.targets, successor, next_action).reshape(2, size, number).max(axis=2).min(axis=0)
+        y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * q
+        loss, q, gradient = squared_errors(self.critics, observation, action, y)
+        self.critics = self.critic_adam.step(self.critics, limited(gradient, config.max_gradient_norm))
+        metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
+
+        key_imitation, key_policy, key_coin = jax.random.split(key_actor, 3)
+        noise, imitation = self.noise(key_policy, size), self.imitation(observation, action, key_imitation)
+        followed = 0 if jax.random.bernoulli(key_coin) else 1
+        sizes: list[float] = []  # of the other critic's values, at the actor as it is
+
+        def parts(actor: Any) -> dict[str, float]:
+            distance, chosen = imitation(actor)
+            q = judged(self.critics, observation, self.sampled(actor, observation, noise) if chosen is None else chosen)
+            sizes.append(np.abs(q[1 - followed]).mean())
+            loss = distance - config.value_weight * q[followed].mean() / sizes[0]
+            return {"actor/loss": loss, "actor/imitation": distance, "actor/q": q[followed].mean()}
+
+        metrics |= parts(self.actor)
+        gradient = differences(lambda actor: parts(actor)["actor/loss"], self.actor)
+        self.actor = self.actor_adam.step(self.actor, limited(gradient, config.max_gradient_norm))
+        if step >= config.average_from and step % config.average_every == 0:
+            self.average = towards(self.actor, self.average, config.average_rate)
+        self.targets = towards(self.critics, self.targets, config.target_rate)
+        return metrics
 
 
 def actor(parts: Any) -> list[Any]:

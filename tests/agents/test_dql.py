@@ -26,14 +26,11 @@ def example() -> tuple[EnvSpec, dql.Config, Transition]:
     return SPEC, CONFIG, reference.transitions()
 
 
-class Reference:
+class Reference(reference.Guided):
     """Diffusion-QL in float64, from equations 1 to 4 of arXiv:2208.06193 and algorithm 2 of arXiv:2006.11239."""
 
     def __init__(self, state: dql.State, config: dql.Config, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
-        self.actor, self.average = reference.field(state.actor), reference.field(state.average_actor)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        super().__init__(state, config, seen)
         t, steps = np.arange(1, config.denoising_steps + 1), config.denoising_steps
         self.alpha = np.exp(-0.1 / steps - 0.5 * 9.9 * (2 * t - 1) / steps**2)
         if config.noising == "linear":
@@ -44,6 +41,11 @@ class Reference:
         """What is left of noisy actions without the predicted noise."""
         signal = self.signal[t]
         return np.clip((noisy - np.sqrt(1.0 - signal) * predicted) / np.sqrt(signal), -1.0, 1.0)
+
+    def noise(self, key: jax.Array, *rows: int) -> np.ndarray:
+        """What the reverse process begins with and adds, [T + 1, B, A]."""
+        steps = self.config.denoising_steps + 1
+        return np.asarray(jax.random.normal(key, (steps, *rows, 2)), np.float64).reshape(steps, -1, 2)
 
     def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """The reverse process for observations [B, O], from noise [T + 1, B, A]."""
@@ -57,62 +59,20 @@ class Reference:
             action = mean / (1.0 - self.signal[t]) + np.sqrt(variance) * noise[i + 1]
         return np.clip(action, -1.0, 1.0)
 
-    def values(self, critics: list[Any], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """Q(s, a) [C, B]."""
-        return np.stack([reference.value(critic, observation, action)[0] for critic in critics])
-
-    def imitation(self, actor: Any, observation: Any, action: Any, key: jax.Array) -> tuple[float, np.ndarray]:
-        """The imitation's loss, and the actions that one step of denoising leaves."""
+    def imitation(self, observation: np.ndarray, action: np.ndarray, key: jax.Array) -> reference.Imitation:
+        """The squared error to the noise, and with EDP's step what it leaves of the noisy actions."""
         key_step, key_noise = jax.random.split(key)
         step = np.asarray(jax.random.randint(key_step, (len(action),), 0, self.config.denoising_steps))
         noise = np.asarray(jax.random.normal(key_noise, action.shape), np.float64)
         signal = self.signal[step][:, None]
         noisy = np.sqrt(signal) * action + np.sqrt(1.0 - signal) * noise
-        predicted = reference.of_field(actor, noisy, observation, step.astype(float))
-        return np.square(predicted - noise).mean(), self.clean(noisy, step[:, None], predicted)
 
-    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update, and its metrics."""
-        config, size = self.config, len(batch.reward)
-        observation, successor = (
-            reference.standardised(self.seen, x) for x in (batch.observation, batch.next_observation)
-        )
-        action = np.asarray(batch.action, np.float64)
-        key_critic, key_actor = jax.random.split(key)
+        def loss(actor: Any) -> tuple[float, np.ndarray | None]:
+            predicted = reference.of_field(actor, noisy, observation, step.astype(float))
+            clean = self.clean(noisy, step[:, None], predicted) if self.config.improvement == "one_step" else None
+            return np.square(predicted - noise).mean(), clean
 
-        number = config.max_q_backup
-        noise = jax.random.normal(key_critic, (config.denoising_steps + 1, size, number, 2))
-        noise = np.asarray(noise, np.float64).reshape(config.denoising_steps + 1, -1, 2)
-        successor = np.repeat(successor, number, axis=0)
-        q = self.values(self.targets, successor, self.sampled(self.average, successor, noise))
-        q = q.reshape(2, size, number).max(axis=2).min(axis=0)
-        y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * q
-        loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
-        limit: Any = config.max_gradient_norm
-        self.critics = self.critic_adam.step(self.critics, reference.limited(gradient, limit))
-        metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
-
-        key_imitation, key_policy, key_coin = jax.random.split(key_actor, 3)
-        noise = np.asarray(jax.random.normal(key_policy, (config.denoising_steps + 1, size, 2)), np.float64)
-        followed = 0 if jax.random.bernoulli(key_coin) else 1
-        sizes: list[float] = []  # of the other critic's values, at the actor as it is
-
-        def parts(actor: Any) -> dict[str, float]:
-            imitation, chosen = self.imitation(actor, observation, action, key_imitation)
-            if config.improvement == "chain":
-                chosen = self.sampled(actor, observation, noise)
-            q = self.values(self.critics, observation, chosen)
-            sizes.append(np.abs(q[1 - followed]).mean())
-            loss = imitation - config.value_weight * q[followed].mean() / sizes[0]
-            return {"actor/loss": loss, "actor/imitation": imitation, "actor/q": q[followed].mean()}
-
-        metrics |= parts(self.actor)
-        gradient = reference.differences(lambda actor: parts(actor)["actor/loss"], self.actor)
-        self.actor = self.actor_adam.step(self.actor, reference.limited(gradient, limit))
-        if step >= config.average_from and step % config.average_every == 0:
-            self.average = reference.towards(self.actor, self.average, config.average_rate)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        return metrics
+        return loss
 
 
 CASES: dict[str, dict[str, Any]] = {

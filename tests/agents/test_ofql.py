@@ -24,26 +24,20 @@ def example() -> tuple[EnvSpec, ofql.Config, Transition]:
     return SPEC, CONFIG, reference.transitions()
 
 
-class Reference:
+class Reference(reference.Guided):
     """OFQL in float64, from arXiv:2508.13904 and equation 6 of arXiv:2505.13447."""
 
-    def __init__(self, state: ofql.State, config: ofql.Config, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
-        self.actor, self.average = reference.field(state.actor), reference.field(state.average_actor)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+    def noise(self, key: jax.Array, *rows: int) -> np.ndarray:
+        """What becomes actions, [B, A]."""
+        return np.asarray(jax.random.normal(key, (*rows, 2)), np.float64).reshape(-1, 2)
 
     def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Actions [B, A] in one step."""
         zeros, ones = np.zeros(len(noise)), np.ones(len(noise))
         return np.clip(noise - reference.of_field(actor, noise, observation, zeros, ones), -1.0, 1.0)
 
-    def values(self, critics: list[Any], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """Q(s, a) [C, B]."""
-        return np.stack([reference.value(critic, observation, action)[0] for critic in critics])
-
-    def straightened(self, observation: Any, action: Any, key: jax.Array) -> tuple[Any, np.ndarray]:
-        """The arguments of u, and what it should be there: du/dt along the flow is a difference in float64."""
+    def imitation(self, observation: np.ndarray, action: np.ndarray, key: jax.Array) -> reference.Imitation:
+        """The squared error to what u should be, where du/dt along the flow is a difference in float64."""
         key_times, key_noise = jax.random.split(key)
         drawn = np.asarray(jax.random.normal(key_times, (2, len(action))), np.float64)
         start, time = np.sort(1.0 / (1.0 + np.exp(0.4 - drawn)), axis=0)
@@ -52,53 +46,13 @@ class Reference:
         noise = np.asarray(jax.random.normal(key_noise, action.shape), np.float64)
         velocity, h = noise - action, 1e-6
 
-        def u(time: np.ndarray) -> np.ndarray:
+        def u(actor: Any, time: np.ndarray) -> np.ndarray:
             noisy = (1.0 - time[:, None]) * action + time[:, None] * noise
-            return reference.of_field(self.actor, noisy, observation, start, time)
+            return reference.of_field(actor, noisy, observation, start, time)
 
-        change = (u(time + h) - u(time - h)) / (2.0 * h)
-        noisy = (1.0 - time[:, None]) * action + time[:, None] * noise
-        return (noisy, observation, start, time), velocity - (time - start)[:, None] * change
-
-    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update, and its metrics."""
-        config, size, number = self.config, len(batch.reward), self.config.max_q_backup
-        observation, successor = (
-            reference.standardised(self.seen, x) for x in (batch.observation, batch.next_observation)
-        )
-        action = np.asarray(batch.action, np.float64)
-        key_critic, key_actor = jax.random.split(key)
-
-        noise = np.asarray(jax.random.normal(key_critic, (size, number, 2)), np.float64).reshape(-1, 2)
-        successor = np.repeat(successor, number, axis=0)
-        q = self.values(self.targets, successor, self.sampled(self.average, successor, noise))
-        q = q.reshape(2, size, number).max(axis=2).min(axis=0)
-        y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * q
-        loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
-        limit: Any = config.max_gradient_norm
-        self.critics = self.critic_adam.step(self.critics, reference.limited(gradient, limit))
-        metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
-
-        key_imitation, key_policy, key_coin = jax.random.split(key_actor, 3)
-        noise = np.asarray(jax.random.normal(key_policy, (size, 2)), np.float64)
-        followed = 0 if jax.random.bernoulli(key_coin) else 1
-        arguments, target = self.straightened(observation, action, key_imitation)
-        sizes: list[float] = []  # of the other critic's values, at the actor as it is
-
-        def parts(actor: Any) -> dict[str, float]:
-            imitation = np.square(reference.of_field(actor, *arguments) - target).mean()
-            q = self.values(self.critics, observation, self.sampled(actor, observation, noise))
-            sizes.append(np.abs(q[1 - followed]).mean())
-            loss = imitation - config.value_weight * q[followed].mean() / sizes[0]
-            return {"actor/loss": loss, "actor/imitation": imitation, "actor/q": q[followed].mean()}
-
-        metrics |= parts(self.actor)
-        gradient = reference.differences(lambda actor: parts(actor)["actor/loss"], self.actor)
-        self.actor = self.actor_adam.step(self.actor, reference.limited(gradient, limit))
-        if step >= config.average_from and step % config.average_every == 0:
-            self.average = reference.towards(self.actor, self.average, config.average_rate)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        return metrics
+        change = (u(self.actor, time + h) - u(self.actor, time - h)) / (2.0 * h)
+        target = velocity - (time - start)[:, None] * change
+        return lambda actor: (np.square(u(actor, time) - target).mean(), None)
 
 
 CASES: dict[str, dict[str, Any]] = {
