@@ -1,7 +1,8 @@
 """Where experience comes from: environments inside the program, and environments on the host.
 
 A name says which: `brax/...`, `gymnax/...`, `playground/...`, `rljax/...` and `path/to/file.py:Name` are inside the
-program, `envpool/...` is EnvPool's, everything else Gymnasium's: `async/...` in processes of their own.
+program, `envpool/...` is EnvPool's, everything else Gymnasium's: `async/...` in processes of their own. Before any of
+them, `timed/` adds the time in the episode to what is observed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
 
 _ADAPTERS = {"rljax": "own", "brax": "brax", "gymnax": "gymnax", "playground": "playground"}  # prefix -> module
 _HOSTED = {"async": "gymnasium", "envpool": "envpool"}
+_TIMED = "timed/"
 
 
 def is_compiled(name: str) -> bool:
     """Whether the environment called `name` runs inside the program."""
+    name = name.removeprefix(_TIMED)
     return (name.partition("/")[0] in _ADAPTERS and "/" in name) or _is_file(name)
 
 
@@ -29,6 +32,10 @@ def make(name: str) -> AutoReset:
     """
     from rljax.envs.autoreset import AutoReset
 
+    if name.startswith(_TIMED):
+        from rljax.envs.timed import Timed
+
+        return AutoReset(Timed(make(name.removeprefix(_TIMED)).environment))
     if not is_compiled(name):
         raise ValueError(f"'{name}' is not inside the program: such names begin with {_prefixes()}. Use make_hosted.")
     return AutoReset(_adapter("custom" if _is_file(name) else name.partition("/")[0]).make(name))
@@ -43,18 +50,28 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
         raise ValueError(
             f"'{name}' is inside the program: Gymnasium's names do not begin with {_prefixes()}. Use make."
         )
-    return _adapter(_HOSTED.get(name.partition("/")[0], "gymnasium")).make_hosted(name, num_envs, **options)
+    bare = name.removeprefix(_TIMED)
+    hosted = _adapter(_HOSTED.get(bare.partition("/")[0], "gymnasium")).make_hosted(bare, num_envs, **options)
+    if bare != name:
+        hosted.tell_time()
+    return hosted
+
+
+def with_time(name: str) -> str:
+    """The same environment with the time as a last observation; see `rljax.envs.timed`."""
+    return name if name.startswith(_TIMED) else _TIMED + name
 
 
 def task(name: str) -> str:
     """The environment's name without the way in which it is stepped on the host: "Hopper-v5" for "async/Hopper-v5"."""
+    name = name.removeprefix(_TIMED)
     prefix, _, rest = name.partition("/")
     return rest if prefix in _HOSTED and rest else name
 
 
 def serial(name: str) -> str:
     """The same environment without processes of its own, as evaluation plays it."""
-    return name.removeprefix("async/")
+    return (_TIMED if name.startswith(_TIMED) else "") + name.removeprefix(_TIMED).removeprefix("async/")
 
 
 def short(name: str) -> str:

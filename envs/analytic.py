@@ -1,4 +1,4 @@
-"""Environments of our own in pure JAX: small ones whose values are known in closed form, and a pendulum.
+"""Environments of our own in pure JAX: small ones whose values are known in closed form, a random walk and a pendulum.
 
 The small ones are probes: what an agent gets wrong on one of them names its fault.
 
@@ -13,6 +13,8 @@ The small ones are probes: what an agent gets wrong on one of them names its fau
 | `rljax/Both` | -1 or 1 | 1 step | observation x action | a policy that depends on the observation, at its bounds |
 | `rljax/Follow` | -1 or 1 | 1 step | -(action - observation / 2)^2 | the same, within its bounds |
 | `rljax/Memory` | (steps done, first action) | 2 steps | 1 - (first action - 0.5)^2 on the last | credit for the past |
+
+| `rljax/RandomWalk` | one of 5 states, one-hot | to either end | 1 at the right end | prediction: V = 1/6 to 5/6 |
 
 Each has a twin with the suffix `-discrete`, whose actions are the indices of `GRID`: the optimal actions above are
 among them. `value` and `optimal_action` give the known answers, for tests of agents.
@@ -229,6 +231,41 @@ class Memory(Analytic):
         return jnp.where(observation[..., 0] == 0, 0.5, 0.0)
 
 
+class RandomWalk:
+    """Sutton and Barto's walk: from the middle of 5 states one to the left or right, until an end; 1 at the right end.
+
+    Actions 0 (left) and 1 (right). Under uniform ones V of the i-th state from the left is i / 6 without discounting;
+    the best is right, always. (Reinforcement Learning, 2nd edition, example 6.2.)
+    """
+
+    params = None
+    length = 5
+
+    def __init__(self, name: str) -> None:
+        self.spec = EnvSpec(name=name, observation_shape=(self.length,), action_size=2, discrete=True)
+
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, Array]:
+        """Begin in the middle."""
+        state = jnp.asarray(self.length // 2, jnp.int32)
+        return self._observe(state), state
+
+    def step(
+        self, key: Array, state: Array, action: Array, params: Any = None
+    ) -> tuple[Array, Array, Array, Array, Array, dict[str, Any]]:
+        """Go one to the left or right; see `rljax.envs.environment.Environment`."""
+        state = state + 2 * action.astype(jnp.int32) - 1
+        ended = (state < 0) | (state >= self.length)
+        reward = jnp.where(state >= self.length, 1.0, 0.0)
+        return self._observe(state), state, reward, ended, jnp.zeros((), jnp.bool_), {}
+
+    def value(self, observation: Any) -> Array:
+        """V [...] of observations [..., 5] under uniform actions, without discounting."""
+        return (jnp.asarray(observation).argmax(axis=-1) + 1) / (self.length + 1)
+
+    def _observe(self, state: Array) -> Array:
+        return jax.nn.one_hot(state, self.length)  # zeros at the ends
+
+
 @struct.dataclass
 class PendulumState:
     """A pendulum's motion."""
@@ -282,9 +319,10 @@ def _sign(key: Array) -> Array:
 
 
 _PROBES = (Constant, Delay, Endless, Finite, Observation, Action, Both, Follow, Memory)
-_ENVIRONMENTS: dict[str, type[Analytic] | type[Pendulum]] = {
+_ENVIRONMENTS: dict[str, type[Analytic] | type[Pendulum] | type[RandomWalk]] = {
     **{f"rljax/{probe.__name__}{suffix}": probe for suffix in ("", "-discrete") for probe in _PROBES},
     "rljax/Pendulum": Pendulum,
+    "rljax/RandomWalk": RandomWalk,
 }
 
 

@@ -31,6 +31,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rljax.agent import EnvSpec, Step
 from rljax.envs import drawing, ogbench
 from rljax.envs.environment import unknown
+from rljax.envs.timed import share_of_time, spec_with_time
 
 SUCCESS = ("success", "is_success")  # keys of `info` by which environments report it
 
@@ -90,7 +91,7 @@ class Hosted:
         self.num_envs: int = vector_env.num_envs
         self._environments: Sequence[Any] | None = getattr(vector_env.unwrapped, "envs", None)
         self._mode = _autoreset_mode(vector_env, name)
-        self._flatten, size = _observations(vector_env.single_observation_space, name)
+        self._flatten, self._size = _observations(vector_env.single_observation_space, name)
         actions = vector_env.single_action_space
         self._discrete = isinstance(actions, spaces.Discrete)
         self.action_bounds: tuple[np.ndarray, np.ndarray] | None = None
@@ -103,12 +104,18 @@ class Hosted:
             self.action_bounds = (self._low, self._high)
         self._action_space = actions
         made = vector_env.spec or (self._environments[0].spec if self._environments else None)
-        self.spec = EnvSpec(name, (size,), action_size, self._discrete, made.max_episode_steps if made else None)
+        self.spec = EnvSpec(name, (self._size,), action_size, self._discrete, made.max_episode_steps if made else None)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.save_failure: str | None = None
+        self._tells_time = False
         self._closed = False
         self._observation: np.ndarray | None = None
         self._forget()
+
+    def tell_time(self) -> None:
+        """From the next reset on, observe the time as well; see `rljax.envs.timed`, and for what it raises."""
+        self.spec = spec_with_time(self.spec)
+        self._tells_time = True
 
     def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
         """Begin an episode in each environment: the first observations [N, O] float32.
@@ -126,9 +133,9 @@ class Hosted:
             if given is None or isinstance(self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv)):
                 raise
             observation, _ = self.vector_env.reset(seed=given[0])
-        self._observation = self._vectors(observation)
-        self._require_finite(self._observation, "observation")
         self._forget()
+        self._observation = self._with_time(self._vectors(observation))
+        self._require_finite(self._observation, "observation")
         return self._observation
 
     def step(self, action: np.ndarray) -> Step:
@@ -162,6 +169,8 @@ class Hosted:
                 observation = self._begin_again(next_observation, ended)
             self._require_finite(observation, "observation")
         self._require_finite(next_observation, "observation")
+        last = self._with_time(next_observation, episode_length)
+        next_observation, observation = last, self._with_time(observation) if ended.any() else last
         self._observation = observation
         fields: dict[str, Any] = dict(
             observation=observation,
@@ -296,7 +305,7 @@ class Hosted:
             rows = gymnasium.vector.utils.iterate(self.vector_env.observation_space, observation)
             return np.stack([self._vector(row) for row in rows])
         observation = np.asarray(observation)
-        expected = (self.num_envs, *self.spec.observation_shape)
+        expected = (self.num_envs, self._size)
         if observation.shape != expected:
             raise ValueError(
                 f"'{self.name}' returned observations of shape {observation.shape}, its observation_space promises "
@@ -304,6 +313,13 @@ class Hosted:
             )
         with np.errstate(over="ignore"):  # what float32 cannot hold is reported as not finite
             return observation.astype(np.float32)
+
+    def _with_time(self, observation: np.ndarray, length: np.ndarray | None = None) -> np.ndarray:
+        """Observations [N, O] after `length` [N] steps (default: of the running episodes) as agents see them."""
+        if not self._tells_time:
+            return observation
+        time = share_of_time(self._length if length is None else length, self.spec)
+        return np.concatenate([observation, time[:, None].astype(np.float32)], axis=1)
 
     def _vector(self, observation: Any) -> np.ndarray:
         """One observation as a float32 array [O]."""

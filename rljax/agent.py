@@ -186,6 +186,15 @@ def require_continuous(name: str, spec: EnvSpec) -> None:
         )
 
 
+def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
+    """Raise `ValueError` unless actions are discrete; `other` is an agent for continuous ones."""
+    if not spec.discrete:
+        raise ValueError(
+            f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "
+            f"rljax train {other} --env {spec.name}, or choose an environment such as CartPole-v1."
+        )
+
+
 def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> None:
     """Raise `ValueError` unless each named field (every value of a population) lies in its closed range."""
     for name, (low, high) in ranges.items():

@@ -109,6 +109,14 @@ def persist_compilations() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
+def prefer_one_thread() -> None:
+    """Let JAX compute with one thread, where it has not begun yet and the user has not set how many it may use.
+
+    A stream's products are too small to share: handing them from core to core takes longer.
+    """
+    os.environ.setdefault("NPROC", "1")
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """ "Nearest: 'a', 'b'. ", or nothing where nothing is near."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -171,12 +179,29 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
             raise ValueError(f"{origin}: '{name}' is {value!r}, it must be one of {', '.join(map(str, choices))}.")
         return value
     if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list | tuple) or not all(type(x) is int for x in value):
-            raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of integers.")
-        return tuple(value)
+        inner = typing.get_args(hint)[0]
+        rows = value if typing.get_origin(inner) is tuple else [value]  # of a tuple of tuples: each of one length
+        length = len(typing.get_args(inner)) or None
+        if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows):
+            what = "integers" if length is None else f"lists of {length} integers"
+            raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of {what}.")
+        return tuple(value) if length is None else tuple(map(tuple, value))
     if hint in (int, bool, str) and type(value) is not hint:
         raise TypeError(f"{origin}: '{name}' is {value!r}, it must be {hint.__name__}.")
     return value
+
+
+def _are_integers(value: Any, length: int | None) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and all(type(x) is int for x in value)
+        and (length is None or len(value) == length)
+    )
+
+
+def environment(name: str, config: Any) -> str:
+    """The environment called `name` as the agent observes it: with the time, where `config.time_feature` is set."""
+    return envs.with_time(name) if getattr(config, "time_feature", False) and name != "none" else name
 
 
 def stack(config: Any, num_learners: int) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rljax.envs import drawing
 from rljax.envs.autoreset import AutoReset
+from rljax.envs.timed import Timed
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
@@ -50,13 +51,16 @@ def brax(
     from brax.io import html, image
 
     adapter: Any = environment.environment
-    simulator, reset, step = adapter.simulator, jax.jit(adapter.reset), jax.jit(adapter.step)
+    timed = isinstance(adapter, Timed)
+    brax: Any = adapter.environment if timed else adapter
+    simulator = brax.simulator
+    reset, step = jax.jit(adapter.reset), jax.jit(adapter.step)
     key = jax.random.key(seed)
     observation, state = reset(key, None)
-    states = [state.pipeline_state]
+    states = [(state.environment if timed else state).pipeline_state]
     for _ in range(min(max_steps, environment.spec.max_episode_steps or max_steps)):
         observation, state, _, terminated, _, _ = step(key, state, policy(observation), None)
-        states.append(state.pipeline_state)
+        states.append((state.environment if timed else state).pipeline_state)
         if terminated:
             break
     system = simulator.sys.tree_replace({"opt.timestep": simulator.dt})

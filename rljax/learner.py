@@ -18,6 +18,8 @@ from rljax import samplers
 from rljax.agent import Agent, Array, EnvSpec, Step, Transition, Weighted
 from rljax.storage import STORAGES, Fixed, Mixed, Storage
 
+TRANSITION = "stream/transition"  # metric of a stream: 1 for a transition that is finite
+
 
 class Tally(struct.PyTreeNode):
     """Metrics summed since the last report.
@@ -58,16 +60,26 @@ class Learner:
         """Which storage the learners have."""
         return self.storage or self.agent.storage
 
+    @property
+    def streams(self) -> bool:
+        """Whether each transition is learnt from at once: `follow` instead of `observe` and `update`."""
+        return self.kind == "stream"
+
     def init(self, keys: Array, config: Any, data: Transition | None = None) -> LearnerState:
         """Fresh learners from one key each, [P]. `data` [N, ...] is the data set, where there is one."""
         key_agent, key_act, key_update = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
         init = self.over_learners(lambda key, config: self.agent.init(key, self.spec, config))
         agent_state = init(key_agent, config)
-        stored = STORAGES[self.kind].create(self._example(agent_state, key_act, config), config)
+        example = self._example(agent_state, key_act, config)
+        stored = STORAGES[self.kind].create(example, config)
         zero = jnp.zeros((), jnp.int32)
-        batches = jax.eval_shape(lambda *of: self._sample(of[0], of[1], of[2], config), stored, data, key_update)
+        batches = example
+        if not self.streams:
+            batches = jax.eval_shape(lambda *of: self._sample(of[0], of[1], of[2], config), stored, data, key_update)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
         metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
+        if self.streams:
+            metrics[TRANSITION] = zero
         return LearnerState(
             agent=agent_state,
             storage=stored,
@@ -103,6 +115,8 @@ class Learner:
 
         Only for agents that perceive, once for every observation and before acting on it.
         """
+        if self.streams:  # what came after something that is not finite teaches nothing, the next episode neither
+            first = first & (state.tally.first_bad[TRANSITION] < 0)[:, None]
         perceive = self.over_learners(self.agent.perceive)  # type: ignore[attr-defined]
         return state.replace(agent=perceive(state.agent, observation, first, config))
 
@@ -146,17 +160,30 @@ class Learner:
     ) -> Storage:
         """Add transitions to a storage; all leaves are [P, E, ...]."""
         assert storage is not None, "nothing is added to a data set"
-        return storage.add(
-            Transition(
-                observation=observation,
-                action=action,
-                reward=step.reward,
-                terminated=step.terminated,
-                truncated=step.truncated,
-                next_observation=step.next_observation,
-                extras=extras,
-            )
-        )
+        return storage.add(_transition(observation, action, extras, step))
+
+    def follow(
+        self,
+        state: LearnerState,
+        observation: Array,
+        action: Array,
+        extras: dict[str, Array],
+        step: Step,
+        config: Any,
+        intact: Array | bool = True,
+    ) -> LearnerState:
+        """Learn from what `action` led to, at once, and count the step; all leaves are [P, 1, ...].
+
+        What is not finite teaches nothing: from the first such observation or reward on, all learners stay as they
+        are, and the metric `TRANSITION` reports it. So they do unless `intact` [].
+        """
+        transition = _transition(observation, action, extras, step)
+        inputs = (transition.observation, transition.next_observation, transition.reward)
+        finite = jnp.stack([jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in inputs]).all(axis=0)
+        intact = intact & finite.all() & (state.tally.first_bad[TRANSITION] < 0).all()
+        learnt = jax.lax.cond(intact, lambda state: self.learn(state, transition, config), lambda state: state, state)
+        tally = add_to_tally(learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates)
+        return learnt.replace(tally=tally, steps=state.steps + 1)
 
     def ready(self, steps: Any, config: Any) -> Any:
         """Whether updates may begin after `steps` steps of each environment; never batched."""
@@ -237,6 +264,18 @@ class Learner:
         )
 
 
+def _transition(observation: Array, action: Array, extras: dict[str, Array], step: Step) -> Transition:
+    return Transition(
+        observation=observation,
+        action=action,
+        reward=step.reward,
+        terminated=step.terminated,
+        truncated=step.truncated,
+        next_observation=step.next_observation,
+        extras=extras,
+    )
+
+
 def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
     """A tally of nothing yet."""
     zeros = {name: jnp.zeros(num_learners) for name in names}
@@ -246,7 +285,7 @@ def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
 
 def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
     """Count the metrics [P] of one update; `update` [] is its number."""
-    total, weight, first_bad = {}, {}, {}
+    total, weight, first_bad = dict(tally.total), dict(tally.weight), dict(tally.first_bad)
     for name, metric in metrics.items():
         value, counts = (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
         total[name] = tally.total[name] + value

@@ -19,7 +19,12 @@ from flax import struct
 from rljax.agent import Array
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
-Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac"]
+Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
+Norm = (
+    bool | Literal["last", "plain"]
+)  # of hidden layers: none, before the activation, after it, before it and unscaled
+
+SPARSITY = 0.9  # share of a unit's weights that the initialisation "sparse" sets to 0
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -75,7 +80,8 @@ def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = F
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
     - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
     - edac: kernels U(+-1/sqrt(fan_out)) with biases of 0.1, and U(+-3e-3) for both in the last layer (the ensembles of
-      CORL's SAC-N and EDAC and of RIQL, which hand PyTorch's initialiser the transposed kernel).
+      CORL's SAC-N and EDAC and of RIQL, which hand PyTorch's initialiser the transposed kernel);
+    - sparse: U(+-1/sqrt(fan_in)), each unit's ceil(0.9 fan_in) at random set to 0, biases zero (arXiv:2410.14606).
     """
     match name:
         case "torch":
@@ -90,6 +96,8 @@ def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = F
                 return _uniform(1.0 / math.sqrt(shape[-1]), key, shape, dtype)
 
             return by_fan_out, nn.initializers.constant(0.1)
+        case "sparse":
+            return functools.partial(_sparse, 1.0 / math.sqrt(fan_in)), nn.initializers.zeros_init()
         case "orthogonal":
             return functools.partial(_orthogonal, scale), nn.initializers.zeros_init()
         case "lecun_uniform":
@@ -101,6 +109,15 @@ def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = F
 def _uniform(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
     """U(-bound, bound)."""
     return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+
+def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+    """U(-bound, bound) for a few of each unit's weights, 0 for the others; the last axis of `shape` is the units'."""
+    key_weights, key_zeros = jax.random.split(key)
+    fan_in = math.prod(shape[:-1])
+    order = jax.random.permutation(key_zeros, jnp.tile(jnp.arange(fan_in)[:, None], shape[-1]), independent=True)
+    kept = order >= math.ceil(SPARSITY * fan_in)
+    return jnp.where(kept.reshape(shape), _uniform(bound, key_weights, shape, dtype), 0.0)
 
 
 def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
@@ -156,7 +173,7 @@ class MLP(nn.Module):
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
-    layer_norm: bool | Literal["last"] = False  # normalise each hidden layer before its activation, or "last", after it
+    layer_norm: Norm = False
     precision: Precision = "float32"  # of the factors of all products
 
     @nn.compact
@@ -167,6 +184,8 @@ class MLP(nn.Module):
             x = Dense(width, self.initialisation, math.sqrt(2.0), precision=self.precision, name=f"hidden_{i}")(x)
             if self.layer_norm is True:
                 x = nn.LayerNorm(name=f"norm_{i}")(x)
+            if self.layer_norm == "plain":
+                x = centred(x)
             x = ACTIVATIONS[self.activation](x)
             if self.layer_norm == "last":
                 x = nn.LayerNorm(name=f"norm_{i}")(x)
@@ -177,6 +196,68 @@ class MLP(nn.Module):
         return output(x)
 
 
+class Convolutional(nn.Module):
+    """Convolutions without padding, then dense layers; hidden layers are normalised ("plain") before their activation.
+
+    With PyTorch's sizes: (channels, width, stride) of each convolution.
+    """
+
+    convolutions: tuple[tuple[int, int, int], ...]
+    hidden: tuple[int, ...]
+    features: int
+    activation: Activation = "leaky_relu"
+    initialisation: Initialisation = "sparse"
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Map pictures [..., H, W, K] to [..., features]."""
+        leading, pictures = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
+        for i, (channels, width, stride) in enumerate(self.convolutions):
+            shape = (width, width, pictures.shape[-1], channels)
+            kernel_init, bias_init = initialisers(self.initialisation, math.prod(shape[:-1]), math.sqrt(2.0))
+            kernel = self.param(f"kernel_{i}", kernel_init, shape)
+            bias = self.param(f"bias_{i}", bias_init, (channels,))
+            dimensions = ("NHWC", "HWIO", "NHWC")
+            pictures = jax.lax.conv_general_dilated(
+                pictures, kernel, (stride, stride), "VALID", dimension_numbers=dimensions
+            )
+            pictures = ACTIVATIONS[self.activation](centred(pictures + bias, axes=(-3, -2, -1)))
+        flat = pictures.reshape(*leading, -1)
+        style = (self.activation, self.initialisation)
+        return MLP(self.hidden, self.features, *style, layer_norm="plain", name="dense")(flat)
+
+
+def torso(
+    convolutions: tuple[tuple[int, int, int], ...],
+    hidden: tuple[int, ...],
+    features: int,
+    activation: Activation,
+    initialisation: Initialisation,
+) -> nn.Module:
+    """A network of layers that are normalised ("plain"): an MLP, or with `convolutions` one of pictures [H, W, K]."""
+    if convolutions:
+        return Convolutional(convolutions, hidden, features, activation, initialisation)
+    return MLP(hidden, features, activation, initialisation, layer_norm="plain")
+
+
+def require_fit(observation_shape: tuple[int, ...], convolutions: tuple[tuple[int, int, int], ...]) -> None:
+    """Raise `ValueError` unless convolutions have a picture [H, W, K] that is large enough, and others a vector."""
+    if not convolutions and len(observation_shape) != 1:
+        raise ValueError(
+            f"observations have shape {observation_shape}: give convolutions, as (channels, width, stride), for "
+            "example --config.convolutions 16 3 1"
+        )
+    if not convolutions:
+        return
+    if len(observation_shape) != 3:
+        raise ValueError(f"observations have shape {observation_shape}, --config.convolutions are for pictures.")
+    size = min(observation_shape[:2])
+    for channels, width, stride in convolutions:
+        if min(channels, width, stride) < 1 or size < width:
+            raise ValueError(f"--config.convolutions {channels} {width} {stride} do not fit a picture {size} wide.")
+        size = (size - width) // stride + 1
+
+
 class Ensemble(nn.Module):
     """`size` independent MLPs as one batched product: inputs [B, I] to [C, B], or [C, B, K] with K > 1 outputs."""
 
@@ -184,7 +265,7 @@ class Ensemble(nn.Module):
     hidden: tuple[int, ...]
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
-    layer_norm: bool | Literal["last"] = False
+    layer_norm: Norm = False
     features: int = 1  # K
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
     precision: Precision = "float32"
@@ -200,6 +281,12 @@ class Ensemble(nn.Module):
         style = (self.activation, self.initialisation, self.output_scale, self.layer_norm, self.precision)
         outputs = members(self.hidden, self.features, *style, name="members")(x)
         return outputs.squeeze(-1) if self.features == 1 else outputs
+
+
+def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> Array:
+    """Layer normalisation without parameters: zero mean and unit variance over `axes`."""
+    x = x - x.mean(axis=axes, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.square(x).mean(axis=axes, keepdims=True) + epsilon)
 
 
 def polyak(online: Any, target: Any, rate: Array | float) -> Any:

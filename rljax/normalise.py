@@ -87,3 +87,78 @@ def scale_rewards(
     statistics = update(returns.statistics, sums.ravel())
     scaled = jnp.clip(reward / jnp.sqrt(statistics.variance + 1e-8), -limit, limit)
     return Returns(running, statistics), scaled
+
+
+class Moments(struct.PyTreeNode):
+    """Mean and sample variance of a stream, one sample at a time, as exact after 10 million samples as after ten.
+
+    Sums in float32 would stand still in the end: each has what rounding took off it as a second number.
+    """
+
+    count: Array  # [] int32
+    mean: Array  # [O...]
+    squares: Array  # [O...] sum of squared deviations from the mean
+    lost: tuple[Array, Array]  # [O...] each: what is missing in `mean` and in `squares`
+
+    @property
+    def variance(self) -> Array:
+        """Of the samples so far, [O...], with n - 1 below; 1 before the second."""
+        return jnp.where(self.count > 1, self.squares / jnp.maximum(self.count - 1, 1), 1.0)
+
+
+def create_moments(shape: tuple[int, ...]) -> Moments:
+    """Moments of nothing yet."""
+    return Moments(jnp.zeros((), jnp.int32), jnp.zeros(shape), jnp.zeros(shape), (jnp.zeros(shape), jnp.zeros(shape)))
+
+
+def count(moments: Moments, sample: Array) -> Moments:
+    """Count one sample [O...], by Welford's algorithm (1962) with compensated sums (Neumaier 1974)."""
+    number = moments.count + 1
+    lost_mean, lost_squares = moments.lost
+    before = (sample - moments.mean) - lost_mean
+    mean, lost_mean = _compensated(moments.mean, lost_mean, before / number)
+    after = (sample - mean) - lost_mean
+    squares, lost_squares = _compensated(moments.squares, lost_squares, before * after)
+    return Moments(number, mean, squares, (lost_mean, lost_squares))
+
+
+def count_where(flag: Array, moments: Moments, sample: Array) -> Moments:
+    """Count the sample where `flag` [] is set."""
+    return jax.tree.map(lambda new, old: jnp.where(flag, new, old), count(moments, sample), moments)
+
+
+def standard_score(moments: Moments, sample: Array) -> Array:
+    """Samples [..., O...] shifted and scaled to zero mean and unit variance; no clip."""
+    return (sample - moments.mean) / jnp.sqrt(moments.variance + 1e-8)
+
+
+class DiscountedSum(struct.PyTreeNode):
+    """The discounted sum of a stream's rewards, whose std is their scale."""
+
+    running: Array  # []
+    moments: Moments  # of all sums so far []
+
+
+def create_discounted_sum() -> DiscountedSum:
+    """Nothing gathered yet."""
+    return DiscountedSum(jnp.zeros(()), create_moments(()))
+
+
+def scale_reward(
+    total: DiscountedSum, reward: Array, ended: Array, discount: Array | float
+) -> tuple[DiscountedSum, Array]:
+    """Count one reward [] and divide it by the std of the discounted sum; neither centred nor clipped.
+
+    `ended` [] drops what came before this reward, as the authors do (arXiv:2410.14606), and not what comes after it.
+    """
+    running = discount * (1.0 - ended) * total.running + reward
+    moments = count(total.moments, running)
+    return DiscountedSum(running, moments), reward / jnp.sqrt(moments.variance + 1e-8)
+
+
+def _compensated(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
+    """total + lost + term, rounded, and what the rounding took."""
+    term = term + lost
+    rounded = total + term
+    virtual = rounded - total
+    return rounded, (total - (rounded - virtual)) + (term - virtual)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rljax import config as configuration
 from rljax import datasets, envs, evaluate, samplers
 from rljax.agent import EnvSpec, RewardTransform, Transition
 from rljax.drivers.common import Driver
@@ -51,7 +52,8 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     environments and agents refuse.
     """
     _require_source(settings, module, dataset)
-    number, episodes, name = len(settings.seeds), settings.eval_episodes, settings.env
+    number, episodes = len(settings.seeds), settings.eval_episodes
+    name = configuration.environment(settings.env, config)
     offline = module.storage == "dataset"
     online = settings.then_online if offline else settings.steps
     inside = envs.make(name) if envs.is_compiled(name) else None

@@ -111,14 +111,15 @@ def evaluate_run(
         raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
     policies = load_all(out, best=best)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
+    seen = configuration.environment(name, policies.config)
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     if envs.is_compiled(name):
-        environment = envs.make(name)
+        environment = envs.make(seen)
         evaluator: Any = evaluate.CompiledEvaluator(policies.module, environment, number)
         spec = environment.spec
     else:
-        hosted = envs.make_hosted(envs.serial(name), number * episodes)
+        hosted = envs.make_hosted(envs.serial(seen), number * episodes)
         evaluator, spec = evaluate.HostedEvaluator(policies.module, hosted, number), hosted.spec
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
@@ -178,11 +179,12 @@ def play(
         raise ValueError(f"the run in '{out}' has no environment to play in.")
     output = output or Path(out) / "play.mp4"
     (start,) = environment_seeds(seed, EVALUATE, number=1)
+    seen = configuration.environment(name, policies.config)
     if name.startswith("brax/"):
-        return film.brax(envs.make(name), policy, start, max_steps, output)
+        return film.brax(envs.make(seen), policy, start, max_steps, output)
     if envs.is_compiled(name):
         raise ValueError(f"'{name}' has no pictures: `rljax play` films Gymnasium's and Brax's environments.")
-    hosted = envs.make_hosted(envs.serial(name), 1, render_mode="rgb_array")
+    hosted = envs.make_hosted(envs.serial(seen), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
     for _ in range(max_steps):

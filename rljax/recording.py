@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from rljax import checkpoint, datasets, envs, policy, progress
+from rljax import config as configuration
 from rljax.agent import Transition
 from rljax.drivers.common import TRAIN, environment_seeds
 from rljax.run import Run, read_config
@@ -78,7 +79,9 @@ def _played(
 ) -> tuple[Transition, Any, int]:
     policies = policy.load_all(out, best=best)
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
-    hosted = envs.make_hosted(envs.serial(env), num_envs)
+    seen = configuration.environment(env, policies.config)
+    hosted = envs.make_hosted(envs.serial(seen), num_envs)
+    size = hosted.spec.observation_shape[0] - (seen != env)  # the time is no part of the data
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=num_envs))
     rows = []
     for _ in range(-(-steps // num_envs)):
@@ -89,7 +92,8 @@ def _played(
         else:
             action = act(observation, explore=source == "exploring")
         step: Any = hosted.step(action)
-        fields = (observation, action, step.reward, step.terminated, step.truncated, step.next_observation)
+        fields = (observation[:, :size], action, step.reward, step.terminated, step.truncated)
+        fields += (step.next_observation[:, :size],)
         rows.append(fields)
         observation = step.observation
     bounds = hosted.action_bounds

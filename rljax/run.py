@@ -22,6 +22,7 @@ from rljax import checkpoint, datasets, envs, evaluate, phases, progress, record
 from rljax import config as configuration
 from rljax.agent import EnvSpec
 from rljax.drivers.common import EVALUATE, Driver, Report, environment_seeds
+from rljax.learner import TRANSITION
 from rljax.phases import round_up
 
 
@@ -128,6 +129,8 @@ class Run:
     ) -> None:
         """Check everything that can be wrong; nothing is written or compiled yet."""
         configuration.persist_compilations()
+        if module.storage == "stream":
+            configuration.prefer_one_thread()
         self.settings, self.module, self.config, self.folder, self.view = settings, module, config, folder, view
         self.clock = _Clock(view)
         _check_settings(settings)
@@ -334,8 +337,14 @@ class Run:
         ]
         if bad:
             update, name, learner = min(bad)
+            of = f"of learner {learner} (seed {self.settings.seeds[learner]})"
+            if name == TRANSITION:
+                raise Diverged(
+                    f"an observation or reward {of} is not finite in its step {update + 1}, and nothing was learnt "
+                    f"from there on. {self._how_to_resume()} Mend the environment, or choose another."
+                )
             raise Diverged(
-                f"metric '{name}' of learner {learner} (seed {self.settings.seeds[learner]}) is not finite from "
+                f"metric '{name}' {of} is not finite from "
                 f"update {update} on, before step {step}. Training has stopped and nothing was saved after it. "
                 f"{self._how_to_resume()} If it happens again, lower the learning rates or scale the rewards."
             )

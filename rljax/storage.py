@@ -130,6 +130,40 @@ class Rollout(struct.PyTreeNode):
         return 0
 
 
+class Stream:
+    """Nothing: each transition is learnt from at once, before the next action is chosen, and forgotten.
+
+    One environment of each learner: several would be a batch.
+    """
+
+    @classmethod
+    def check(cls, config: Any, num_envs: int) -> None:
+        """Raise `ValueError` for more than one environment, step or update at a time."""
+        for name in ("num_envs", "num_steps", "num_updates"):
+            if getattr(config, name) != 1:
+                raise ValueError(
+                    f"--config.{name.replace('_', '-')} is {getattr(config, name)}, it must be 1: a stream learns from "
+                    "one transition of one environment at a time. For N streams side by side: --seeds N"
+                )
+
+    @classmethod
+    def create(cls, example: Transition, config: Any) -> None:
+        """Nothing to make room for."""
+        del example, config
+
+    @staticmethod
+    def ready(steps: Any, config: Any) -> bool:
+        """Updates begin with the first transition."""
+        del steps, config
+        return True
+
+    @staticmethod
+    def warmup_steps(config: Any) -> int:
+        """None: every step is the policy's own."""
+        del config
+        return 0
+
+
 class Fixed(struct.PyTreeNode):
     """A data set, which all learners share and nothing is added to.
 
@@ -184,5 +218,11 @@ class Mixed(struct.PyTreeNode):
 
 
 Storage = Replay | Rollout | None
-Kind = type[Replay] | type[Rollout] | type[Fixed] | type[Mixed]
-STORAGES: dict[str, Kind] = {"replay": Replay, "rollout": Rollout, "dataset": Fixed, "mixed": Mixed}
+Kind = type[Replay] | type[Rollout] | type[Stream] | type[Fixed] | type[Mixed]
+STORAGES: dict[str, Kind] = {
+    "replay": Replay,
+    "rollout": Rollout,
+    "stream": Stream,
+    "dataset": Fixed,
+    "mixed": Mixed,
+}

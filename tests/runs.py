@@ -21,12 +21,13 @@ ON_POLICY: dict[str, Any] = {
     "num_steps": 25,
     "batch_size": 25,
 }
+STREAM: dict[str, Any] = {"hidden": (16, 16)}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
 
 
 def small(agent: str) -> dict[str, Any]:
     """Hyperparameters for a run of seconds."""
-    return ON_POLICY if agent == "ppo" else SMALL
+    return ON_POLICY if agent == "ppo" else STREAM if agent.startswith("stream_") else SMALL
 
 
 def flags(agent: str) -> list[str]:

@@ -286,6 +286,7 @@ def test_values_become_what_the_field_says(values: dict[str, Any], expected: Any
         ({"hidden": 256}, TypeError, r"'hidden' is 256, it must be a list of integers"),
         ({"hidden": [256.0]}, TypeError, r"'hidden' is \[256\.0\], it must be a list of integers"),
         ({"hidden": [True]}, TypeError, r"'hidden' is \[True\], it must be a list of integers"),
+        ({"hidden": [[256]]}, TypeError, r"'hidden' is \[\[256\]\], it must be a list of integers"),
         ({"hidden": "256"}, TypeError, r"'hidden' is '256', it must be a list of integers"),
         ({"activation": "sigmoid"}, ValueError, r"'activation' is 'sigmoid', it must be one of relu, tanh\.$"),
         ({"activation": 3}, ValueError, r"'activation' is 3, it must be one of relu, tanh"),
@@ -351,3 +352,15 @@ def test_compilations_are_kept_in_the_users_cache(tmp_path: Path, monkeypatch: p
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
+
+
+def test_lists_of_lists() -> None:
+    from rljax.agents import stream_q
+
+    changed = configuration.replace(stream_q.Config(), {"convolutions": [[16, 3, 1], [8, 2, 1]]}, "test")
+    assert changed.convolutions == ((16, 3, 1), (8, 2, 1))
+    again = configuration.replace(stream_q.Config(), json.loads(json.dumps(configuration.as_json(changed))), "test")
+    assert again == changed
+    for wrong in ([16, 3, 1], [[16, 3]], [[16, 3, 1.0]], 16):
+        with pytest.raises(TypeError, match=r"it must be a list of lists of 3 integers\.$"):
+            configuration.replace(stream_q.Config(), {"convolutions": wrong}, "test")

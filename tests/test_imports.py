@@ -43,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "progress": {"agent", "envs"},
     "film": {"agent", "envs"},
     "drivers": {"agent", "storage", "samplers", "learner", "datasets", "envs", "drivers"},
-    "phases": LEARNING | {"envs", "drivers", "evaluate"},
+    "phases": LEARNING | {"envs", "drivers", "evaluate", "config"},
     "run": RUNNING - {"run", "policy", "recording", "corrupt"},
     "policy": RUNNING - {"policy", "recording", "corrupt"},
     "sweep": RUNNING | {"report", "sweep"},

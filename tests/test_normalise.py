@@ -112,3 +112,54 @@ def test_each_learner_has_its_own() -> None:
         alone = normalise.update(normalise.create((3,)), parts[i])
         np.testing.assert_allclose(together.mean[i], alone.mean, rtol=1e-6)
         np.testing.assert_allclose(together.variance[i], alone.variance, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (30.0, 1.0), (-1e-3, 1e-4), (5e4, 3e3)])
+def test_a_stream_is_as_exact_after_ten_million_samples(mean: float, std: float) -> None:
+    number, block = 10_000_000, 1_000
+    samples = np.random.default_rng(0).normal(mean, std, size=block).astype(np.float32)
+    drift = np.linspace(0.0, 2.0 * std, number // block, dtype=np.float32)  # later samples lie elsewhere
+
+    @jax.jit
+    def run(samples: jax.Array, drift: jax.Array) -> normalise.Moments:
+        def blocks(moments: normalise.Moments, shift: jax.Array) -> tuple[normalise.Moments, None]:
+            return jax.lax.scan(lambda m, x: (normalise.count(m, x + shift), None), moments, samples)[0], None
+
+        return jax.lax.scan(blocks, normalise.create_moments(()), drift)[0]
+
+    found = run(jnp.asarray(samples), jnp.asarray(drift))
+    sums = np.zeros(2)
+    for shift in drift:
+        exact = (samples + shift).astype(np.float64) - mean
+        sums += exact.sum(), np.square(exact).sum()
+    average = sums[0] / number
+    variance = (sums[1] - number * average**2) / (number - 1)
+    assert int(found.count) == number
+    np.testing.assert_allclose(float(found.mean) + float(found.lost[0]), mean + average, rtol=1e-7, atol=1e-6 * std)
+    np.testing.assert_allclose(found.variance, variance, rtol=1e-6)
+
+
+def test_moments_of_few_samples() -> None:
+    moments = normalise.create_moments((2,))
+    np.testing.assert_array_equal(moments.variance, [1.0, 1.0])
+    sample = jnp.asarray([3.0, -1.0])
+    moments = normalise.count(moments, sample)
+    np.testing.assert_array_equal(moments.variance, [1.0, 1.0])
+    np.testing.assert_array_equal(normalise.standard_score(moments, sample), [0.0, 0.0])
+    moments = normalise.count(moments, sample + 2.0)
+    np.testing.assert_allclose(moments.variance, [2.0, 2.0])  # n - 1 below
+    kept = normalise.count_where(jnp.asarray(False), moments, sample)
+    np.testing.assert_array_equal(kept.mean, moments.mean)
+    assert int(kept.count) == 2
+
+
+def test_rewards_are_scaled_by_the_std_of_their_discounted_sum() -> None:
+    generator = np.random.default_rng(0)
+    rewards, ended = generator.normal(2.0, 3.0, size=40), np.arange(40) % 13 == 12
+    total, running, sums = normalise.create_discounted_sum(), 0.0, []
+    for reward, end in zip(rewards, ended, strict=True):
+        running = 0.9 * (1.0 - end) * running + reward
+        sums.append(running)
+        total, found = normalise.scale_reward(total, jnp.float32(reward), jnp.asarray(end), 0.9)
+        std = np.std(sums, ddof=1) if len(sums) > 1 else 1.0
+        np.testing.assert_allclose(found, reward / np.sqrt(std**2 + 1e-8), rtol=1e-5)

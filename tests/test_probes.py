@@ -191,3 +191,41 @@ def test_bootstrap_that_stops_at_truncation_is_caught() -> None:
     wrong.__dict__["update"] = update
     value, _, _ = solution(wrong, "rljax/Endless", OWN["td3"])
     assert value.max() < 0.6 / (1 - DISCOUNT)
+
+
+# Of streams: inputs and rewards as they are, since a probe's few observations hardly vary, and ends as elsewhere.
+STREAM: dict[str, Any] = {
+    "hidden": (32, 32),
+    "discount": DISCOUNT,
+    "time_feature": False,
+    "normalise_observations": False,
+    "normalise_rewards": False,
+    "bootstrap_truncated": True,
+}
+STREAMS: dict[str, dict[str, Any]] = {
+    "stream_ac": {},
+    "stream_q": {"epsilon_steps": 6_000.0},
+    "stream_sarsa": {"epsilon_steps": 6_000.0},
+    "stream_td": {},
+}
+
+
+@pytest.mark.parametrize("agent", STREAMS)
+@pytest.mark.parametrize(
+    "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
+)
+def test_probe_of_streams(agent: str, probe: str) -> None:
+    module = configuration.load_agent(agent)
+    if probe in ACTS and agent == "stream_td":
+        pytest.skip("it predicts, and chooses no action")
+    discrete = agent in ("stream_q", "stream_sarsa")
+    name = f"rljax/{probe}{'-discrete' if discrete else ''}"
+    state, config = trained(module, name, STREAM | STREAMS[agent], 10_000)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    known: Any = envs.make(name).environment
+    expected = np.asarray(known.value(observations, DISCOUNT))
+    value = np.asarray(state.critic(observations)).max(axis=-1)
+    np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+    if probe in ACTS:
+        action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)

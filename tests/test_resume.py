@@ -22,6 +22,9 @@ CASES = [
     pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population"),
     pytest.param("ppo", "rljax/Pendulum", 2, id="compiled-on-policy"),
     pytest.param("ppo", "Hopper-v5", 2, id="mujoco-on-policy"),
+    pytest.param("stream_ac", "rljax/Pendulum", 2, id="compiled-stream"),
+    pytest.param("stream_ac", "Hopper-v5", 2, id="mujoco-stream"),
+    pytest.param("stream_sarsa", "CartPole-v1", 1, id="gymnasium-stream"),
 ]
 
 

@@ -53,6 +53,8 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("dql", "ofql"): Pair(lines=86, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
     ("iql", "ifql"): Pair(lines=120, own={"Config", "State", "check", "init", "act", "actor_loss", "update"}),
+    ("stream_q", "stream_sarsa"): Pair(lines=55, own={"State", "check", "init", "perceive", "act", "update"}),
+    ("stream_ac", "stream_td"): Pair(lines=86, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),
     ("iql", "bc"): Pair(lines=120, own={"Config", "State", "check", "init", "actor_loss", "update"}),
 }
 

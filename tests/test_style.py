@@ -28,7 +28,9 @@ def section(node: ast.stmt) -> str | None:
         return node.name if node.name in ("Config", "State") else None
     if isinstance(node, ast.FunctionDef):
         return (
-            "losses" if node.name.endswith("_loss") else {"perceive": "act", "prepare": "act"}.get(node.name, node.name)
+            "losses"
+            if node.name.endswith(("_loss", "_gain"))
+            else {"perceive": "act", "prepare": "act"}.get(node.name, node.name)
         )
     if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
         return "__main__"

@@ -1,6 +1,7 @@
 """Environments inside the program: stepping, storing, acting and learning are one compiled loop.
 
 The next action is chosen before learning, as in the hosted driver: there the simulators step while the device learns.
+Streams learn first, from each transition as it comes.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class CompiledDriver:
         return jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config, data), carry)
 
     def _iterate(self, carry: Carry, config: Any, data: Transition | None) -> Carry:
+        if self.learner.streams:
+            return self._act(self._transition(carry, config), config)
         if config.num_steps == 1:
             carry = self._step(carry, config)
         else:
@@ -108,6 +111,10 @@ class CompiledDriver:
         return learnt.replace(storage=storage)
 
     def _step(self, carry: Carry, config: Any) -> Carry:
+        return self._act(self._transition(carry, config), config)
+
+    def _transition(self, carry: Carry, config: Any) -> Carry:
+        """Take the action that was chosen, and hand what it led to to the learners."""
         action = carry.action
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, carry.learners.steps)
         flat = action.reshape(-1, *action.shape[2:])
@@ -119,14 +126,16 @@ class CompiledDriver:
             "length": carry.episodes["length"] + jnp.where(ended, step.episode_length, 0).sum(axis=1),
             "count": carry.episodes["count"] + ended.sum(axis=1),
         }
-        carry = carry.replace(
-            learners=self.learner.observe(carry.learners, carry.observation, action, carry.extras, step),
+        happened = (carry.learners, carry.observation, action, carry.extras, step)
+        return carry.replace(
+            learners=self.learner.follow(*happened, config)
+            if self.learner.streams
+            else self.learner.observe(*happened),
             environment=environment,
             observation=step.observation,
             first=ended,
             episodes=episodes,
         )
-        return self._act(carry, config)
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""

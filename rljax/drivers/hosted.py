@@ -2,17 +2,20 @@
 
 The calls act, learn and store. Acting comes before learning, and neither waits for the host: while the device learns,
 the simulators already step, and the host hands over the next calls. Storing is a call of its own, since a program that
-both writes to and gathers from a donated buffer copies all of it on the CPU.
+both writes to and gathers from a donated buffer copies all of it on the CPU. A stream has no such buffer, and learns
+before it acts: many steps are one call, which calls the simulators in its turn.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.drivers.common import TRAIN, Report, environment_seeds, report, taught
@@ -43,6 +46,7 @@ class HostedDriver:
         self._perceive = jax.jit(learner.perceive, donate_argnums=0)
         self._act = jax.jit(self._acting)
         self._learn = jax.jit(self._learning, donate_argnums=0)
+        self._follow = jax.jit(self._following, donate_argnums=0)
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
@@ -58,6 +62,8 @@ class HostedDriver:
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+        if self.learner.streams:
+            return self._stream(iterations)
         for _ in range(iterations * self.config.num_steps):
             if self.steps % self.config.num_steps == 0 and self.learner.ready(self.steps, self.config):
                 self.learnt = self._learn(self.learnt, self.storage, self.config, self.data)
@@ -137,6 +143,59 @@ class HostedDriver:
         if self._perceives:
             self.learnt = self._perceive(self.learnt, observation, first, self.config)
         self.action, self.extras = self._act(self.learnt, np.int32(self.steps), observation, self.config)
+
+    def _stream(self, steps: int) -> None:
+        """Act, step and learn inside one program, which calls the simulators."""
+        self.failure: Exception | None = None
+        before = (self.learnt, self.observation, self.action, self.extras)
+        self.learnt, self.observation, self.action, self.extras = self._follow(*before, np.int32(steps), self.config)
+        jax.block_until_ready(self.action)
+        if self.failure is not None:
+            raise self.failure
+
+    def _following(
+        self, learnt: Any, observation: Array, action: Array, extras: Any, number: Array, config: Any
+    ) -> Any:
+        def one(_: Array, carry: Any) -> Any:
+            learnt, observation, action, extras = carry
+            packed = io_callback(self._simulate, jax.ShapeDtypeStruct(self._packed, np.float32), action, ordered=True)
+            seen, true = jnp.moveaxis(packed[..., :-4].reshape(*observation.shape[:2], 2, *observation.shape[2:]), 2, 0)
+            reward, terminated, truncated, intact = jnp.moveaxis(packed[..., -4:], -1, 0)
+            terminated, truncated = terminated > 0, truncated > 0
+            step = Step(seen, true, reward, terminated, truncated, None, None)  # type: ignore[arg-type]
+            learnt = self.learner.follow(learnt, observation, action, extras, step, config, (intact > 0).all())
+            if self._perceives:
+                learnt = self.learner.perceive(learnt, seen, terminated | truncated, config)
+            return (learnt, seen, *self.learner.act(learnt, seen, config))
+
+        return jax.lax.fori_loop(0, number, one, (learnt, observation, action, extras))
+
+    @property
+    def _packed(self) -> tuple[int, int, int]:
+        return (self.learner.num_learners, 1, 2 * math.prod(self.spec.observation_shape) + 4)
+
+    def _simulate(self, action: Any) -> np.ndarray:
+        """The simulators' next step as one array, since each costs time: [P, 1, 2 O + 4].
+
+        Its last number is 0 from the first failure on; what failed is raised when the program has ended.
+        """
+        packed = np.zeros(self._packed, np.float32)
+        if self.failure is not None:
+            return packed
+        try:
+            step = self.hosted.step(self._flat(np.asarray(action)))
+        except Exception as error:
+            self.failure = error
+            return packed
+        self.steps += 1
+        first: Any = step.terminated | step.truncated
+        if first.any():
+            self._count_episodes(jax.tree.map(self._per_learner, step), self._per_learner(first))
+        rows, size = packed[:, 0], (packed.shape[-1] - 4) // 2
+        rows[:, :size] = step.observation.reshape(-1, size)
+        rows[:, size:-4] = step.next_observation.reshape(-1, size)
+        rows[:, -4], rows[:, -3], rows[:, -2], rows[:, -1] = step.reward, step.terminated, step.truncated, 1.0
+        return packed
 
     def _forget(self) -> None:
         self.episodes = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}

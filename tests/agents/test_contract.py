@@ -32,8 +32,14 @@ SIGNATURES = {
 OPTIONAL = {"perceive": ["state", "observation", "first", "config"], "prepare": ["state", "data", "config"]}
 KEY = jax.random.key(0)
 
-DISCRETE = {"ppo"}  # agents that choose among actions, too
-DRAWING = {"dql", "fql", "ifql", "ofql"}  # agents whose policy is a draw, and acts so without exploring, too
+DISCRETE = {"ppo", "stream_ac", "stream_q", "stream_sarsa", "stream_td"}  # agents that choose among actions, too
+DRAWING = {
+    "dql",
+    "fql",
+    "ifql",
+    "ofql",
+    "stream_td",
+}  # agents whose policy is a draw, and acts so without exploring, too
 PREPARED = [name for name in AGENTS if "\ndef prepare(" in (ROOT / "agents" / f"{name}.py").read_text()]
 
 agents = pytest.mark.parametrize("name", AGENTS)
@@ -67,8 +73,8 @@ def last_step(config: Any) -> int:
 
 
 def is_trained(name: str) -> bool:
-    """Whether a field of a State holds what losses teach: neither targets, nor optimisers', nor inputs' statistics."""
-    fixed = ("optimiser", "statistics", "returns", "discrete")
+    """Whether a field of a State holds what losses teach: neither targets, nor optimisers', nor what counts inputs."""
+    fixed = ("optimiser", "statistics", "returns", "discrete", "steps", "waiting", "action_size")
     return not (name.startswith("target_") or name.endswith(fixed))
 
 
@@ -173,7 +179,8 @@ def test_only_exploring_is_random(name: str) -> None:
     one, other = jax.random.split(KEY)
     chosen = [act(state, batch.observation, key, config, explore=False)[0] for key in (one, other)]
     assert np.any(np.asarray(chosen[0]) != np.asarray(chosen[1])) == (name in DRAWING)
-    explored = [act(state, batch.observation, key, config, explore=True)[0] for key in (one, other)]
+    several = jnp.broadcast_to(batch.observation, (8, *batch.observation.shape))
+    explored = [act(state, several, key, config, explore=True)[0] for key in (one, other)]
     assert np.any(np.asarray(explored[0]) != np.asarray(explored[1]))
 
 

@@ -13,7 +13,7 @@ from rljax import envs
 from rljax.envs import analytic
 
 NAMES = analytic.names()
-PROBES = [name for name in NAMES if name != "rljax/Pendulum"]
+PROBES = [name for name in NAMES if name not in ("rljax/Pendulum", "rljax/RandomWalk")]
 DISCOUNT = 0.9
 
 
@@ -113,6 +113,19 @@ def test_values_satisfy_the_bellman_equation(name):
             if terminated:
                 break
             observation = after
+
+
+def test_values_of_the_random_walk_are_the_mean_of_its_neighbours():
+    walk: Any = envs.make("rljax/RandomWalk").environment
+    for state in range(5):
+        sides = []
+        for action in (0, 1):
+            following, _, reward, terminated, truncated, _ = walk.step(None, jnp.asarray(state), jnp.asarray(action))
+            assert bool(terminated) == ((state, action) in ((0, 0), (4, 1)))
+            assert not truncated
+            assert float(reward) == ((state, action) == (4, 1))
+            sides.append(float(reward + (0.0 if terminated else walk.value(following))))
+        np.testing.assert_allclose(walk.value(jax.nn.one_hot(state, 5)), np.mean(sides), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["Action", "Both", "Follow", "Memory"])

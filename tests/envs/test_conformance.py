@@ -57,6 +57,8 @@ TASKS = [
     Task("envpool/Pendulum-v1", never, 200, 410),
     Task("gymnax/Pendulum-v1", never, 200, 410),
     Task("rljax/Pendulum", never, 200, 410),
+    Task("timed/Hopper-v5", fell, 1000, 120),
+    Task("timed/rljax/Pendulum", never, 200, 410),
     Task("rljax/Hopper", fell, 1000, 120),
     Task("brax/inverted_pendulum", tipped, 1000, 120),
     Task("playground/CartpoleBalance", never, 1000, 1005),
@@ -131,7 +133,7 @@ def compiled(name: str, seeds: tuple[int, ...], steps: int, scale: float) -> Rol
 @tasks
 def test_shapes_and_dtypes(task: Task) -> None:
     spec, first, step, _ = rolled(task.name, (3, 7), task.steps)
-    assert (spec.name, spec.max_episode_steps) == (task.name, task.limit)
+    assert (spec.name, spec.max_episode_steps) == (task.name.removeprefix("timed/"), task.limit)
     rows = (task.steps, 2)
     assert (first.dtype, first.shape) == (np.float32, (2, *spec.observation_shape))
     for field in ("observation", "next_observation"):

@@ -1,0 +1,66 @@
+"""Any environment inside the program with the time as a last observation: -0.5 at first, 0.5 at the time limit.
+
+With it the value of an episode that a limit cuts off is a function of the observation (Pardo et al., Time Limits in
+Reinforcement Learning, arXiv:1712.00378).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.agent import Array, EnvSpec
+from rljax.envs.environment import Environment
+
+
+def spec_with_time(spec: EnvSpec) -> EnvSpec:
+    """The specification with one number more to observe.
+
+    Raises `ValueError` where there is no time limit, and for pictures.
+    """
+    if spec.max_episode_steps is None or len(spec.observation_shape) != 1:
+        why = "has no time limit" if spec.max_episode_steps is None else f"observes {spec.observation_shape}"
+        raise ValueError(f"'{spec.name}' {why}, so no time can be observed with it: --config.time-feature False")
+    return dataclasses.replace(spec, observation_shape=(spec.observation_shape[0] + 1,))
+
+
+def share_of_time(steps: Any, spec: EnvSpec) -> Any:
+    """What is observed after `steps` of an episode: -0.5 at first, 0.5 at the limit."""
+    assert spec.max_episode_steps is not None
+    return steps / spec.max_episode_steps - 0.5
+
+
+@struct.dataclass
+class TimedState:
+    """An environment's state, and how long its episode has lasted."""
+
+    environment: Any
+    steps: Array  # [] int32
+
+
+class Timed:
+    """An environment that tells the time."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment, self.params = environment, environment.params
+        self.spec = spec_with_time(environment.spec)
+
+    def reset(self, key: Array, params: Any) -> tuple[Array, TimedState]:
+        """Begin an episode."""
+        observation, state = self.environment.reset(key, params)
+        timed = TimedState(state, jnp.zeros((), jnp.int32))
+        return self._observe(observation, timed), timed
+
+    def step(
+        self, key: Array, state: TimedState, action: Array, params: Any
+    ) -> tuple[Array, TimedState, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        after = self.environment.step(key, state.environment, action, params)
+        timed = TimedState(after[1], state.steps + 1)
+        return (self._observe(after[0], timed), timed, *after[2:])
+
+    def _observe(self, observation: Array, state: TimedState) -> Array:
+        return jnp.append(jnp.asarray(observation, jnp.float32), share_of_time(state.steps, self.spec))

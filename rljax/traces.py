@@ -1,0 +1,111 @@
+"""Eligibility traces and the optimisers that learn with them from one transition at a time.
+
+Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For parameters w, their trace e,
+the gradient g of what a positive error should raise, and the temporal-difference error delta:
+
+  e <- gamma lambda e + g
+  M  = alpha kappa max(|delta|, 1) |e|_1          the 1-norm is over all parameters
+  w <- w + alpha / max(M, 1) delta e
+  e <- 0                                          where an episode ends, or credit does
+
+M estimates how far a step goes beyond the error that it is to remove: no step overshoots by more than 1 / kappa.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax.agent import Array
+
+
+class ObGDState(struct.PyTreeNode):
+    """The trace of every parameter."""
+
+    trace: Any  # shaped as the parameters
+
+
+class AdaptiveObGDState(struct.PyTreeNode):
+    """The trace of every parameter, and how large its steps have been."""
+
+    trace: Any  # shaped as the parameters
+    second_moment: Any  # the same: running mean of (delta e)^2
+    count: Array  # [] int32: steps so far
+
+
+def obgd(
+    kappa: Array | float,
+    discount: Array | float,
+    trace_decay: Array | float,
+    learning_rate: Array | float = 1.0,
+) -> optax.GradientTransformationExtraArgs:
+    """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=ended)`.
+
+    `gradient` is of what a positive error should raise, such as V(s) or log pi(a|s), and what is returned is to be
+    added, as by `optax.apply_updates`: ascent, not descent on a loss. `error` [] is delta, `reset` [] bool clears the
+    trace after this step. The trace begins at 0.
+    """
+
+    def init(params: Any) -> ObGDState:
+        return ObGDState(jax.tree.map(jnp.zeros_like, params))
+
+    def update(
+        updates: Any, state: ObGDState, params: Any = None, *, error: Array, reset: Array, **extra_args: Any
+    ) -> tuple[Any, ObGDState]:
+        del params, extra_args
+        trace = _decayed(state.trace, updates, discount * trace_decay)
+        size = _bounded(learning_rate, kappa, error, trace) * error
+        return jax.tree.map(lambda e: size * e, trace), ObGDState(_cleared(trace, reset))
+
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def adaptive_obgd(
+    kappa: Array | float,
+    discount: Array | float,
+    trace_decay: Array | float,
+    learning_rate: Array | float = 1.0,
+    second_moment_decay: Array | float = 0.999,
+    epsilon: float = 1e-8,
+) -> optax.GradientTransformationExtraArgs:
+    """`obgd` whose traces are divided by the running root mean square of delta e, bound and step alike.
+
+      v <- beta v + (1 - beta) (delta e)^2,   e~ = e / sqrt(v / (1 - beta^t) + epsilon)
+
+    beta is `second_moment_decay`. v is not cleared with the trace.
+    """
+
+    def init(params: Any) -> AdaptiveObGDState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AdaptiveObGDState(zeros, jax.tree.map(jnp.copy, zeros), jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: Any, state: AdaptiveObGDState, params: Any = None, *, error: Array, reset: Array, **extra_args: Any
+    ) -> tuple[Any, AdaptiveObGDState]:
+        del params, extra_args
+        trace, count = _decayed(state.trace, updates, discount * trace_decay), state.count + 1
+        beta, unbias = second_moment_decay, 1.0 - second_moment_decay**count
+        moment = jax.tree.map(lambda v, e: beta * v + (1.0 - beta) * jnp.square(error * e), state.second_moment, trace)
+        scaled = jax.tree.map(lambda e, v: e / jnp.sqrt(v / unbias + epsilon), trace, moment)
+        size = _bounded(learning_rate, kappa, error, scaled) * error
+        return jax.tree.map(lambda e: size * e, scaled), AdaptiveObGDState(_cleared(trace, reset), moment, count)
+
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def _decayed(trace: Any, gradient: Any, decay: Array | float) -> Any:
+    return jax.tree.map(lambda e, g: decay * e + g, trace, gradient)
+
+
+def _bounded(learning_rate: Array | float, kappa: Array | float, error: Array, trace: Any) -> Array:
+    """alpha / max(M, 1), []."""
+    norm = sum(jnp.abs(e).sum() for e in jax.tree.leaves(trace))
+    return learning_rate / jnp.maximum(learning_rate * kappa * jnp.maximum(jnp.abs(error), 1.0) * norm, 1.0)
+
+
+def _cleared(trace: Any, reset: Array) -> Any:
+    return jax.tree.map(lambda e: jnp.where(reset, 0.0, e), trace)

@@ -1,0 +1,139 @@
+"""Stream AC against float64 NumPy written from the paper, and what the paper promises."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import stream_ac
+from tests.agents import streaming
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+DISCRETE = EnvSpec("test/Discrete-v0", (3,), 4, discrete=True)
+CONFIG = stream_ac.Config(hidden=(8, 8), initialisation="torch")
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, stream_ac.Config, Transition]:
+    """What the contract's tests run on."""
+    stream = streaming.transitions(0, 5, SPEC, raw=np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32))
+    return SPEC, CONFIG, jax.tree.map(lambda x: jnp.asarray(x[0]), stream)
+
+
+def softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, 0.0)
+
+
+def log_prob_and_entropy(output: np.ndarray, action: Any, discrete: bool) -> tuple[float, float]:
+    """log pi(a|s) and H(pi(.|s)) of a network's output."""
+    if discrete:
+        log_softmax = output - np.log(np.exp(output).sum())
+        return log_softmax[action], -(np.exp(log_softmax) * log_softmax).sum()
+    mean, std = output[: output.size // 2], softplus(output[output.size // 2 :])
+    density = -0.5 * np.square((action - mean) / std) - np.log(std) - 0.5 * np.log(2 * np.pi)
+    return density.sum(), (0.5 + 0.5 * np.log(2 * np.pi) + np.log(std)).sum()
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_stream_equals_the_paper(discrete: bool) -> None:
+    spec, config = DISCRETE if discrete else SPEC, dataclasses.replace(CONFIG, entropy_cost=0.1)
+    stream = streaming.transitions(0, 30, spec)
+    raw: Any = stream.action if discrete else np.random.default_rng(1).normal(size=(30, 2)).astype(np.float32)
+    stream = stream.replace(extras={"raw": raw})
+    state = streaming.state(stream_ac, spec, config)
+    critic, actor = streaming.Network(state.critic), streaming.Network(state.actor)
+    by = {"critic": streaming.ObGD(critic, config.critic_kappa, config)}
+    by["actor"] = streaming.ObGD(actor, config.actor_kappa, config)
+    found = streaming.follow(stream_ac, state, stream, config)
+    for t, (observation, _, reward, following, done, row) in enumerate(streaming.rows(stream, config)):
+        error = float((reward + config.discount * (1 - done) * critic(following) - critic(observation))[0])
+
+        def gain(parameters: Any, x: Any = observation, row: Any = row, error: float = error) -> float:
+            log_prob, entropy = log_prob_and_entropy(actor(x, parameters), row.extras["raw"], discrete)
+            return log_prob + config.entropy_cost * np.sign(error) * entropy
+
+        by["actor"].step(gain, error, done)
+        by["critic"].step(lambda parameters, x=observation: critic(x, parameters)[0], error, done)
+        streaming.assert_network(found[t].actor, actor)
+        streaming.assert_network(found[t].critic, critic)
+    assert np.any(stream.terminated)
+    assert np.any(stream.truncated)
+
+
+def test_without_traces_it_is_one_step_actor_critic() -> None:
+    config = dataclasses.replace(CONFIG, trace_decay=0.0, entropy_cost=0.0, learning_rate=1e-3, time_feature=False)
+    spec, _, row = example()
+    state = stream_ac.init(KEY, spec, config)
+    states = streaming.follow(stream_ac, state, jax.tree.map(lambda x: jnp.stack([x] * 3), row), config)
+    before, after = states[1], states[2]  # the third step: traces have had the time to be there
+
+    def scaled(statistics: Any, x: Any) -> Any:
+        return (x - statistics.mean) / jnp.sqrt(statistics.variance + 1e-8)
+
+    x, following = scaled(before.statistics, row.observation), scaled(after.statistics, row.next_observation)
+    reward = row.reward / jnp.sqrt(after.returns.moments.variance + 1e-8)
+    value, slope = jax.value_and_grad(lambda critic: critic(x)[0])(before.critic)
+    error = reward + config.discount * (1.0 - row.terminated) * before.critic(following)[0] - value
+
+    def log_prob(actor: Any) -> Any:
+        mean, raw = jnp.split(actor(x), 2)
+        return jax.scipy.stats.norm.logpdf(row.extras["raw"], mean, jax.nn.softplus(raw)).sum()
+
+    for old, gradient, new in (
+        (before.critic, slope, after.critic),
+        (before.actor, jax.grad(log_prob)(before.actor), after.actor),
+    ):
+        expected = jax.tree.map(lambda w, g: w + 1e-3 * error * g, old, gradient)
+        for left, right in zip(*map(jax.tree.leaves, (new, expected)), strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_a_time_limit_bootstraps_where_asked(bootstrap: bool) -> None:
+    config = dataclasses.replace(CONFIG, bootstrap_truncated=bootstrap, normalise_observations=False)
+    spec, _, row = example()
+    state = streaming.state(stream_ac, spec, config)
+    errors = {}
+    for name in ("neither", "terminated", "truncated"):
+        ended = row.replace(terminated=jnp.asarray(name == "terminated"), truncated=jnp.asarray(name == "truncated"))
+        state_after, metrics = stream_ac.update(state, ended, KEY, jnp.zeros((), jnp.int32), config)
+        errors[name] = float(metrics["critic/error"])
+        cleared = all(not np.any(leaf) for leaf in jax.tree.leaves(state_after.critic_optimiser.trace))
+        assert cleared == (name != "neither"), "traces end with an episode, however it ends"
+    assert errors["truncated"] == errors["neither" if bootstrap else "terminated"]
+    assert errors["neither"] != errors["terminated"]
+
+
+def test_only_first_observations_are_counted_before_acting() -> None:
+    state = stream_ac.init(KEY, SPEC, CONFIG)
+    observation = jnp.ones((1, 3))
+    assert int(stream_ac.perceive(state, observation, jnp.asarray([True]), CONFIG).statistics.count) == 1
+    assert int(stream_ac.perceive(state, observation, jnp.asarray([False]), CONFIG).statistics.count) == 0
+    plain = dataclasses.replace(CONFIG, normalise_observations=False)
+    assert stream_ac.perceive(state, observation, jnp.asarray([True]), plain) is state
+
+
+def test_actions_are_clipped_and_densities_are_not() -> None:
+    state = stream_ac.init(KEY, SPEC, CONFIG)
+    action, extras = stream_ac.act(state, 3.0 * jnp.ones((500, 3)), KEY, CONFIG, explore=True)
+    assert np.abs(action).max() == 1.0 < np.abs(extras["raw"]).max()
+    np.testing.assert_array_equal(action, np.clip(extras["raw"], -1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trace_decay": 1.5}, r"^--config\.trace-decay is 1\.5, it must be finite and in \[0, 1\]\.$"),
+        ({"actor_kappa": -1.0}, r"^--config\.actor-kappa is -1, it must be finite and at least 0\.$"),
+        ({"convolutions": ((16, 3, 1),)}, r"^observations have shape \(3,\), --config\.convolutions are for pictures"),
+    ],
+)
+def test_refuses(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stream_ac.check(SPEC, dataclasses.replace(CONFIG, **change))

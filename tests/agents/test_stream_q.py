@@ -1,0 +1,87 @@
+"""Stream Q against float64 NumPy written from the paper, and what the paper promises."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import stream_q
+from tests.agents import streaming
+
+SPEC = EnvSpec("test/Example-v0", (3,), 4, discrete=True)
+CONFIG = stream_q.Config(hidden=(8, 8), initialisation="torch")
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, stream_q.Config, Transition]:
+    """What the contract's tests run on."""
+    stream = streaming.transitions(0, 5, SPEC, greedy=np.ones(5, np.bool_))
+    return SPEC, CONFIG, jax.tree.map(lambda x: jnp.asarray(x[0]), stream)
+
+
+def test_a_stream_equals_the_paper() -> None:
+    greedy = np.arange(30) % 4 != 3
+    stream = streaming.transitions(0, 30, SPEC, greedy=greedy)
+    state = streaming.state(stream_q, SPEC, CONFIG)
+    critic = streaming.Network(state.critic)
+    optimiser = streaming.ObGD(critic, CONFIG.critic_kappa, CONFIG)
+    found = streaming.follow(stream_q, state, stream, CONFIG)
+    for t, (observation, action, reward, following, done, row) in enumerate(streaming.rows(stream, CONFIG)):
+        error = reward + CONFIG.discount * (1 - done) * critic(following).max() - critic(observation)[action]
+        optimiser.step(
+            lambda parameters, x=observation, a=action: critic(x, parameters)[a],
+            error,
+            done or not row.extras["greedy"],
+        )
+        streaming.assert_network(found[t].critic, critic)
+
+
+def test_credit_ends_where_an_action_was_not_greedy() -> None:
+    state = streaming.state(stream_q, SPEC, CONFIG)
+    for greedy in (True, False):
+        row = example()[2].replace(extras={"greedy": jnp.asarray(greedy)})
+        after, _ = stream_q.update(state, row, KEY, jnp.zeros((), jnp.int32), CONFIG)
+        assert any(np.any(leaf) for leaf in jax.tree.leaves(after.critic_optimiser.trace)) == greedy
+
+
+def test_explores_less_and_less() -> None:
+    config = dataclasses.replace(CONFIG, epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=100.0)
+    state = streaming.state(stream_q, SPEC, config)
+    observation = jnp.ones((20_000, 3))
+    best = stream_q.act(state, observation[0], KEY, config, explore=False)[0]
+    for steps, share in ((0, 0.8), (50, 0.5), (100, 0.2), (1_000, 0.2)):
+        action, extras = stream_q.act(state.replace(steps=jnp.asarray(steps)), observation, KEY, config, explore=True)
+        # A uniform action that is the greedy one counts as greedy.
+        np.testing.assert_allclose((action != best).mean(), share * 3 / 4, atol=0.02)
+        np.testing.assert_array_equal(extras["greedy"], action == best)
+
+
+def test_pictures_need_convolutions() -> None:
+    spec = EnvSpec("test/Pictures-v0", (10, 10, 4), 3, discrete=True)
+    with pytest.raises(ValueError, match=r"^observations have shape \(10, 10, 4\): give convolutions"):
+        stream_q.check(spec, CONFIG)
+    config = dataclasses.replace(CONFIG, convolutions=((16, 3, 1),), hidden=(8,))
+    stream_q.check(spec, config)
+    state = stream_q.init(KEY, spec, config)
+    assert stream_q.act(state, jnp.ones((2, 10, 10, 4)), KEY, config, explore=False)[0].shape == (2,)
+    with pytest.raises(ValueError, match=r"^--config\.convolutions 16 11 1 do not fit a picture 10 wide\.$"):
+        stream_q.check(spec, dataclasses.replace(config, convolutions=((16, 11, 1),)))
+
+
+@pytest.mark.parametrize("name", ["stream_q", "stream_sarsa"])
+def test_refuses_continuous_actions(name: str) -> None:
+    import importlib
+
+    module: Any = importlib.import_module(f"rljax.agents.{name}")
+    with pytest.raises(
+        ValueError,
+        match=rf"^agent '{name}' chooses among discrete actions, those of 'Pendulum-v1' are continuous\. Use: "
+        r"rljax train stream_ac --env Pendulum-v1, or choose an environment such as CartPole-v1\.$",
+    ):
+        module.check(EnvSpec("Pendulum-v1", (3,), 1), module.Config())

@@ -1,0 +1,71 @@
+"""Stream SARSA against float64 NumPy written from the paper, and what the paper promises."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import stream_sarsa
+from tests.agents import streaming
+
+SPEC = EnvSpec("test/Example-v0", (3,), 4, discrete=True)
+CONFIG = stream_sarsa.Config(hidden=(8, 8), initialisation="torch")
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, stream_sarsa.Config, Transition]:
+    """What the contract's tests run on."""
+    row = jax.tree.map(lambda x: jnp.asarray(x[0]), streaming.transitions(0, 5, SPEC))
+    return SPEC, CONFIG, row.replace(terminated=jnp.asarray(True))  # else it waits for the next action
+
+
+def test_a_stream_equals_the_paper() -> None:
+    stream = streaming.transitions(0, 30, SPEC)
+    state = streaming.state(stream_sarsa, SPEC, CONFIG)
+    critic = streaming.Network(state.critic)
+    optimiser = streaming.ObGD(critic, CONFIG.critic_kappa, CONFIG)
+    found = streaming.follow(stream_sarsa, state, stream, CONFIG)
+    rows = list(streaming.rows(stream, CONFIG))
+    for t, (observation, action, reward, following, done, _) in enumerate(rows[:-1]):
+        next_q = 0.0 if done else critic(following)[rows[t + 1][1]]
+        error = reward + CONFIG.discount * next_q - critic(observation)[action]
+        optimiser.step(lambda parameters, x=observation, a=action: critic(x, parameters)[a], error, done)
+        # A transition is learnt from when the next action is known: with the one after it, or at once where it ends.
+        streaming.assert_network(found[t if done else t + 1].critic, critic) if not rows[t + 1][4] else None
+
+
+def test_the_next_action_was_drawn_before_the_update() -> None:
+    # The first transition only waits; nothing is learnt before the second one is there.
+    state = streaming.state(stream_sarsa, SPEC, CONFIG)
+    stream = streaming.transitions(0, 2, SPEC)
+    stream = stream.replace(terminated=np.zeros(2, np.bool_), truncated=np.zeros(2, np.bool_))
+    first, second = streaming.follow(stream_sarsa, state, stream, CONFIG)
+    same = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (state.critic, first.critic)), strict=True)]
+    assert all(same)
+    assert bool(first.waiting.valid)
+    assert not np.array_equal(first.critic.params["output"]["bias"], second.critic.params["output"]["bias"])
+
+
+def test_what_waits_is_dropped_where_an_episode_begins() -> None:
+    state = streaming.state(stream_sarsa, SPEC, CONFIG)
+    waiting = state.replace(waiting=state.waiting.replace(valid=jnp.asarray(True)))
+    for first in (False, True):
+        seen = stream_sarsa.perceive(waiting, jnp.ones((1, 3)), jnp.asarray([first]), CONFIG)
+        assert bool(seen.waiting.valid) is not first
+
+
+def test_a_time_limit_bootstraps_on_the_mean_over_actions_where_asked() -> None:
+    config = dataclasses.replace(CONFIG, bootstrap_truncated=True, normalise_observations=False, epsilon_start=0.5)
+    state = streaming.state(stream_sarsa, SPEC, config)
+    row = example()[2].replace(terminated=jnp.asarray(False), truncated=jnp.asarray(True))
+    _, metrics = stream_sarsa.update(state, row, KEY, jnp.zeros((), jnp.int32), config)
+    q = np.asarray(state.critic(row.next_observation), np.float64)
+    expected = (
+        row.reward + config.discount * (0.5 * q.max() + 0.5 * q.mean()) - state.critic(row.observation)[row.action]
+    )
+    np.testing.assert_allclose(metrics["critic/error"].value, np.abs(expected), rtol=1e-5)
+    assert float(metrics["critic/error"].weight) == 1.0

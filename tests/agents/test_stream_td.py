@@ -1,0 +1,74 @@
+"""Stream TD against float64 NumPy written from the paper, and on a random walk whose values are known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import config as configuration
+from rljax import envs
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import stream_td
+from rljax.drivers.compiled import CompiledDriver
+from rljax.learner import Learner
+from tests.agents import streaming
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+CONFIG = stream_td.Config(hidden=(8, 8), initialisation="torch")
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, stream_td.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, jax.tree.map(lambda x: jnp.asarray(x[0]), streaming.transitions(0, 5, SPEC))
+
+
+def test_a_stream_equals_the_paper() -> None:
+    stream = streaming.transitions(0, 30, SPEC)
+    state = streaming.state(stream_td, SPEC, CONFIG)
+    critic = streaming.Network(state.critic)
+    optimiser = streaming.ObGD(critic, CONFIG.critic_kappa, CONFIG)
+    found = streaming.follow(stream_td, state, stream, CONFIG)
+    for t, (observation, _, reward, following, done, _) in enumerate(streaming.rows(stream, CONFIG)):
+        error = float((reward + CONFIG.discount * (1 - done) * critic(following) - critic(observation))[0])
+        optimiser.step(lambda parameters, x=observation: critic(x, parameters)[0], error, done)
+        streaming.assert_network(found[t].critic, critic)
+
+
+@pytest.mark.parametrize("trace_decay", [0.0, 0.8, 1.0])
+def test_finds_the_values_of_a_random_walk(trace_decay: float) -> None:
+    config = stream_td.Config(
+        hidden=(), learning_rate=3e-3, discount=1.0, trace_decay=trace_decay, normalise_rewards=False,
+        normalise_observations=False,
+    )  # fmt: skip
+    environment = envs.make("rljax/RandomWalk")
+    learner = Learner(stream_td, environment.spec, 16, 1)
+    stacked = configuration.stack(config, 16)
+    driver = CompiledDriver(learner, environment, stacked)
+    driver.start(range(16))
+    driver.advance(60_000)
+    states = jnp.eye(5)
+    found = jax.vmap(stream_td.values, in_axes=(0, None, 0))(driver.agent_state, states, stacked)
+    known = environment.environment.value(states)  # pyright: ignore[reportAttributeAccessIssue]
+    np.testing.assert_allclose(found.mean(axis=0), known, atol=0.025)
+    np.testing.assert_allclose(known, np.arange(1, 6) / 6)
+
+
+def test_values_are_in_the_units_of_rewards() -> None:
+    state = streaming.state(stream_td, SPEC, CONFIG)
+    moments = state.returns.moments.replace(count=jnp.asarray(3), squares=jnp.asarray(18.0))  # a variance of 9
+    state = state.replace(returns=state.returns.replace(moments=moments))
+    plain = dataclasses.replace(CONFIG, normalise_rewards=False)
+    observation = jnp.ones((4, 3))
+    scaled, raw = (stream_td.values(state, observation, config) for config in (CONFIG, plain))
+    np.testing.assert_allclose(scaled, 3.0 * raw, rtol=1e-6)
+
+
+def test_behaves_uniformly() -> None:
+    state = stream_td.init(KEY, SPEC, CONFIG)
+    action, _ = stream_td.act(state, jnp.zeros((10_000, 3)), KEY, CONFIG, explore=False)
+    np.testing.assert_allclose(np.quantile(action, [0.25, 0.5, 0.75], axis=0).T, [[-0.5, 0.0, 0.5]] * 2, atol=0.05)
