@@ -180,9 +180,9 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
         return value
     if typing.get_origin(hint) is tuple:
         inner = typing.get_args(hint)[0]
-        rows = value if typing.get_origin(inner) is tuple else [value]  # of a tuple of tuples: each of one length
-        length = len(typing.get_args(inner)) or None
-        if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows):
+        length = len(typing.get_args(inner)) or None  # of each in a tuple of tuples
+        rows = [value] if length is None else value
+        if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows or ()):
             what = "integers" if length is None else f"lists of {length} integers"
             raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of {what}.")
         return tuple(value) if length is None else tuple(map(tuple, value))

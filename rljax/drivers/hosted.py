@@ -9,13 +9,14 @@ before it acts: many steps are one call, which calls the simulators in its turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
 
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.drivers.common import TRAIN, Report, environment_seeds, report, taught
@@ -156,9 +157,11 @@ class HostedDriver:
     def _following(
         self, learnt: Any, observation: Array, action: Array, extras: Any, number: Array, config: Any
     ) -> Any:
+        simulate = _called_from_within(self._simulate, jax.ShapeDtypeStruct(self._packed, np.float32))
+
         def one(_: Array, carry: Any) -> Any:
             learnt, observation, action, extras = carry
-            packed = io_callback(self._simulate, jax.ShapeDtypeStruct(self._packed, np.float32), action, ordered=True)
+            packed = simulate(action)
             seen, true = jnp.moveaxis(packed[..., :-4].reshape(*observation.shape[:2], 2, *observation.shape[2:]), 2, 0)
             reward, terminated, truncated, intact = jnp.moveaxis(packed[..., -4:], -1, 0)
             terminated, truncated = terminated > 0, truncated > 0
@@ -184,7 +187,7 @@ class HostedDriver:
             return packed
         try:
             step = self.hosted.step(self._flat(np.asarray(action)))
-        except Exception as error:
+        except Exception as error:  # the program must not be torn
             self.failure = error
             return packed
         self.steps += 1
@@ -210,6 +213,23 @@ class HostedDriver:
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(-1, *rows.shape[2:])
+
+
+def _called_from_within(
+    function: Callable[[Any], np.ndarray], result: jax.ShapeDtypeStruct
+) -> Callable[[Array], Array]:
+    """A function of the host as a part of a compiled program, which waits for it.
+
+    On the CPU it is handed the program's own memory: 2 microseconds, where a callback of JAX arrays takes 70.
+    """
+    if jax.default_backend() != "cpu":
+        return lambda argument: io_callback(function, result, argument, ordered=True)
+
+    def in_place(context: Any, out: Any, argument: Any) -> None:
+        del context
+        np.asarray(out)[...] = function(np.asarray(argument))
+
+    return buffer_callback(in_place, result, has_side_effect=True)
 
 
 def _split(learners: Any, action: Any, extras: Any) -> dict[str, Any]:

@@ -1,0 +1,161 @@
+"""Speed of streaming agents beside their authors' PyTorch code, beside a Python loop, and of many at once.
+
+  git clone https://github.com/mohmdelsayed/streaming-drl peer/streaming-drl
+  python scripts/benchmark_streaming.py --peer peer/bin/python --code peer/streaming-drl \\
+      --output results/benchmark_streaming.json
+
+The peer's Python has torch and gymnasium[mujoco]. Measurements alternate, each in a process of its own, and medians are
+reported. The Python loop is the same agent on the same task, one compiled call for an action and one for an update,
+with Gymnasium's environment: what one writes first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmark_online import conclude, measure, prepared, timed
+
+STREAMS = 16
+
+
+def ours(agent: str, environment: str, seeds: int, steps: int) -> dict[str, Any]:
+    """Steps per second of all streams of a run's training loop, and the bytes of one stream's state."""
+    with tempfile.TemporaryDirectory() as folder:
+        training = prepared(agent, Path(folder, "run"), seeds, 3 * steps, {}, environment)
+        timed(training.driver, max(steps // 4, 500))
+        seconds = timed(training.driver, steps)
+        described = json.loads(Path(folder, "run", "config.json").read_text())
+    return {"steps_per_second": seeds * steps / seconds, "bytes": described["state_bytes"] / seeds}
+
+
+def python_loop(steps: int) -> dict[str, Any]:
+    """Steps per second of stream Q on CartPole, stepped from Python."""
+    import gymnasium
+    import jax
+    import numpy as np
+
+    from rljax.agent import EnvSpec, Transition
+    from rljax.agents import stream_q
+
+    config, spec = stream_q.Config(), EnvSpec("CartPole-v1", (5,), 2, discrete=True, max_episode_steps=500)
+    environment = gymnasium.make("CartPole-v1")
+    state = stream_q.init(jax.random.key(0), spec, config)
+    act = jax.jit(lambda state, observation, key: stream_q.act(state, observation, key, config, explore=True))
+    update = jax.jit(lambda state, batch, key, step: stream_q.update(state, batch, key, step, config))
+    perceive = jax.jit(lambda state, observation, first: stream_q.perceive(state, observation, first, config))
+    key = jax.random.key(1)
+
+    def begin(state: Any) -> tuple[Any, np.ndarray]:
+        observation = np.append(environment.reset()[0], -0.5).astype(np.float32)
+        return perceive(state, observation[None], np.array([True])), observation
+
+    state, observation = begin(state)
+    length, began = 0, 0.0
+    for step in range(500 + steps):
+        if step == 500:
+            began = time.perf_counter()
+        action, extras = act(state, observation, jax.random.fold_in(key, step))
+        following, reward, terminated, truncated, _ = environment.step(int(action))
+        length += 1
+        following = np.append(following, length / 500 - 0.5).astype(np.float32)
+        ends: Any = (np.bool_(terminated), np.bool_(truncated))
+        transition = Transition(observation, action, np.float32(reward), *ends, following, extras)  # type: ignore[arg-type]
+        state, _ = update(state, transition, key, step)
+        observation = following
+        if terminated or truncated:
+            length = 0
+            state, observation = begin(state)
+    jax.block_until_ready(state)
+    return {"steps_per_second": steps / (time.perf_counter() - began)}
+
+
+def peer(code: str, repetitions: int) -> dict[str, Any]:
+    """Steps per second of the authors' stream AC on HalfCheetah: what 900 more of them take.
+
+    No episode ends in that time: at an end, their code reads what Gymnasium since 1.0 has in another place.
+    """
+    sys.path.insert(0, code)
+    import stream_ac_continuous  # pyright: ignore[reportMissingImports]
+
+    def seconds(total: int) -> float:
+        began = time.perf_counter()
+        stream_ac_continuous.main("HalfCheetah-v5", 0, 1.0, 0.99, 0.8, total, 0.01, 3.0, 2.0, False, False)
+        return time.perf_counter() - began
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # it writes its returns to the current one
+        seconds(50)
+        taken = [seconds(990) - seconds(90) for _ in range(repetitions)]
+    return {"steps_per_second": 900 / statistics.median(taken)}
+
+
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": ours, "python_loop": python_loop, "peer": peer}
+
+
+def main() -> None:
+    """Measure everything, print a table, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", help="Python of an environment that has torch and gymnasium[mujoco]")
+    parser.add_argument("--code", help="folder of the authors' code")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5_000)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--worker", nargs="+")
+    options = parser.parse_args()
+    if options.worker:
+        name, *arguments = options.worker
+        print(json.dumps(WORKERS[name](*(int(x) if x.isdigit() else x for x in arguments))))
+        return
+
+    samples: dict[str, list[float]] = {}
+
+    def note(name: str, worker: str, *arguments: Any, python: str = sys.executable) -> None:
+        for what, value in measure(python, worker, *arguments, script=__file__).items():
+            full = f"{name} {what.replace('steps_per_second', 'steps/s')}"
+            samples.setdefault(full, []).append(value)
+            print(f"{full:<44} {value:>14,.1f}", flush=True)
+
+    steps, inside = options.steps, 20 * options.steps
+    for _ in range(options.rounds):
+        note("stream AC HalfCheetah ours", "ours", "stream_ac", "HalfCheetah-v5", 1, 4 * steps)
+        if options.peer:
+            note("stream AC HalfCheetah authors", "peer", options.code, 3, python=options.peer)
+        note("stream AC HalfCheetah ours, 5 streams", "ours", "stream_ac", "HalfCheetah-v5", 5, steps)
+        note("stream Q CartPole ours", "ours", "stream_q", "gymnax/CartPole-v1", 1, inside)
+        note("stream Q CartPole, Python loop", "python_loop", steps)
+        note(f"stream Q CartPole ours, {STREAMS} streams", "ours", "stream_q", "gymnax/CartPole-v1", STREAMS, inside)
+        note("stream AC Pendulum ours", "ours", "stream_ac", "rljax/Pendulum", 1, inside)
+        note(f"stream AC Pendulum ours, {STREAMS} streams", "ours", "stream_ac", "rljax/Pendulum", STREAMS, inside // 4)
+
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    ratios = {}
+    for name, one, other in (
+        ("stream AC HalfCheetah, ours / authors", "stream AC HalfCheetah ours", "stream AC HalfCheetah authors"),
+        ("stream Q CartPole, ours / Python loop", "stream Q CartPole ours", "stream Q CartPole, Python loop"),
+        (
+            f"stream Q CartPole, {STREAMS} streams / 1",
+            f"stream Q CartPole ours, {STREAMS} streams",
+            "stream Q CartPole ours",
+        ),
+        (
+            f"stream AC Pendulum, {STREAMS} streams / 1",
+            f"stream AC Pendulum ours, {STREAMS} streams",
+            "stream AC Pendulum ours",
+        ),
+    ):
+        if f"{other} steps/s" in medians:
+            ratios[name] = medians[f"{one} steps/s"] / medians[f"{other} steps/s"]
+    conclude(medians, ratios, samples, options.output)
+
+
+if __name__ == "__main__":
+    main()
