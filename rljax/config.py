@@ -228,8 +228,10 @@ def stack(config: Any, num_learners: int) -> Any:
 
 def as_json(config: Any) -> dict[str, Any]:
     """A Config's fields, ready for JSON: arrays and tuples as lists."""
-    result = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        result[field.name] = value.tolist() if hasattr(value, "tolist") else value
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in result.items()}
+    return {field.name: _listed(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_listed(x) for x in value]
+    return value.tolist() if hasattr(value, "tolist") else value

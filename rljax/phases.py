@@ -7,6 +7,7 @@ import functools
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
 from rljax import config as configuration
@@ -14,6 +15,7 @@ from rljax import datasets, envs, evaluate, samplers
 from rljax.agent import EnvSpec, RewardTransform, Transition
 from rljax.drivers.common import Driver
 from rljax.drivers.compiled import CompiledDriver
+from rljax.drivers.embedded import EmbeddedDriver
 from rljax.drivers.hosted import HostedDriver
 from rljax.drivers.offline import OfflineDriver
 from rljax.envs.autoreset import AutoReset
@@ -86,7 +88,9 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
         if inside is not None:
             driver: Driver = CompiledDriver(learner, inside, stacked, data)
         else:
-            driver = HostedDriver(learner, envs.make_hosted(name, number * config.num_envs), stacked, data)
+            embedded = learner.streams or jax.default_backend() == "cpu"
+            hosted = envs.make_hosted(name, number * config.num_envs)
+            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, hosted, stacked, data)
         phases.append(Phase(driver, each, end + round_up(online, each)))
     return Plan(phases, evaluator, spec, _unlike(dataset, evaluator))
 

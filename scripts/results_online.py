@@ -1,4 +1,4 @@
-"""Collect runs into results/: compact curves, two figures and a table, beside published curves.
+"""Collect runs into results/: compact curves, three figures and a table, beside published curves.
 
 The runs behind the committed table are made by (one line per agent and environment):
 
@@ -11,6 +11,21 @@ The runs behind the committed table are made by (one line per agent and environm
   rljax train ppo --env HalfCheetah-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-HalfCheetah-v5
   rljax train ppo --env Hopper-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Hopper-v5
   rljax train ppo --env Walker2d-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Walker2d-v5
+
+those of streams, AGENT-ENV being stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5,
+stream_q-CartPole-v1, stream_q-Acrobot-v1 and stream_sarsa-CartPole-v1 (the last three with --env gymnax/ENV)
+
+  rljax train AGENT --env ENV --steps 1000000 --seeds 5 --eval-every 50000 --out runs/results/AGENT-ENV
+  rljax train stream_q --env gymnax/Breakout-MinAtar --steps 1000000 --seeds 5 --eval-every 50000 \
+      --config.epsilon-steps 2e5 --out runs/results/stream_q-Breakout-MinAtar
+
+of 500,000 steps where gymnax's, SpaceInvaders-MinAtar as Breakout; and what learns from batches, from one transition
+at a time:
+
+  rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.batch-size 1 \
+      --config.replay-size 1 --config.warmup-steps 1 --out runs/results/sac-HalfCheetah-v5-one
+  rljax train ppo --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.num-envs 1 \
+      --config.num-steps 1 --config.batch-size 1 --config.num-epochs 1 --out runs/results/ppo-HalfCheetah-v5-one
 
 and with other settings, which are PyTorch's initialisation and those of the published curves:
 
@@ -29,7 +44,7 @@ then
 
 A run is kept under the name of its folder, and what was kept before stays: runs can come one by one, from different
 machines. The figures show those with the agents' own settings, one of agents with a replay and one of PPO, beside
-the first published curve of each.
+the first published curve of each; and one of streams, beside SAC and PPO and what these are with one transition.
 """
 
 from __future__ import annotations
@@ -84,14 +99,14 @@ def collect(run: Path) -> dict[str, Any]:
     }
 
 
-def curve(run: dict[str, Any]) -> report.Curve:
-    """A collected run as the figure takes it."""
+def curve(run: dict[str, Any], label: str | None = None) -> report.Curve:
+    """A collected run as the figure takes it, where given by another name than its agent's."""
     evaluations = [
         {"learner": i, "seed": seed, "step": step, "returns": [value]}
         for i, (seed, own) in enumerate(zip(run["seeds"], run["returns"], strict=True))
         for step, value in zip(run["steps_evaluated"], own, strict=True)
     ]
-    return report.Curve(run["agent"], run["environment"], evaluations, {run["episodes_per_evaluation"]})
+    return report.Curve(label or run["agent"], run["environment"], evaluations, {run["episodes_per_evaluation"]})
 
 
 def changes(run: dict[str, Any]) -> list[str]:
@@ -136,6 +151,16 @@ def show(name: str, table: str) -> None:
     print(table)
 
 
+def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
+    """Streams, and in their environments SAC and PPO, with their own settings and with one transition at a time."""
+    streams = [run for run in collected if config.load_agent(run["agent"]).storage == "stream"]
+    places = {run["environment"] for run in streams}
+    beside = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
+    single = [run for run in beside if run["name"].endswith("-one")]
+    curves = [curve(run) for run in streams + [run for run in beside if not changes(run)]]
+    report.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
+
+
 def main() -> None:
     """Write results/online/*.json, the figures and the table in results/README.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,7 +171,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in runs:
         (folder / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
-    collected = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    collected = [json.loads(path.read_text()) | {"name": path.stem} for path in sorted(folder.glob("*.json"))]
+    draw_streams(collected, folder / "stream.png")
     for kind in ("replay", "rollout"):
         shown = [run for run in collected if not changes(run) and config.load_agent(run["agent"]).storage == kind]
         curves = {}

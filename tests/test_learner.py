@@ -123,11 +123,13 @@ class HostedCounter:
     save_failure = None
 
     def __init__(self, limit: int) -> None:
+        self.num_envs = 0  # as many as seeds
         self.spec, self.limit = EnvSpec("Counter", (2,), 1, max_episode_steps=limit), limit
 
     def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
         """Nothing done yet."""
         assert seeds is not None
+        self.num_envs = len(seeds)
         self.time, self.returns = np.zeros(len(seeds), np.int32), np.zeros(len(seeds), np.float32)
         return np.zeros((len(seeds), 2), np.float32)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.agent import Array, Transition
+from rljax.agent import Array, Step, Transition
 from rljax.drivers.common import TRAIN, Report, environment_seeds, report, taught
 from rljax.envs.autoreset import AutoReset
 from rljax.learner import Learner, LearnerState, empty_tally
@@ -116,9 +116,7 @@ class CompiledDriver:
     def _transition(self, carry: Carry, config: Any) -> Carry:
         """Take the action that was chosen, and hand what it led to to the learners."""
         action = carry.action
-        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, carry.learners.steps)
-        flat = action.reshape(-1, *action.shape[2:])
-        step, environment = self.environment.step(keys, carry.environment, flat)
+        step, environment = self._simulate(carry, action.reshape(-1, *action.shape[2:]))
         step = jax.tree.map(lambda x: x.reshape(*action.shape[:2], *x.shape[1:]), step)
         ended = step.terminated | step.truncated
         episodes = {
@@ -127,15 +125,27 @@ class CompiledDriver:
             "count": carry.episodes["count"] + ended.sum(axis=1),
         }
         happened = (carry.learners, carry.observation, action, carry.extras, step)
+        if self.learner.streams:
+            learners = self.learner.follow(*happened, config, self._intact(environment))
+        else:
+            learners = self.learner.observe(*happened)
         return carry.replace(
-            learners=self.learner.follow(*happened, config)
-            if self.learner.streams
-            else self.learner.observe(*happened),
+            learners=learners,
             environment=environment,
             observation=step.observation,
             first=ended,
             episodes=episodes,
         )
+
+    def _simulate(self, carry: Carry, action: Array) -> tuple[Step, Any]:
+        """The environments' next step for actions [P x E, ...], and their state."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, carry.learners.steps)
+        return self.environment.step(keys, carry.environment, action)
+
+    def _intact(self, environment: Any) -> Array | bool:
+        """Whether a step is one, by the environments' state after it."""
+        del environment
+        return True
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""

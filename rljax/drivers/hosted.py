@@ -2,21 +2,17 @@
 
 The calls act, learn and store. Acting comes before learning, and neither waits for the host: while the device learns,
 the simulators already step, and the host hands over the next calls. Storing is a call of its own, since a program that
-both writes to and gathers from a donated buffer copies all of it on the CPU. A stream has no such buffer, and learns
-before it acts: many steps are one call, which calls the simulators in its turn.
+both writes to and gathers from a donated buffer copies all of it on the CPU.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
-from jax.experimental.buffer_callback import buffer_callback
 
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.drivers.common import TRAIN, Report, environment_seeds, report, taught
@@ -47,7 +43,6 @@ class HostedDriver:
         self._perceive = jax.jit(learner.perceive, donate_argnums=0)
         self._act = jax.jit(self._acting)
         self._learn = jax.jit(self._learning, donate_argnums=0)
-        self._follow = jax.jit(self._following, donate_argnums=0)
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
@@ -63,8 +58,6 @@ class HostedDriver:
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
-        if self.learner.streams:
-            return self._stream(iterations)
         for _ in range(iterations * self.config.num_steps):
             if self.steps % self.config.num_steps == 0 and self.learner.ready(self.steps, self.config):
                 self.learnt = self._learn(self.learnt, self.storage, self.config, self.data)
@@ -145,61 +138,6 @@ class HostedDriver:
             self.learnt = self._perceive(self.learnt, observation, first, self.config)
         self.action, self.extras = self._act(self.learnt, np.int32(self.steps), observation, self.config)
 
-    def _stream(self, steps: int) -> None:
-        """Act, step and learn inside one program, which calls the simulators."""
-        self.failure: Exception | None = None
-        before = (self.learnt, self.observation, self.action, self.extras)
-        self.learnt, self.observation, self.action, self.extras = self._follow(*before, np.int32(steps), self.config)
-        jax.block_until_ready(self.action)
-        if self.failure is not None:
-            raise self.failure
-
-    def _following(
-        self, learnt: Any, observation: Array, action: Array, extras: Any, number: Array, config: Any
-    ) -> Any:
-        simulate = _called_from_within(self._simulate, jax.ShapeDtypeStruct(self._packed, np.float32))
-
-        def one(_: Array, carry: Any) -> Any:
-            learnt, observation, action, extras = carry
-            packed = simulate(action)
-            seen, true = jnp.moveaxis(packed[..., :-4].reshape(*observation.shape[:2], 2, *observation.shape[2:]), 2, 0)
-            reward, terminated, truncated, intact = jnp.moveaxis(packed[..., -4:], -1, 0)
-            terminated, truncated = terminated > 0, truncated > 0
-            step = Step(seen, true, reward, terminated, truncated, None, None)  # type: ignore[arg-type]
-            learnt = self.learner.follow(learnt, observation, action, extras, step, config, (intact > 0).all())
-            if self._perceives:
-                learnt = self.learner.perceive(learnt, seen, terminated | truncated, config)
-            return (learnt, seen, *self.learner.act(learnt, seen, config))
-
-        return jax.lax.fori_loop(0, number, one, (learnt, observation, action, extras))
-
-    @property
-    def _packed(self) -> tuple[int, int, int]:
-        return (self.learner.num_learners, 1, 2 * math.prod(self.spec.observation_shape) + 4)
-
-    def _simulate(self, action: Any) -> np.ndarray:
-        """The simulators' next step as one array, since each costs time: [P, 1, 2 O + 4].
-
-        Its last number is 0 from the first failure on; what failed is raised when the program has ended.
-        """
-        packed = np.zeros(self._packed, np.float32)
-        if self.failure is not None:
-            return packed
-        try:
-            step = self.hosted.step(self._flat(np.asarray(action)))
-        except Exception as error:  # the program must not be torn
-            self.failure = error
-            return packed
-        self.steps += 1
-        first: Any = step.terminated | step.truncated
-        if first.any():
-            self._count_episodes(jax.tree.map(self._per_learner, step), self._per_learner(first))
-        rows, size = packed[:, 0], (packed.shape[-1] - 4) // 2
-        rows[:, :size] = step.observation.reshape(-1, size)
-        rows[:, size:-4] = step.next_observation.reshape(-1, size)
-        rows[:, -4], rows[:, -3], rows[:, -2], rows[:, -1] = step.reward, step.terminated, step.truncated, 1.0
-        return packed
-
     def _forget(self) -> None:
         self.episodes = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
 
@@ -213,23 +151,6 @@ class HostedDriver:
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(-1, *rows.shape[2:])
-
-
-def _called_from_within(
-    function: Callable[[Any], np.ndarray], result: jax.ShapeDtypeStruct
-) -> Callable[[Array], Array]:
-    """A function of the host as a part of a compiled program, which waits for it.
-
-    On the CPU it is handed the program's own memory: 2 microseconds, where a callback of JAX arrays takes 70.
-    """
-    if jax.default_backend() != "cpu":
-        return lambda argument: io_callback(function, result, argument, ordered=True)
-
-    def in_place(context: Any, out: Any, argument: Any) -> None:
-        del context
-        np.asarray(out)[...] = function(np.asarray(argument))
-
-    return buffer_callback(in_place, result, has_side_effect=True)
 
 
 def _split(learners: Any, action: Any, extras: Any) -> dict[str, Any]:

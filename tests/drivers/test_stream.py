@@ -13,7 +13,7 @@ from rljax import checkpoint, phases, run
 from rljax.agents import stream_ac
 from rljax.config import stack
 from rljax.drivers.compiled import CompiledDriver
-from rljax.drivers.hosted import HostedDriver
+from rljax.drivers.embedded import EmbeddedDriver
 from rljax.envs.autoreset import AutoReset
 from rljax.learner import TRANSITION, Learner
 from rljax.storage import Stream
@@ -56,9 +56,9 @@ def inside(environment: Any, steps: int, seeds: Any = (0, 1), module: Any = None
     return driver
 
 
-def outside(hosted: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None) -> HostedDriver:
+def outside(hosted: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None) -> EmbeddedDriver:
     config = settings(len(seeds), counts=True) if config is None else config
-    driver = HostedDriver(Learner(module or Streamed(), hosted.spec, len(seeds), 1), hosted, config)
+    driver = EmbeddedDriver(Learner(module or Streamed(), hosted.spec, len(seeds), 1), hosted, config)
     driver.start(seeds)
     driver.advance(steps)
     return driver
@@ -89,7 +89,7 @@ def test_drivers_agree() -> None:
     second.advance(4)
     first.advance(4)
     assert_equal(first.agent_state, second.agent_state, rtol=1e-4, atol=1e-5)
-    assert_equal(first.carry.action, second.action, rtol=1e-4, atol=1e-5)
+    assert_equal(first.carry.action, second.carry.action, rtol=1e-4, atol=1e-5)
     assert int(first.learners.steps) == int(second.learners.steps) == 27
 
 

@@ -1,0 +1,197 @@
+"""Environments on the host as a part of the compiled loop, which calls them and waits: for the CPU, and for streams.
+
+There learning and simulating share the processor's cores, so that one after the other in one program is faster than
+side by side in many calls. Where learning has a device of its own, `rljax.drivers.hosted` lets the two run at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
+
+from rljax.agent import Array, Step, Transition
+from rljax.drivers.common import TRAIN, environment_seeds, taught
+from rljax.drivers.compiled import Carry, CompiledDriver
+from rljax.envs.gymnasium import Hosted
+from rljax.learner import Learner, LearnerState
+
+POLL = 1e-3  # seconds between looks at whether a chunk has ended
+
+
+class EmbeddedDriver(CompiledDriver):
+    """Moves P learners through P x E environments on the host; see `rljax.drivers.common.Driver`.
+
+    In the carry, `environment` [] is whether the simulators have not failed.
+    """
+
+    without_environments = "lost"
+
+    def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
+        """`environments` holds P x E of them, learner by learner; `config` is stacked over P.
+
+        `data` [N, ...] is a data set to learn from as well, where there is one.
+        """
+        super().__init__(learner, environments, config, data)  # pyright: ignore[reportArgumentType]
+        self.hosted = environments
+        self.failure: BaseException | None = None
+        self._begin = jax.jit(self._act, donate_argnums=0)
+
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        self.data = jax.device_put(self.data)
+        number = self.learner.num_envs
+        starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
+        observation = self._per_learner(self.hosted.reset(starts))
+        self.carry = self._init(self._keys(seeds)[0], observation, self.config, self.data, learnt)
+
+    def advance(self, iterations: int) -> None:
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
+
+        Raises what the simulators raise; the program ends at the step in which they do.
+        """
+        self.failure = None
+        super().advance(iterations)
+        try:
+            while not self.carry.learners.steps.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
+                time.sleep(POLL)  # and not in a call that hears no signal
+        except BaseException as error:
+            self.failure = error  # the program ends with its next step
+            raise
+        if self.failure is not None:
+            raise self.failure
+
+    def arrays(self) -> dict[str, Any]:
+        """The agents; the rest of the learners, and the action that the environments have not yet had."""
+        return _split(self.carry)
+
+    def template(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """The structure, shapes and dtypes of `arrays`."""
+        rows = (self.learner.num_learners, self.learner.num_envs)
+        observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
+        return _split(jax.eval_shape(self._start, self._keys(seeds)[0], observation, self.config, self.data))
+
+    def environments(self) -> bytes | None:
+        """The simulators' state, or None where it cannot be saved."""
+        return self.hosted.save()
+
+    @property
+    def save_failure(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Why the simulators' state cannot be saved, where it cannot."""
+        return self.hosted.save_failure
+
+    def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
+        """Continue exactly; without `environments`, from fresh episodes."""
+        self.data = jax.device_put(self.data)
+        learners, action, extras = arrays["training"]
+        seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
+        carry = self._carry(learners.replace(agent=arrays["agent"]), jnp.asarray(self._per_learner(seen)))
+        known = environments is not None
+        self.carry = carry.replace(action=action, extras=extras) if known else self._begin(carry, self.config)
+
+    def close(self) -> None:
+        """Close the simulators."""
+        self.hosted.close()
+
+    def _start(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, keys: Array, observation: Array, config: Any, data: Any, learnt: LearnerState | None = None
+    ) -> Carry:
+        learners = taught(self.learner.init(keys, config, data), learnt)
+        return self._act(self._carry(learners, observation), config)
+
+    def _carry(self, learners: LearnerState, observation: Array) -> Carry:
+        """What the loop begins with but for the first action, before `observation` [P, E, O...]."""
+        return Carry(
+            learners=learners,
+            environment=jnp.ones((), jnp.bool_),
+            keys=None,  # pyright: ignore[reportArgumentType]
+            observation=observation,
+            first=jnp.ones(observation.shape[:2], jnp.bool_),
+            action=None,
+            extras=None,
+            episodes=self._no_episodes(),
+        )
+
+    def _loop(self, carry: Carry, iterations: Array, config: Any, data: Transition | None) -> Carry:
+        def going(state: tuple[Array, Carry]) -> Array:
+            return (state[0] < iterations) & state[1].environment
+
+        def one(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+            return state[0] + 1, self._iterate(state[1], config, data)
+
+        return jax.lax.while_loop(going, one, (jnp.zeros_like(iterations), carry))[1]
+
+    def _simulate(self, carry: Carry, action: Array) -> tuple[Step, Array]:
+        packed = _called_from_within(self._step_simulators, jax.ShapeDtypeStruct(self._packed, np.float32))(action)
+        observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
+        reward, terminated, truncated, episode_return, episode_length, going = packed[:, -6:].T
+        step = Step(
+            observation=observations[:, 0],
+            next_observation=observations[:, 1],
+            reward=reward,
+            terminated=terminated > 0,
+            truncated=truncated > 0,
+            episode_return=episode_return,
+            episode_length=episode_length.astype(jnp.int32),
+        )
+        return step, carry.environment & (going > 0).all()
+
+    def _intact(self, environment: Array) -> Array:
+        return environment
+
+    @property
+    def _packed(self) -> tuple[int, int]:
+        return self.hosted.num_envs, 2 * math.prod(self.spec.observation_shape) + 6
+
+    def _step_simulators(self, action: np.ndarray) -> np.ndarray:
+        """One step as one array [N, 2 O + 6], since each costs time; its last number is 0 from a failure on."""
+        packed = np.zeros(self._packed, np.float32)
+        if self.failure is not None:
+            return packed
+        try:
+            step: Any = self.hosted.step(action)
+        except BaseException as error:  # raised when the program has ended: it must not be torn
+            self.failure = error
+            return packed
+        size = (packed.shape[1] - 6) // 2
+        packed[:, :size] = step.observation.reshape(-1, size)
+        packed[:, size:-6] = step.next_observation.reshape(-1, size)
+        columns = (step.reward, step.terminated, step.truncated, step.episode_return, step.episode_length, 1.0)
+        for column, values in enumerate(columns, 2 * size):
+            packed[:, column] = values
+        return packed
+
+    def _per_learner(self, rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(self.learner.num_learners, self.learner.num_envs, *rows.shape[1:])
+
+
+def _called_from_within(
+    function: Callable[[Any], np.ndarray], result: jax.ShapeDtypeStruct
+) -> Callable[[Array], Array]:
+    """A function of the host as a part of a compiled program, which waits for it.
+
+    On the CPU it is handed the program's own memory: 2 microseconds, where a callback of JAX arrays takes 70.
+    """
+    if jax.default_backend() != "cpu":
+        return lambda argument: io_callback(lambda x: function(np.asarray(x)), result, argument, ordered=True)
+
+    def in_place(context: Any, out: Any, argument: Any) -> None:
+        del context
+        np.asarray(out)[...] = function(np.asarray(argument))
+
+    return buffer_callback(in_place, result, has_side_effect=True)
+
+
+def _split(carry: Carry) -> dict[str, Any]:
+    """As `rljax.drivers.hosted` has it, so that a run can go on on another device."""
+    return {
+        "agent": carry.learners.agent,
+        "training": (carry.learners.replace(agent=None), carry.action, carry.extras),
+    }
