@@ -7,7 +7,6 @@ import functools
 import math
 from typing import Any
 
-import jax
 import numpy as np
 
 from rljax import config as configuration
@@ -88,9 +87,8 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
         if inside is not None:
             driver: Driver = CompiledDriver(learner, inside, stacked, data)
         else:
-            embedded = learner.streams or jax.default_backend() == "cpu"
             hosted = envs.make_hosted(name, number * config.num_envs)
-            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, hosted, stacked, data)
+            driver = (EmbeddedDriver if learner.streams else HostedDriver)(learner, hosted, stacked, data)
         phases.append(Phase(driver, each, end + round_up(online, each)))
     return Plan(phases, evaluator, spec, _unlike(dataset, evaluator))
 

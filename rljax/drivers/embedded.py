@@ -1,7 +1,7 @@
-"""Environments on the host as a part of the compiled loop, which calls them and waits: for the CPU, and for streams.
+"""Environments on the host as a part of the compiled loop, which calls them and waits: for streams.
 
-There learning and simulating share the processor's cores, so that one after the other in one program is faster than
-side by side in many calls. Where learning has a device of its own, `rljax.drivers.hosted` lets the two run at once.
+A stream learns before it acts, so that learning and simulating cannot run at once, as `rljax.drivers.hosted` lets them;
+one after the other in one program they are faster than in many calls.
 """
 
 from __future__ import annotations

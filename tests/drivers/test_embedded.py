@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
-from rljax import run
 from rljax.drivers.embedded import EmbeddedDriver
-from rljax.drivers.hosted import HostedDriver
 from rljax.learner import Learner
-from tests import runs
 from tests.test_learner import Counter, Fake, HostedCounter, OnPolicy, assert_equal, driven, settings
 
 
@@ -72,29 +68,6 @@ def test_an_interrupt_ends_the_program() -> None:
     with pytest.raises(KeyboardInterrupt):
         embedded(1_000_000, hosted)
     assert hosted.steps == 20
-
-
-@pytest.mark.parametrize("agent", ["td3", "ppo"])
-@pytest.mark.parametrize("device", ["gpu", "cpu"])
-def test_goes_on_with_the_driver_of_another_device(agent: str, device: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Steps and calls are in other orders, but each finds all that it needs in the other's checkpoint."""
-    names = ["cpu", "gpu"] if device == "gpu" else ["gpu", "cpu"]
-    monkeypatch.setattr("rljax.phases.jax.default_backend", lambda: names[0])
-    out = runs.train(agent, "Pendulum-v1", 200, tmp_path / "run")
-    monkeypatch.setattr("rljax.phases.jax.default_backend", lambda: names[1])
-    opened = run.Run.open(out, run.progress.View())
-    assert type(opened.driver) is (HostedDriver if device == "gpu" else EmbeddedDriver)
-    opened.close()
-    run.resume(out, 400)
-    assert len(runs.arrays(out)) > 10
-
-
-def test_side_by_side_is_resumed_exactly_too(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("rljax.phases.jax.default_backend", lambda: "gpu")
-    runs.train("td3", "Pendulum-v1", 400, tmp_path / "whole", seeds=2)
-    runs.train("td3", "Pendulum-v1", 200, tmp_path / "half", seeds=2)
-    run.resume(tmp_path / "half", 400)
-    runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
 
 def test_callbacks_of_arrays_do_the_same(monkeypatch: Any) -> None:
