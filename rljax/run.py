@@ -519,11 +519,13 @@ def _structure(config: Any, spec: EnvSpec, seeds: Sequence[int]) -> dict[str, An
 
 def _choose(mask: np.ndarray, new: Any, old: Any) -> Any:
     """Learners [P] of `new` where `mask`, of `old` elsewhere; always copies, since drivers donate their states."""
-    return _select(mask, new, new if old is None else old)
+    leaves, structure = jax.tree.flatten(new)
+    return structure.unflatten(_select(mask, leaves, leaves if old is None else jax.tree.leaves(old)))
 
 
 @jax.jit
-def _select(mask: Any, new: Any, old: Any) -> Any:
+def _select(mask: Any, new: list[Any], old: list[Any]) -> list[Any]:
+    # Of leaves alone: States of sibling agents are alike but for their class, and one program does for them all.
     return jax.tree.map(lambda a, b: jax.numpy.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
 
 
