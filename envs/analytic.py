@@ -14,10 +14,9 @@ The small ones are probes: what an agent gets wrong on one of them names its fau
 | `rljax/Follow` | -1 or 1 | 1 step | -(action - observation / 2)^2 | the same, within its bounds |
 | `rljax/Memory` | (steps done, first action) | 2 steps | 1 - (first action - 0.5)^2 on the last | credit for the past |
 
-| `rljax/RandomWalk` | one of 5 states, one-hot | to either end | 1 at the right end | prediction: V = 1/6 to 5/6 |
-
 Each has a twin with the suffix `-discrete`, whose actions are the indices of `GRID`: the optimal actions above are
-among them. `value` and `optimal_action` give the known answers, for tests of agents.
+among them. `value` and `optimal_action` give the known answers, for tests of agents. `rljax/RandomWalk` is for
+prediction: 5 states, one-hot, and a reward of 1 at the right end, so that V under uniform actions is 1/6 to 5/6.
 """
 
 from __future__ import annotations

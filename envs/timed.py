@@ -23,7 +23,7 @@ def spec_with_time(spec: EnvSpec) -> EnvSpec:
     """
     if spec.max_episode_steps is None or len(spec.observation_shape) != 1:
         why = "has no time limit" if spec.max_episode_steps is None else f"observes {spec.observation_shape}"
-        raise ValueError(f"'{spec.name}' {why}, so no time can be observed with it: --config.time-feature False")
+        raise ValueError(f"'{spec.name}' {why}, so no time can be observed with it: --config.no-time-feature")
     return dataclasses.replace(spec, observation_shape=(spec.observation_shape[0] + 1,))
 
 

@@ -525,7 +525,7 @@ def _choose(mask: np.ndarray, new: Any, old: Any) -> Any:
 
 @jax.jit
 def _select(mask: Any, new: list[Any], old: list[Any]) -> list[Any]:
-    # Of leaves alone: States of sibling agents are alike but for their class, and one program does for them all.
+    # Of leaves alone: JAX takes States of two agents for equal where their fields are, and might return the other's.
     return jax.tree.map(lambda a, b: jax.numpy.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
 
 

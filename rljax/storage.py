@@ -130,7 +130,28 @@ class Rollout(struct.PyTreeNode):
         return 0
 
 
-class Stream:
+class Unstored:
+    """Of what is no part of a learner's state: updates may begin at once, and no action is a warm-up's."""
+
+    @classmethod
+    def create(cls, example: Transition, config: Any) -> None:
+        """Nothing to make room for."""
+        del example, config
+
+    @staticmethod
+    def ready(steps: Any, config: Any) -> bool:
+        """Updates may begin at once."""
+        del steps, config
+        return True
+
+    @staticmethod
+    def warmup_steps(config: Any) -> int:
+        """None."""
+        del config
+        return 0
+
+
+class Stream(Unstored):
     """Nothing: each transition is learnt from at once, before the next action is chosen, and forgotten.
 
     One environment of each learner: several would be a batch.
@@ -146,25 +167,8 @@ class Stream:
                     "one transition of one environment at a time. For N streams side by side: --seeds N"
                 )
 
-    @classmethod
-    def create(cls, example: Transition, config: Any) -> None:
-        """Nothing to make room for."""
-        del example, config
 
-    @staticmethod
-    def ready(steps: Any, config: Any) -> bool:
-        """Updates begin with the first transition."""
-        del steps, config
-        return True
-
-    @staticmethod
-    def warmup_steps(config: Any) -> int:
-        """None: every step is the policy's own."""
-        del config
-        return 0
-
-
-class Fixed(struct.PyTreeNode):
+class Fixed(Unstored, struct.PyTreeNode):
     """A data set, which all learners share and nothing is added to.
 
     Reads of a config: `batch_size`.
@@ -179,23 +183,6 @@ class Fixed(struct.PyTreeNode):
     def check(cls, config: Any, num_envs: int) -> None:
         """Nothing can be wrong: batches are drawn with replacement."""
         del config, num_envs
-
-    @classmethod
-    def create(cls, example: Transition, config: Any) -> None:
-        """Nothing to make room for."""
-        del example, config
-
-    @staticmethod
-    def ready(steps: Any, config: Any) -> bool:
-        """Updates may begin at once."""
-        del steps, config
-        return True
-
-    @staticmethod
-    def warmup_steps(config: Any) -> int:
-        """None: the policy is never asked."""
-        del config
-        return 0
 
 
 class Mixed(struct.PyTreeNode):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
-import json
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmark_online
-from benchmark_online import conclude
+from benchmark_online import conclude, work
 
 BATCH = 256
 SIZES = {"fql": (28, 5)}  # of observations and actions; cube-single's
@@ -327,9 +326,7 @@ def main() -> None:
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
     if options.worker:
-        name, *arguments = options.worker
-        print(json.dumps(WORKERS[name](*(int(x) if x.isdigit() else x for x in arguments))))
-        return
+        return work(WORKERS, options.worker)
     if (options.corl is None and options.dql is None) != (options.peer is None) or (
         (options.fql is None) != (options.fql_peer is None)
     ):

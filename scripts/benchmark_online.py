@@ -200,6 +200,12 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
+def work(workers: dict[str, Callable[..., dict[str, Any]]], words: list[str]) -> None:
+    """Be the worker that `measure` asked for: print what the function named by the first word returns."""
+    name, *arguments = words
+    print(json.dumps(workers[name](*(int(x) if x.isdigit() else x for x in arguments))))
+
+
 def measure(python: str, worker: str, *arguments: Any, script: str = __file__) -> dict[str, Any]:
     """Run a worker of a script in a process of its own and read its result."""
     command = [python, script, "--worker", worker, *map(str, arguments)]
@@ -244,9 +250,7 @@ def main() -> None:
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
     if options.worker:
-        name, *arguments = options.worker
-        print(json.dumps(WORKERS[name](*(int(x) if x.isdigit() else x for x in arguments))))
-        return
+        return work(WORKERS, options.worker)
 
     samples: dict[str, list[float]] = {}
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmark_online import conclude, measure, prepared, timed
+from benchmark_online import conclude, measure, prepared, timed, work
 
 STREAMS = 16
 
@@ -112,9 +112,7 @@ def main() -> None:
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
     if options.worker:
-        name, *arguments = options.worker
-        print(json.dumps(WORKERS[name](*(int(x) if x.isdigit() else x for x in arguments))))
-        return
+        return work(WORKERS, options.worker)
 
     samples: dict[str, list[float]] = {}
 

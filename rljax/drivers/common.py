@@ -45,6 +45,11 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
     return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
 
 
+def split(learners: LearnerState, action: Any, extras: Any) -> dict[str, Any]:
+    """What a checkpoint of learners on the host's environments holds: the agents, and the rest."""
+    return {"agent": learners.agent, "training": (learners.replace(agent=None), action, extras)}
+
+
 def taught(fresh: LearnerState, learnt: LearnerState | None) -> LearnerState:
     """Fresh learners that know what `learnt` have learnt elsewhere: their agents, and the count of their updates."""
     return fresh if learnt is None else fresh.replace(agent=learnt.agent, updates=learnt.updates)

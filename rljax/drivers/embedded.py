@@ -18,7 +18,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 
 from rljax.agent import Array, Step, Transition
-from rljax.drivers.common import TRAIN, environment_seeds, taught
+from rljax.drivers.common import TRAIN, environment_seeds, split, taught
 from rljax.drivers.compiled import Carry, CompiledDriver
 from rljax.envs.gymnasium import Hosted
 from rljax.learner import Learner, LearnerState
@@ -70,13 +70,14 @@ class EmbeddedDriver(CompiledDriver):
 
     def arrays(self) -> dict[str, Any]:
         """The agents; the rest of the learners, and the action that the environments have not yet had."""
-        return _split(self.carry)
+        return split(self.carry.learners, self.carry.action, self.carry.extras)
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         rows = (self.learner.num_learners, self.learner.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
-        return _split(jax.eval_shape(self._start, self._keys(seeds)[0], observation, self.config, self.data))
+        carry = jax.eval_shape(self._start, self._keys(seeds)[0], observation, self.config, self.data)
+        return split(carry.learners, carry.action, carry.extras)
 
     def environments(self) -> bytes | None:
         """The simulators' state, or None where it cannot be saved."""
@@ -187,11 +188,3 @@ def _called_from_within(
         np.asarray(out)[...] = function(np.asarray(argument))
 
     return buffer_callback(in_place, result, has_side_effect=True)
-
-
-def _split(carry: Carry) -> dict[str, Any]:
-    """As `rljax.drivers.hosted` has it, so that a run can go on on another device."""
-    return {
-        "agent": carry.learners.agent,
-        "training": (carry.learners.replace(agent=None), carry.action, carry.extras),
-    }

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Step, Transition
-from rljax.drivers.common import TRAIN, Report, environment_seeds, report, taught
+from rljax.drivers.common import TRAIN, Report, environment_seeds, report, split, taught
 from rljax.envs.gymnasium import Hosted
 from rljax.learner import Learner, LearnerState, empty_tally
 
@@ -90,7 +90,7 @@ class HostedDriver:
 
     def arrays(self) -> dict[str, Any]:
         """The agents; the rest of the learners, and the action that the environments have not yet had."""
-        return _split(self.learners, self.action, self.extras)
+        return split(self.learners, self.action, self.extras)
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
@@ -98,7 +98,7 @@ class HostedDriver:
         learners = jax.eval_shape(self._init, keys, self.config, self.data)
         rows = (self.learner.num_learners, self.learner.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
-        return _split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.config))
+        return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.config))
 
     def environments(self) -> bytes | None:
         """The simulators' state, or None where it cannot be saved."""
@@ -151,7 +151,3 @@ class HostedDriver:
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(-1, *rows.shape[2:])
-
-
-def _split(learners: Any, action: Any, extras: Any) -> dict[str, Any]:
-    return {"agent": learners.agent, "training": (learners.replace(agent=None), action, extras)}

@@ -33,13 +33,8 @@ OPTIONAL = {"perceive": ["state", "observation", "first", "config"], "prepare": 
 KEY = jax.random.key(0)
 
 DISCRETE = {"ppo", "stream_ac", "stream_q", "stream_sarsa", "stream_td"}  # agents that choose among actions, too
-DRAWING = {
-    "dql",
-    "fql",
-    "ifql",
-    "ofql",
-    "stream_td",
-}  # agents whose policy is a draw, and acts so without exploring, too
+# Agents whose policy is a draw, and acts so without exploring, too
+DRAWING = {"dql", "fql", "ifql", "ofql", "stream_td"}
 PREPARED = [name for name in AGENTS if "\ndef prepare(" in (ROOT / "agents" / f"{name}.py").read_text()]
 
 agents = pytest.mark.parametrize("name", AGENTS)

@@ -35,7 +35,8 @@ def test_a_stream_equals_the_paper() -> None:
         error = reward + CONFIG.discount * next_q - critic(observation)[action]
         optimiser.step(lambda parameters, x=observation, a=action: critic(x, parameters)[a], error, done)
         # A transition is learnt from when the next action is known: with the one after it, or at once where it ends.
-        streaming.assert_network(found[t if done else t + 1].critic, critic) if not rows[t + 1][4] else None
+        if not rows[t + 1][4]:
+            streaming.assert_network(found[t if done else t + 1].critic, critic)
 
 
 def test_the_next_action_was_drawn_before_the_update() -> None:

@@ -67,7 +67,7 @@ def test_saved_on_the_host_with_its_time() -> None:
 def test_refused_where_there_is_no_time_to_tell(name: str, why: str) -> None:
     if "gymnax" in name:
         pytest.importorskip("gymnax")
-    with pytest.raises(ValueError, match=rf"{why}, so no time can be observed with it: --config\.time-feature False$"):
+    with pytest.raises(ValueError, match=rf"{why}, so no time can be observed with it: --config\.no-time-feature$"):
         envs.make(name)
 
 
