@@ -11,7 +11,7 @@ a_{t+1} is drawn before this update: a transition waits for its successor's acti
 Actions are greedy but for a share epsilon of uniform ones, which falls linearly. Observations are shifted and scaled by
 what was seen so far, this one included, and rewards divided by the std of their discounted sum.
 
-Departs from the paper: nowhere.
+Departs from the paper: only in how pictures of Atari are scaled; docs/agents tells.
 
 [1] Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606
 

@@ -1,8 +1,8 @@
 """Where experience comes from: environments inside the program, and environments on the host.
 
 A name says which: `brax/...`, `gymnax/...`, `playground/...`, `rljax/...` and `path/to/file.py:Name` are inside the
-program, `envpool/...` is EnvPool's, everything else Gymnasium's: `async/...` in processes of their own. Before any of
-them, `timed/` adds the time in the episode to what is observed.
+program, `envpool/...` is EnvPool's, `atari/...` the Arcade Learning Environment's, everything else Gymnasium's:
+`async/...` in processes of their own. Before any of them, `timed/` adds the time in the episode to what is observed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rljax.envs.gymnasium import Hosted
 
 _ADAPTERS = {"rljax": "own", "brax": "brax", "gymnax": "gymnax", "playground": "playground"}  # prefix -> module
-_HOSTED = {"async": "gymnasium", "envpool": "envpool"}
+_HOSTED = {"async": "gymnasium", "envpool": "envpool", "atari": "atari", "atari-games": "atari"}
+_WAYS = ("async", "envpool")  # of stepping the same task
 _TIMED = "timed/"
 
 
@@ -66,12 +67,14 @@ def task(name: str) -> str:
     """The environment's name without the way in which it is stepped on the host: "Hopper-v5" for "async/Hopper-v5"."""
     name = name.removeprefix(_TIMED)
     prefix, _, rest = name.partition("/")
-    return rest if prefix in _HOSTED and rest else name
+    return rest if prefix in _WAYS and rest else name
 
 
-def serial(name: str) -> str:
-    """The same environment without processes of its own, as evaluation plays it."""
-    return (_TIMED if name.startswith(_TIMED) else "") + name.removeprefix(_TIMED).removeprefix("async/")
+def evaluated(name: str) -> str:
+    """The same environment as evaluation plays it: without processes of its own, and games to their end."""
+    bare = name.removeprefix(_TIMED).removeprefix("async/")
+    bare = "atari-games/" + bare.removeprefix("atari/") if bare.startswith("atari/") else bare
+    return (_TIMED if name.startswith(_TIMED) else "") + bare
 
 
 def short(name: str) -> str:
@@ -84,7 +87,7 @@ def names() -> dict[str, list[str]]:
     from rljax.envs.environment import MissingPackageError
 
     families: dict[str, list[str]] = {"Gymnasium": _adapter("gymnasium").hosted_names()}
-    for prefix in (*_ADAPTERS, "envpool"):
+    for prefix in (*_ADAPTERS, "envpool", "atari"):
         try:
             families[prefix] = _adapter(prefix).names()
         except MissingPackageError as error:

@@ -41,9 +41,10 @@ class Environment(Protocol):
 class MissingPackageError(ValueError):
     """A family of environments whose package is not installed."""
 
-    def __init__(self, package: str, command: str) -> None:
+    def __init__(self, family: str, command: str, package: str | None = None) -> None:
         self.command = command  # what installs it
-        super().__init__(f"'{package}/' environments need the package '{package}', which is not installed: {command}")
+        package = package or family
+        super().__init__(f"'{family}/' environments need the package '{package}', which is not installed: {command}")
 
 
 @contextlib.contextmanager

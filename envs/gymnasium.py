@@ -84,14 +84,15 @@ class Hosted:
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
         """Wrap `vector_env`; `name` is what error messages and `spec` call it.
 
-        Observations are float32 vectors: those of a dictionary, a tuple or another shape are flattened, with a warning.
-        Raises `ValueError` for actions without bounds and for images, `TypeError` for spaces of other kinds.
+        Observations are float32: vectors, or pictures [H, W, K] where the environment's are of uint8. Those of a
+        dictionary, a tuple or another shape are flattened to vectors, with a warning.
+        Raises `ValueError` for actions without bounds, `TypeError` for spaces of other kinds.
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
         self._environments: Sequence[Any] | None = getattr(vector_env.unwrapped, "envs", None)
         self._mode = _autoreset_mode(vector_env, name)
-        self._flatten, self._size = _observations(vector_env.single_observation_space, name)
+        self._flatten, self._shape = _observations(vector_env.single_observation_space, name)
         actions = vector_env.single_action_space
         self._discrete = isinstance(actions, spaces.Discrete)
         self.action_bounds: tuple[np.ndarray, np.ndarray] | None = None
@@ -104,7 +105,7 @@ class Hosted:
             self.action_bounds = (self._low, self._high)
         self._action_space = actions
         made = vector_env.spec or (self._environments[0].spec if self._environments else None)
-        self.spec = EnvSpec(name, (self._size,), action_size, self._discrete, made.max_episode_steps if made else None)
+        self.spec = EnvSpec(name, self._shape, action_size, self._discrete, made.max_episode_steps if made else None)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.save_failure: str | None = None
         self._tells_time = False
@@ -118,7 +119,7 @@ class Hosted:
         self._tells_time = True
 
     def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
-        """Begin an episode in each environment: the first observations [N, O] float32.
+        """Begin an episode in each environment: the first observations [N, O...] float32.
 
         `seeds` are N integers, one per environment; later episodes go on with the environment's own random numbers, as
         they all do without `seeds`. A vector environment that accepts a single seed is given the first.
@@ -196,10 +197,11 @@ class Hosted:
         if self.save_failure is not None:
             return None
         parts = _parts(self._environments)
+        simulators = {place: part for place, part in parts.items() if _is_native(part, "MjData", "ALEInterface")}
         state = {
             "layers": _layer_names(self._environments),
-            "mujoco": getattr(sys.modules.get("mujoco"), "__version__", None),
-            "simulators": {place: _save_simulator(part) for place, part in parts.items() if _is_mujoco(part, "MjData")},
+            "versions": {package: _version(package) for package in map(_package, simulators.values())},
+            "simulators": {place: _save_simulator(part) for place, part in simulators.items()},
             "hosted": (self._observation, self._return, self._length, self.success),
         }
         try:
@@ -210,7 +212,7 @@ class Hosted:
         return zlib.compress(pickle.dumps(state), level=1)
 
     def restore(self, blob: bytes) -> np.ndarray:
-        """Continue from what `save` returned, bit for bit; the observations [N, O] to act on next.
+        """Continue from what `save` returned, bit for bit; the observations [N, O...] to act on next.
 
         The environments must have been made as those that were saved. Restoring can run any code: only restore what you
         trust. Raises `ValueError` for other environments, another version of MuJoCo, and what is not a saved state.
@@ -220,7 +222,7 @@ class Hosted:
             raise ValueError(f"'{self.name}' cannot be restored: {failure}.")
         try:
             state = pickle.loads(zlib.decompress(blob))
-            layers, simulators = state["layers"], state["simulators"]
+            layers, simulators, versions = state["layers"], state["simulators"], state["versions"]
         except Exception as error:
             raise ValueError(f"this is not a state of '{self.name}' saved by Hosted.save: {error}.") from error
         present = _layer_names(self._environments)
@@ -229,12 +231,12 @@ class Hosted:
                 f"the saved state is of {len(layers)} x {layers[0]}, '{self.name}' is {len(present)} x {present[0]}. "
                 "Make the same number of the same environments."
             )
-        version = getattr(sys.modules.get("mujoco"), "__version__", None)
-        if simulators and state["mujoco"] != version:
-            raise ValueError(
-                f"the state of '{self.name}' was saved with MuJoCo {state['mujoco']}, this is {version}. "
-                f"To continue it: pip install mujoco=={state['mujoco']}"
-            )
+        for package, version in versions.items():
+            if version != _version(package):
+                raise ValueError(
+                    f"the state of '{self.name}' was saved with {package} {version}, this is {_version(package)}. "
+                    f"To continue it: pip install {package.replace('_', '-')}=={version}"
+                )
         parts = _parts(self._environments)
         try:
             for place, simulator in simulators.items():
@@ -300,12 +302,12 @@ class Hosted:
         return action.astype(self._action_space.dtype).reshape(self.num_envs, *self._action_space.shape)  # pyright: ignore
 
     def _vectors(self, observation: Any) -> np.ndarray:
-        """The batch as a new float32 array [N, O]."""
+        """The batch as a new float32 array [N, O...]."""
         if self._flatten:
             rows = gymnasium.vector.utils.iterate(self.vector_env.observation_space, observation)
             return np.stack([self._vector(row) for row in rows])
         observation = np.asarray(observation)
-        expected = (self.num_envs, self._size)
+        expected = (self.num_envs, *self._shape)
         if observation.shape != expected:
             raise ValueError(
                 f"'{self.name}' returned observations of shape {observation.shape}, its observation_space promises "
@@ -322,7 +324,7 @@ class Hosted:
         return np.concatenate([observation, time[:, None].astype(np.float32)], axis=1)
 
     def _vector(self, observation: Any) -> np.ndarray:
-        """One observation as a float32 array [O]."""
+        """One observation as a float32 array [O...]."""
         if self._flatten:
             observation = spaces.flatten(self.vector_env.single_observation_space, observation)
         with np.errstate(over="ignore"):
@@ -380,7 +382,7 @@ class Hosted:
 
     def _has_mujoco(self) -> bool:
         return self._environments is not None and any(
-            _is_mujoco(value, "MjData") for value in vars(self._environments[0].unwrapped).values()
+            _is_native(value, "MjData") for value in vars(self._environments[0].unwrapped).values()
         )
 
 
@@ -543,14 +545,12 @@ def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
     return mode
 
 
-def _observations(space: spaces.Space, name: str) -> tuple[bool, int]:
-    """Whether observations must be flattened, and their size then."""
+def _observations(space: spaces.Space, name: str) -> tuple[bool, tuple[int, ...]]:
+    """Whether observations must be flattened, and their shape then."""
     wrap = "Wrap the environment in gymnasium.wrappers.FlattenObservation, register that, and name it 'module:Name-v0'."
     if isinstance(space, spaces.Box):
-        if len(space.shape) == 3 and space.dtype == np.uint8:
-            raise ValueError(f"'{name}' observes images of shape {space.shape}, there is no agent for images yet.")
-        if len(space.shape) == 1:
-            return False, space.shape[0]
+        if len(space.shape) == 1 or (len(space.shape) == 3 and space.dtype == np.uint8):
+            return False, space.shape
     elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         raise TypeError(f"'{name}' observes {space}, agents need a vector of numbers (one-hot, for example). {wrap}")
     flat = spaces.flatten_space(space) if space.is_np_flattenable else None
@@ -558,7 +558,7 @@ def _observations(space: spaces.Space, name: str) -> tuple[bool, int]:
         raise TypeError(f"'{name}' observes {space}, agents need a vector of fixed size. Wrap the environment in one.")
     shape = f"a Box of shape {space.shape}" if isinstance(space, spaces.Box) else f"a {type(space).__name__}"
     warnings.warn(f"'{name}' observes {shape}: it is flattened to {flat.shape[0]} numbers.", stacklevel=4)
-    return True, flat.shape[0]
+    return True, flat.shape
 
 
 def _bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -650,7 +650,7 @@ def _attributes(environments: Any) -> list[dict[str, Any]]:
 
 
 def _is_kept(name: str, value: Any) -> bool:
-    if name in _KEPT or _is_mujoco(value, "MjData", "MjModel"):
+    if name in _KEPT or _is_native(value):
         return True
     if isinstance(value, types.FunctionType):
         return "<" in value.__qualname__  # pickle finds all others by their name
@@ -658,8 +658,18 @@ def _is_kept(name: str, value: Any) -> bool:
     return module == "gymnasium.envs.mujoco.mujoco_rendering" or module.partition(".")[0] == "pygame"
 
 
-def _is_mujoco(value: Any, *kinds: str) -> bool:
-    return type(value).__name__ in kinds and type(value).__module__.partition(".")[0] == "mujoco"
+def _is_native(value: Any, *kinds: str) -> bool:
+    """Whether it is a simulator's own memory, of one of `kinds`; pickle knows nothing of it, or not enough."""
+    kinds = kinds or ("MjData", "MjModel", "ALEInterface")
+    return type(value).__name__ in kinds and _package(value) in ("mujoco", "ale_py")
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _version(package: str) -> str | None:
+    return getattr(sys.modules.get(package), "__version__", None)
 
 
 def _loses_state(value: Any) -> bool:
@@ -669,7 +679,7 @@ def _loses_state(value: Any) -> bool:
         while isinstance(base, np.ndarray):
             base = base.base
         return type(base).__name__ == "PyCapsule" and value.flags.writeable
-    return isinstance(value, (gymnasium.Env, EzPickle)) or _is_mujoco(value, "MjData", "MjModel")
+    return isinstance(value, (gymnasium.Env, EzPickle)) or _is_native(value)
 
 
 def _culprit(environments: Any, parts: dict[Place, Any]) -> str | None:
@@ -684,13 +694,18 @@ def _culprit(environments: Any, parts: dict[Place, Any]) -> str | None:
 
 
 def _save_simulator(data: Any) -> tuple[bytes, dict[str, Any]]:
-    """An MjData with its model, and the fields that MuJoCo forgets to pickle."""
+    """An MjData with its model, and the fields that MuJoCo forgets to pickle; or the whole of an Atari console."""
+    if _is_native(data, "ALEInterface"):
+        return pickle.dumps(data.cloneState(include_rng=True)), {}
     forgotten = [name for name in dir(data) if name.startswith(("flg_", "solver_")) or name in ("ne", "nf", "nl")]
     return pickle.dumps(data), {name: getattr(data, name) for name in forgotten}
 
 
 def _restore_simulator(saved: tuple[bytes, dict[str, Any]], present: Any) -> None:
-    """Make `present`, an MjData, and its model equal to the saved ones, in place."""
+    """Make `present`, an MjData, and its model equal to the saved ones, in place; or an Atari console."""
+    if _is_native(present, "ALEInterface"):
+        present.restoreState(pickle.loads(saved[0]))
+        return
     data = pickle.loads(saved[0])
     _copy_fields(data.model, present.model)
     importlib.import_module("mujoco").mj_copyData(present, present.model, data)
@@ -706,7 +721,7 @@ def _copy_fields(saved: Any, present: Any) -> None:
         value = getattr(present, name)
         if isinstance(value, np.ndarray):
             value[...] = getattr(saved, name)
-        elif type(value).__module__.partition(".")[0] == "mujoco":
+        elif _package(value) == "mujoco":
             _copy_fields(getattr(saved, name), value)
-        elif isinstance(value, (int, float)) and not _is_mujoco(present, "MjModel"):  # of a model, they are its sizes
+        elif isinstance(value, (int, float)) and not _is_native(present, "MjModel"):  # of a model, they are its sizes
             setattr(present, name, getattr(saved, name))

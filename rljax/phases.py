@@ -66,6 +66,11 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     evaluator, spec = _evaluator(module, name, number, episodes, inside, dataset)
     if dataset is not None:
         _require_fit(dataset, spec)
+    if len(spec.observation_shape) != 1 and not hasattr(config, "convolutions"):
+        raise ValueError(
+            f"agent '{settings.agent}' observes vectors, '{name}' shows pictures of shape {spec.observation_shape}. "
+            "Agents with convolutions: stream_q, stream_sarsa, stream_ac."
+        )
     module.check(spec, config)
 
     data, sampler = None, None
@@ -133,7 +138,7 @@ def _evaluator(
         return None, EnvSpec(dataset.name, (dataset.observation_size,), dataset.action_size, dataset.discrete)
     if inside is not None:
         return evaluate.CompiledEvaluator(module, inside, number), inside.spec
-    hosted = envs.make_hosted(envs.serial(name), number * episodes)
+    hosted = envs.make_hosted(envs.evaluated(name), number * episodes)
     return evaluate.HostedEvaluator(module, hosted, number), hosted.spec
 
 

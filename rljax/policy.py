@@ -119,7 +119,7 @@ def evaluate_run(
         evaluator: Any = evaluate.CompiledEvaluator(policies.module, environment, number)
         spec = environment.spec
     else:
-        hosted = envs.make_hosted(envs.serial(seen), number * episodes)
+        hosted = envs.make_hosted(envs.evaluated(seen), number * episodes)
         evaluator, spec = evaluate.HostedEvaluator(policies.module, hosted, number), hosted.spec
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
@@ -184,7 +184,7 @@ def play(
         return film.brax(envs.make(seen), policy, start, max_steps, output)
     if envs.is_compiled(name):
         raise ValueError(f"'{name}' has no pictures: `rljax play` films Gymnasium's and Brax's environments.")
-    hosted = envs.make_hosted(envs.serial(seen), 1, render_mode="rgb_array")
+    hosted = envs.make_hosted(envs.evaluated(seen), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
     for _ in range(max_steps):

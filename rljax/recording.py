@@ -80,7 +80,7 @@ def _played(
     policies = policy.load_all(out, best=best)
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
     seen = configuration.environment(env, policies.config)
-    hosted = envs.make_hosted(envs.serial(seen), num_envs)
+    hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
     size = hosted.spec.observation_shape[0] - (seen != env)  # the time is no part of the data
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=num_envs))
     rows = []

@@ -95,7 +95,7 @@ def test_an_absent_package_is_listed_empty(monkeypatch):
     ],
 )
 def test_parts_of_names(name, task, serial, short):
-    assert (envs.task(name), envs.serial(name), envs.short(name)) == (task, serial, short)
+    assert (envs.task(name), envs.evaluated(name), envs.short(name)) == (task, serial, short)
 
 
 def test_envpool_says_what_it_lacks(monkeypatch):

@@ -74,7 +74,7 @@ def test_refused_where_there_is_no_time_to_tell(name: str, why: str) -> None:
 def test_names() -> None:
     assert envs.is_compiled("timed/rljax/Pendulum")
     assert not envs.is_compiled("timed/Hopper-v5")
-    assert envs.serial("timed/async/Hopper-v5") == "timed/Hopper-v5"
+    assert envs.evaluated("timed/async/Hopper-v5") == "timed/Hopper-v5"
     assert envs.task("timed/async/Hopper-v5") == "Hopper-v5"
     assert envs.with_time("Hopper-v5") == envs.with_time("timed/Hopper-v5") == "timed/Hopper-v5"
 
