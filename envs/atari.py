@@ -118,17 +118,24 @@ class Preprocessed(gymnasium.Wrapper):
 
 def shrunk(frame: np.ndarray) -> np.ndarray:
     """A frame [H, W] uint8 as 84 x 84: the mean of what each pixel covers."""
-    rows, columns = _shares(frame.shape[0]), _shares(frame.shape[1])
-    return np.rint(rows @ frame.astype(np.float32) @ columns.T).astype(np.uint8)
+    lower = _averaged(frame.astype(np.float32))
+    return np.rint(_averaged(lower.T).T).astype(np.uint8)
+
+
+def _averaged(picture: np.ndarray) -> np.ndarray:
+    """[N, M] as [84, M]."""
+    rows, shares = _covered(len(picture))
+    return (picture[rows] * shares[:, :, None]).sum(axis=0)
 
 
 @functools.cache
-def _shares(length: int) -> np.ndarray:
-    """[84, length] float32: which share of each of `length` pixels lies in each of 84, times 84 / length."""
-    ends = np.arange(SIZE + 1)[:, None] * (length / SIZE)
-    pixels = np.arange(length)
-    covered = np.minimum(ends[1:], pixels + 1) - np.maximum(ends[:-1], pixels)
-    return (np.maximum(covered, 0.0) * (SIZE / length)).astype(np.float32)
+def _covered(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `length` pixels each of 84 covers, [K, 84], and by which share of it each does, [K, 84] float32."""
+    ends = np.arange(SIZE + 1) * length / SIZE
+    most = int(np.ceil(length / SIZE)) + 1
+    rows = np.floor(ends[:-1]).astype(int) + np.arange(most)[:, None]
+    covered = np.minimum(ends[1:], rows + 1) - np.maximum(ends[:-1], rows)
+    return np.minimum(rows, length - 1), (np.maximum(covered, 0.0) * SIZE / length).astype(np.float32)
 
 
 def names() -> list[str]:

@@ -217,14 +217,27 @@ class Convolutional(nn.Module):
             kernel_init, bias_init = initialisers(self.initialisation, math.prod(shape[:-1]), math.sqrt(2.0))
             kernel = self.param(f"kernel_{i}", kernel_init, shape)
             bias = self.param(f"bias_{i}", bias_init, (channels,))
-            dimensions = ("NHWC", "HWIO", "NHWC")
-            pictures = jax.lax.conv_general_dilated(
-                pictures, kernel, (stride, stride), "VALID", dimension_numbers=dimensions
-            )
+            pictures = patches(pictures, width, stride) @ kernel.reshape(-1, channels)
             pictures = ACTIVATIONS[self.activation](centred(pictures + bias, axes=(-3, -2, -1)))
         flat = pictures.reshape(*leading, -1)
         style = (self.activation, self.initialisation)
         return MLP(self.hidden, self.features, *style, layer_norm="plain", name="dense")(flat)
+
+
+def patches(pictures: Array, width: int, stride: int) -> Array:
+    """What a convolution's kernel of width x width sees, [N, H, W, K] as [N, H', W', width width K].
+
+    Products with these have gradients that XLA's CPU compiler is fast at; inside loops its convolutions are not.
+    """
+
+    def windows(x: Array, axis: int) -> Array:
+        """Every `width` neighbours along an axis, on a new axis after it."""
+        last = (x.shape[axis] - width) // stride * stride
+        parts = [jax.lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(width)]
+        return jnp.stack(parts, axis=axis + 1)
+
+    seen = windows(windows(pictures, 1), 3).swapaxes(2, 3)  # [N, H', W', width, width, K]
+    return seen.reshape(*seen.shape[:3], -1)
 
 
 def torso(

@@ -173,6 +173,36 @@ def thinned(network: Network, x: Any, rate: float) -> jax.Array:
     return network(x, dropout=networks.Dropout(KEY, rate))
 
 
+def test_convolutions_compute_what_they_say() -> None:
+    """Two of them, with strides that leave a rest, against loops in float64; alone and in a batch."""
+    module = networks.Convolutional(((3, 4, 2), (5, 2, 3)), (6,), 2, initialisation="torch")
+    pictures = np.random.default_rng(0).normal(size=(2, 11, 9, 2))
+    network = networks.create(module, jax.random.key(0), jnp.asarray(pictures, jnp.float32))
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), network.params)
+
+    def normalised(x: np.ndarray) -> np.ndarray:
+        x = (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+        return np.where(x > 0, x, 0.01 * x)
+
+    for picture in pictures:
+        x = picture
+        for i, (channels, width, stride) in enumerate(module.convolutions):
+            high, wide = ((size - width) // stride + 1 for size in x.shape[:2])
+            y = np.zeros((high, wide, channels))
+            for row in range(high):
+                for column in range(wide):
+                    seen = x[stride * row : stride * row + width, stride * column : stride * column + width]
+                    y[row, column] = np.einsum("ijk,ijkc->c", seen, params[f"kernel_{i}"]) + params[f"bias_{i}"]
+            x = normalised(y)
+        dense = params["dense"]
+        hidden = normalised(x.ravel() @ dense["hidden_0"]["kernel"] + dense["hidden_0"]["bias"])
+        expected = hidden @ dense["output"]["kernel"] + dense["output"]["bias"]
+        np.testing.assert_allclose(network(jnp.asarray(picture, jnp.float32)), expected, rtol=1e-4, atol=1e-5)
+    both = network(jnp.asarray(pictures, jnp.float32))
+    alone = jnp.stack([network(jnp.asarray(picture, jnp.float32)) for picture in pictures])
+    np.testing.assert_allclose(both, alone, rtol=1e-4, atol=1e-5)
+
+
 def test_dropout_keeps_the_mean_and_its_rate_is_traced() -> None:
     network = create(MLP((5000,), 1), jnp.zeros(3))
     ones = jax.tree.map(jnp.ones_like, network)  # each unit is x_1 + x_2 + x_3 + 1, and their sum the output less 1
