@@ -4,9 +4,10 @@
   python scripts/benchmark_streaming.py --peer peer/bin/python --code peer/streaming-drl \\
       --output results/benchmark_streaming.json
 
-The peer's Python has torch and gymnasium[mujoco]. Measurements alternate, each in a process of its own, and medians are
-reported. The Python loop is the same agent on the same task, one compiled call for an action and one for an update,
-with Gymnasium's environment: what one writes first.
+The peer's Python has torch, gymnasium[mujoco] and stable-baselines3. Measurements alternate, each in a process of its
+own, and medians are reported. The Python loop is the same agent on the same task, one compiled call for an action and
+one for an update, with Gymnasium's environment: what one writes first. On Atari (pip install 'rljax[atari]') ours plays,
+and the authors' agent is shown noise, without a game.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ STREAMS = 16
 
 def ours(agent: str, environment: str, seeds: int, steps: int) -> dict[str, Any]:
     """Steps per second of all streams of a run's training loop, and the bytes of one stream's state."""
+    from rljax import config
+
+    settings = vars(config.preset(agent, config.load_agent(agent), environment))
     with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), seeds, 3 * steps, {}, environment)
+        training = prepared(agent, Path(folder, "run"), seeds, 3 * steps, settings, environment)
         timed(training.driver, max(steps // 4, 500))
         seconds = timed(training.driver, steps)
         described = json.loads(Path(folder, "run", "config.json").read_text())
@@ -98,13 +102,39 @@ def peer(code: str, repetitions: int) -> dict[str, Any]:
     return {"steps_per_second": 900 / statistics.median(taken)}
 
 
-WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": ours, "python_loop": python_loop, "peer": peer}
+def peer_atari(code: str, steps: int) -> dict[str, Any]:
+    """Steps per second of the authors' stream Q for Atari alone: on pictures of noise, without a game to play."""
+    sys.path.insert(0, code)
+    import numpy as np
+    from stream_q_atari import StreamQ  # pyright: ignore[reportMissingImports]
+
+    agent = StreamQ(n_actions=4, exploration_fraction=0.05, total_steps=10_000_000)
+    pictures = np.random.default_rng(0).normal(size=(16, 4, 84, 84)).astype(np.float32)
+
+    def learn(number: int) -> float:
+        began = time.perf_counter()
+        for i in range(number):
+            before, after = pictures[i % 16], pictures[(i + 1) % 16]
+            action, explored = agent.sample_action(before)
+            agent.update_params(before, int(action), 0.1, after, False, explored)
+        return time.perf_counter() - began
+
+    learn(50)
+    return {"steps_per_second": steps / learn(steps)}
+
+
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "ours": ours,
+    "python_loop": python_loop,
+    "peer": peer,
+    "peer_atari": peer_atari,
+}
 
 
 def main() -> None:
     """Measure everything, print a table, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="Python of an environment that has torch and gymnasium[mujoco]")
+    parser.add_argument("--peer", help="Python of an environment that has torch, gymnasium[mujoco], stable-baselines3")
     parser.add_argument("--code", help="folder of the authors' code")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5_000)
@@ -131,6 +161,9 @@ def main() -> None:
         note("stream Q CartPole ours", "ours", "stream_q", "gymnax/CartPole-v1", 1, inside)
         note("stream Q CartPole, Python loop", "python_loop", steps)
         note(f"stream Q CartPole ours, {STREAMS} streams", "ours", "stream_q", "gymnax/CartPole-v1", STREAMS, inside)
+        note("stream Q Breakout ours", "ours", "stream_q", "atari/Breakout", 1, steps)
+        if options.peer:
+            note("stream Q Breakout authors, no game", "peer_atari", options.code, steps // 5, python=options.peer)
         note("stream AC Pendulum ours", "ours", "stream_ac", "rljax/Pendulum", 1, inside)
         note(f"stream AC Pendulum ours, {STREAMS} streams", "ours", "stream_ac", "rljax/Pendulum", STREAMS, inside // 4)
 
@@ -138,6 +171,7 @@ def main() -> None:
     ratios = {}
     for name, one, other in (
         ("stream AC HalfCheetah, ours / authors", "stream AC HalfCheetah ours", "stream AC HalfCheetah authors"),
+        ("stream Q Breakout, ours / authors", "stream Q Breakout ours", "stream Q Breakout authors, no game"),
         ("stream Q CartPole, ours / Python loop", "stream Q CartPole ours", "stream Q CartPole, Python loop"),
         (
             f"stream Q CartPole, {STREAMS} streams / 1",
