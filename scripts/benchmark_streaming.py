@@ -6,8 +6,8 @@
 
 The peer's Python has torch, gymnasium[mujoco] and stable-baselines3. Measurements alternate, each in a process of its
 own, and medians are reported. The Python loop is the same agent on the same task, one compiled call for an action and
-one for an update, with Gymnasium's environment: what one writes first. On Atari (pip install 'rljax[atari]') ours plays,
-and the authors' agent is shown noise, without a game.
+one for an update, with Gymnasium's environment: what one writes first. On Atari (pip install 'rljax[atari]') ours
+plays, and the authors' agent is shown noise, without a game.
 """
 
 from __future__ import annotations
