@@ -27,7 +27,8 @@ at a time:
   rljax train ppo --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.num-envs 1 \
       --config.num-steps 1 --config.batch-size 1 --config.num-epochs 1 --out runs/results/ppo-HalfCheetah-v5-one
 
-and with other settings, which are PyTorch's initialisation and those of the published curves:
+and with other settings, which are PyTorch's initialisation, those of the published curves, and targets as fast as
+sbx-rl's, whose move with every update:
 
   rljax train sac --env HalfCheetah-v5 --steps 250000 --seeds 3 --config.initialisation torch \
       --out runs/results/sac-HalfCheetah-v5-torch
@@ -37,6 +38,8 @@ and with other settings, which are PyTorch's initialisation and those of the pub
   rljax train td3 --env Hopper-v5 --steps 200000 --seeds 3 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
       --config.hidden 400 300 --config.batch-size 100 --config.warmup-steps 1000 \
       --out runs/results/td3-Hopper-v5-paper
+  rljax train td3 --env Hopper-v5 --steps 130000 --seeds 3 --config.target-rate 0.01 \
+      --out runs/results/td3-Hopper-v5-rate
 
 then
 
