@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _ADAPTERS = {"rljax": "own", "brax": "brax", "gymnax": "gymnax", "playground": "playground"}  # prefix -> module
 _HOSTED = {"async": "gymnasium", "envpool": "envpool", "atari": "atari", "atari-games": "atari"}
 _WAYS = ("async", "envpool")  # of stepping the same task
+_EVALUATED = {"async/": "", "atari/": "atari-games/"}  # beginnings of names, and what evaluation has in their place
 _TIMED = "timed/"
 
 
@@ -72,9 +73,12 @@ def task(name: str) -> str:
 
 def evaluated(name: str) -> str:
     """The same environment as evaluation plays it: without processes of its own, and games to their end."""
-    bare = name.removeprefix(_TIMED).removeprefix("async/")
-    bare = "atari-games/" + bare.removeprefix("atari/") if bare.startswith("atari/") else bare
-    return (_TIMED if name.startswith(_TIMED) else "") + bare
+    bare = name.removeprefix(_TIMED)
+    timed = name[: len(name) - len(bare)]
+    for trained, played in _EVALUATED.items():
+        if bare.startswith(trained):
+            return timed + played + bare.removeprefix(trained)
+    return name
 
 
 def short(name: str) -> str:

@@ -89,7 +89,8 @@ class Preprocessed(gymnasium.Wrapper):
         """Press what a life begins with; the sum of the rewards."""
         reward = 0.0
         for action in (1, 2) if self._begins_with_fire else ():
-            reward += 0.0 if self._over else self._press(action)
+            if not self._over:
+                reward += self._press(action)
         self._forget()
         return reward
 

@@ -214,8 +214,8 @@ class Hosted:
     def restore(self, blob: bytes) -> np.ndarray:
         """Continue from what `save` returned, bit for bit; the observations [N, O...] to act on next.
 
-        The environments must have been made as those that were saved. Restoring can run any code: only restore what you
-        trust. Raises `ValueError` for other environments, another version of MuJoCo, and what is not a saved state.
+        The environments must have been made as those that were saved. Restoring can run any code: restore only what you
+        trust. Raises `ValueError` for other environments, another simulator's version, and what is not a saved state.
         """
         failure = self._why_unsaveable()
         if failure is not None:

@@ -122,7 +122,8 @@ class Agent(Protocol):
     """An agent: a module (or any object) with these attributes.
 
     `Config`'s fields are all the hyperparameters, those of its storage included; the storage named by
-    `storage` says which ones it needs (see `rljax.storage`).
+    `storage` says which ones it needs (see `rljax.storage`). One called `convolutions` says that the agent can observe
+    pictures [H, W, K]; all others are refused them.
 
     Two more functions are optional. `perceive(state, observation, first, config) -> State` sees every observation
     [E, O...] of the environments once, before the agent acts on it. `prepare(state, data, config) -> State` sees the

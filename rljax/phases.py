@@ -69,7 +69,7 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     if len(spec.observation_shape) != 1 and not hasattr(config, "convolutions"):
         raise ValueError(
             f"agent '{settings.agent}' observes vectors, '{name}' shows pictures of shape {spec.observation_shape}. "
-            "Agents with convolutions: stream_q, stream_sarsa, stream_ac."
+            "Choose an agent whose settings have convolutions, such as stream_q."
         )
     module.check(spec, config)
 

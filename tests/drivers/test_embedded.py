@@ -27,11 +27,11 @@ def test_teaches_what_the_same_environment_inside_the_program_does(module: Any) 
     inside = driven([1, 2], 11, module(), Counter(5), **changes)
     outside = embedded(11, HostedCounter(5), module(), **changes)
     for part in ("agent", "storage", "steps", "updates"):
-        assert_equal(getattr(inside.learners, part), getattr(outside.learners, part), rtol=1e-4, atol=1e-5)
-    assert_equal(inside.carry.action, outside.carry.action, rtol=1e-4, atol=1e-5)
+        assert_equal(getattr(inside.learners, part), getattr(outside.learners, part), rtol=1e-5, atol=1e-6)
+    assert_equal(inside.carry.action, outside.carry.action, rtol=1e-5, atol=1e-6)
     first, second = inside.report(), outside.report()
     assert first.updates == second.updates > 0
-    assert_equal(first.metrics, second.metrics, rtol=1e-4, atol=1e-5)
+    assert_equal(first.metrics, second.metrics, rtol=1e-5, atol=1e-6)
 
 
 class Failing(HostedCounter):

@@ -316,6 +316,20 @@ def test_other_shapes_are_flattened():
     assert hosted.reset([0, 1]).shape == (2, 2)
 
 
+def test_pictures_stay_pictures():
+    class Painted(Walk):
+        def _observe(self):
+            return np.full((8, 6, 3), 7 + len(self.actions), np.uint8)
+
+    environment = functools.partial(Painted, observation_space=spaces.Box(0, 255, (8, 6, 3), np.uint8))
+    hosted = Hosted(SyncVectorEnv([environment] * 2), "Painted")
+    assert hosted.spec.observation_shape == (8, 6, 3)
+    first = hosted.reset([0, 1])
+    assert (first.shape, first.dtype) == ((2, 8, 6, 3), np.float32)
+    np.testing.assert_array_equal(first, 7)
+    np.testing.assert_array_equal(hosted.step(np.zeros((2, 2), np.float32)).next_observation, 8)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [

@@ -84,18 +84,19 @@ def test_an_absent_package_is_listed_empty(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "task", "serial", "short"),
+    ("name", "task", "evaluated", "short"),
     [
         ("Hopper-v5", "Hopper-v5", "Hopper-v5", "Hopper-v5"),
         ("async/Hopper-v5", "Hopper-v5", "Hopper-v5", "async-Hopper-v5"),
         ("envpool/Hopper-v5", "Hopper-v5", "envpool/Hopper-v5", "envpool-Hopper-v5"),
+        ("atari/Pong", "atari/Pong", "atari-games/Pong", "atari-Pong"),
         ("brax/ant", "brax/ant", "brax/ant", "brax-ant"),
         ("ALE/Pong-v5", "ALE/Pong-v5", "ALE/Pong-v5", "ALE-Pong-v5"),
         ("../a/b.py:Name", "../a/b.py:Name", "../a/b.py:Name", "Name"),
     ],
 )
-def test_parts_of_names(name, task, serial, short):
-    assert (envs.task(name), envs.evaluated(name), envs.short(name)) == (task, serial, short)
+def test_parts_of_names(name, task, evaluated, short):
+    assert (envs.task(name), envs.evaluated(name), envs.short(name)) == (task, evaluated, short)
 
 
 def test_envpool_says_what_it_lacks(monkeypatch):
