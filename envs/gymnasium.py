@@ -108,6 +108,7 @@ class Hosted:
         self.spec = EnvSpec(name, self._shape, action_size, self._discrete, made.max_episode_steps if made else None)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.save_failure: str | None = None
+        self.tolerant = False  # of numbers that are not finite, for the sake of other learners' environments
         self._tells_time = False
         self._closed = False
         self._observation: np.ndarray | None = None
@@ -146,8 +147,8 @@ class Hosted:
         All fields of the `Step` are NumPy arrays; where an episode ends, `observation` is the new one's first and
         `next_observation` the old one's last.
 
-        Raises `FloatingPointError` for an action, observation or reward that is not finite, `ValueError` for a wrong
-        shape.
+        Raises `FloatingPointError` for an action, observation or reward that is not finite, unless it is `tolerant`:
+        then such an action is taken for 0, and the rest handed on. `ValueError` for a wrong shape.
         """
         raw, reward, terminated, truncated, info = self.vector_env.step(self._denormalised(np.asarray(action)))
         next_observation = observation = self._vectors(raw)
@@ -184,8 +185,10 @@ class Hosted:
         )
         return Step(**fields)
 
-    def save(self) -> bytes | None:
+    def save(self, which: Sequence[int] | None = None) -> bytes | None:
         """The exact state of all environments, or None where it cannot be had; `save_failure` then says why.
+
+        With `which`, of those environments alone, in that order.
 
         It holds simulators, time limits, random generators and all other attributes of the environments and their
         wrappers, except functions, specifications and renderers, which are those of the environments it is restored to.
@@ -196,18 +199,21 @@ class Hosted:
         self.save_failure = self._why_unsaveable()
         if self.save_failure is not None:
             return None
-        parts = _parts(self._environments)
+        rows = range(self.num_envs) if which is None else which
+        assert self._environments is not None
+        environments = [self._environments[row] for row in rows]
+        parts = _parts(environments)
         simulators = {place: part for place, part in parts.items() if _is_native(part, "MjData", "ALEInterface")}
         state = {
-            "layers": _layer_names(self._environments),
+            "layers": _layer_names(environments),
             "versions": {package: _version(package) for package in map(_package, simulators.values())},
             "simulators": {place: _save_simulator(part) for place, part in simulators.items()},
-            "hosted": (self._observation, self._return, self._length, self.success),
+            "hosted": tuple(x[rows] for x in (self._observation, self._return, self._length, self.success)),
         }
         try:
-            state["attributes"] = _dump(_attributes(self._environments), parts)
+            state["attributes"] = _dump(_attributes(environments), parts)
         except Exception as error:
-            self.save_failure = _culprit(self._environments, parts) or f"{type(error).__name__}: {error}"
+            self.save_failure = _culprit(environments, parts) or f"{type(error).__name__}: {error}"
             return None
         return zlib.compress(pickle.dumps(state), level=1)
 
@@ -297,6 +303,8 @@ class Hosted:
         if self._discrete:
             return action + self._start
         self._require_finite(action, "action")
+        if self.tolerant:
+            action = np.nan_to_num(action, nan=0.0, posinf=0.0, neginf=0.0)
         # One clip does for both ends: of [-1, 1], and of the bounds, which rounding could overstep.
         action = np.minimum(np.maximum(self._center + self._half * action, self._low), self._high)
         return action.astype(self._action_space.dtype).reshape(self.num_envs, *self._action_space.shape)  # pyright: ignore
@@ -360,7 +368,7 @@ class Hosted:
                 self.success[known] = np.asarray(info[key])[known].astype(np.float64)
 
     def _require_finite(self, values: np.ndarray, kind: str) -> None:
-        if np.isfinite(values).all():
+        if self.tolerant or np.isfinite(values).all():
             return
         row, *place = np.argwhere(~np.isfinite(values))[0]
         value = np.asarray(values)[(row, *place)]

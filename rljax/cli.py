@@ -1,4 +1,4 @@
-"""The command line: rljax train | resume | eval | play | plot | data | list | new.
+"""The command line: rljax train | resume | extract | eval | play | plot | data | list | new.
 
 Nothing heavy is imported before a command has been chosen and its arguments understood.
 """
@@ -25,6 +25,7 @@ training
   train AGENT --env ENV    train an agent, one learner per seed:  rljax train sac --env Hopper-v5 --steps 300000
   train AGENT --data DATA  the same from a data set:  rljax train iql --data d4rl/hopper-medium-v2 --seeds 4
   resume DIR               continue a run exactly where its last checkpoint stands
+  extract DIR              make learners of a run a run of their own
 looking
   eval DIR                 play complete episodes with the policy of a run
   play DIR                 write a video of the policy (and Brax's HTML view)
@@ -56,6 +57,9 @@ class Train:
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory: slower
     seed: int | None = None  # seed of a single learner
     seeds: int | None = None  # number of learners, with seeds 0, 1, ..., as one program
+    grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # train all values of a setting: config.actor-lr=1e-4,3e-4
+    learners_per_launch: int | None = None  # of a grid, at most; default: what memory holds
+    dry_run: bool = False  # show which programs a grid would be, and do nothing
     out: Path | None = None  # folder of the run; default runs/AGENT/ENV/TIME
     log_every: int = 1_000  # steps between lines of metrics
     eval_every: int = 10_000  # steps between evaluations
@@ -71,9 +75,18 @@ class Train:
 class Resume:
     """Continue a run exactly where its last checkpoint stands."""
 
-    run: tyro.conf.Positional[Path]  # folder of the run
+    run: tyro.conf.Positional[Path]  # folder of the run, or of a grid
     steps: int | None = None  # new total of environment steps; default: as first planned
     quiet: bool = False  # no live progress
+
+
+@dataclasses.dataclass
+class Extract:
+    """Make some learners of a run a run of their own, which goes on exactly where they stand."""
+
+    run: tyro.conf.Positional[Path]  # folder of the run
+    learners: tuple[int, ...]  # which of them, from 0
+    out: Path | None = None  # folder to write; default: the run's name and the learners' numbers
 
 
 @dataclasses.dataclass
@@ -129,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands: dict[str, Callable[[list[str]], None]] = {
         "train": _train,
         "resume": _resume,
+        "extract": _extract,
         "eval": _eval,
         "play": _play,
         "plot": _plot,
@@ -221,20 +235,23 @@ def _train(arguments: list[str]) -> None:
     import rljax.run
 
     same = {field.name: getattr(options, field.name) for field in dataclasses.fields(Train)}
-    for name in ("agent", "env", "steps", "seed", "seeds", "out", "quiet"):
+    for name in ("agent", "env", "steps", "seed", "seeds", "out", "quiet", "grid", "learners_per_launch", "dry_run"):
         del same[name]
-    folder = rljax.run.train(
-        options.agent,
-        options.env,
-        options.steps,
-        seeds=seeds,
-        config=config,
-        out=options.out,
-        quiet=options.quiet,
-        command=shlex.join(["rljax", "train", *arguments]),
-        **same,
-    )
-    print(folder)
+    how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}
+    what = {"seeds": seeds, "config": config, **same}
+    if not options.grid:
+        if options.dry_run or options.learners_per_launch is not None:
+            raise ValueError("--dry-run and --learners-per-launch are for a grid: --grid config.actor-lr=1e-4,3e-4")
+        print(rljax.run.train(options.agent, options.env, options.steps, **what, **how))
+        return
+    from rljax import grid
+
+    axes = grid.parse(options.grid, config)
+    order = rljax.run.prepare(options.agent, options.env, options.steps, **what)
+    if options.dry_run:
+        print(grid.plan(order, axes, options.learners_per_launch))
+    else:
+        print(grid.train(order, axes, most=options.learners_per_launch, **how))
 
 
 def _value_of(arguments: list[str], flag: str) -> str | None:
@@ -250,8 +267,17 @@ def _value_of(arguments: list[str], flag: str) -> str | None:
 def _resume(arguments: list[str]) -> None:
     options = _parse(Resume, arguments, "resume")
     import rljax.run
+    from rljax import grid
 
-    print(rljax.run.resume(options.run, options.steps, quiet=options.quiet))
+    resume = grid.resume if grid.is_grid(options.run) else rljax.run.resume
+    print(resume(options.run, options.steps, quiet=options.quiet))
+
+
+def _extract(arguments: list[str]) -> None:
+    options = _parse(Extract, arguments, "extract")
+    from rljax import extract
+
+    print(extract.extract(options.run, options.learners, options.out))
 
 
 def _eval(arguments: list[str]) -> None:

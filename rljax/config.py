@@ -164,6 +164,39 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
     return dataclasses.replace(config, **changes)
 
 
+def parse(config: Any, name: str, text: str, origin: str) -> Any:
+    """A value of the setting `name` of `config` from the command line's text: "3e-4", "true", "none", "256x256".
+
+    Raises `ValueError` for a name that is no setting and a text that is no value of it.
+    """
+    hints = typing.get_type_hints(type(config))
+    if name not in hints:
+        replace(config, {name: text}, origin)  # says what there is
+    hint = hints[name]
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if text.lower() == "none" and type(None) in kinds:
+        return None
+    readers: dict[Any, Any] = {float: float, int: int, bool: {"true": True, "false": False}.__getitem__}
+    try:
+        for kind in kinds:
+            if kind in readers:
+                return readers[kind](text)
+        if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is int:
+            return tuple(int(part) for part in text.split("x"))
+    except (ValueError, KeyError):
+        raise ValueError(f"{origin}: '{text}' is no value of '{name}', which is {_described(hint)}.") from None
+    if typing.get_origin(hint) is tuple:
+        raise ValueError(f"{origin}: '{name}' is a list of lists, which cannot be written here.")
+    replace(config, {name: text}, origin)
+    return text
+
+
+def _described(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return "integers such as 256x256"
+    return getattr(hint, "__name__", str(hint))
+
+
 def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and type(None) in kinds:
@@ -224,6 +257,14 @@ def stack(config: Any, num_learners: int) -> Any:
             raise ValueError(f"config.{name} has {values.shape[0]} values for {num_learners} learners.")
         changes[name] = jnp.asarray(np.broadcast_to(values, (num_learners,)))
     return dataclasses.replace(config, **changes)
+
+
+def varied(config: Any) -> dict[str, tuple[float, ...]]:
+    """The settings that are not one number for all learners: their values, one per learner."""
+    from rljax.agent import float_fields
+
+    values = {name: getattr(config, name) for name in float_fields(type(config))}
+    return {name: tuple(map(float, value)) for name, value in values.items() if hasattr(value, "__len__")}
 
 
 def as_json(config: Any) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class HostedEvaluator:
     def __init__(self, agent: Agent, environments: Hosted, num_learners: int) -> None:
         """`environments` holds P x N of them, learner by learner."""
         self.hosted, self.num_learners = environments, num_learners
+        self.hosted.tolerant = num_learners > 1
         self._act = jax.jit(policy(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:

@@ -174,13 +174,14 @@ class Learner:
     ) -> LearnerState:
         """Learn from what `action` led to, at once, and count the step; all leaves are [P, 1, ...].
 
-        What is not finite teaches nothing: from the first such observation or reward on, all learners stay as they
-        are, and the metric `TRANSITION` reports it. So they do unless `intact` [].
+        What is not finite teaches nothing: from the first such observation or reward on, the metric `TRANSITION`
+        reports it. Where that is so of all learners they stay as they are, and unless `intact` []; one of several is
+        spoiled by it.
         """
         transition = _transition(observation, action, extras, step)
         inputs = (transition.observation, transition.next_observation, transition.reward)
         finite = jnp.stack([jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in inputs]).all(axis=0)
-        intact = intact & finite.all() & (state.tally.first_bad[TRANSITION] < 0).all()
+        intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
         learnt = jax.lax.cond(intact, lambda state: self.learn(state, transition, config), lambda state: state, state)
         tally = add_to_tally(learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates)
         return learnt.replace(tally=tally, steps=state.steps + 1)

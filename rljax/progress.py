@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rljax import population
+
 
 class View:
     """Shows nothing; the base of views, and what the Python API uses."""
@@ -47,12 +49,15 @@ class View:
 class Terminal(View):
     """A live progress line, and one line per evaluation above it."""
 
-    def start(self, folder: Path, total: int, settings: Any, needed: int) -> None:
-        """Print what runs where, and open the live line."""
+    def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         self.console = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def start(self, folder: Path, total: int, settings: Any, needed: int) -> None:
+        """Print what runs where, and open the live line."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
         learners = len(settings.seeds)
         self.console.print(
             f"[bold]{settings.agent}[/bold] on [bold]{settings.env}[/bold], "
@@ -107,14 +112,13 @@ class Terminal(View):
     def finished(self, summary: dict[str, Any]) -> None:
         """Say how the run went and what to do with it."""
         self.stop()
-        final = summary["final"]
         speed = summary["steps_per_second"]
-        if final is not None:
-            text = f"final return {final['mean']:,.1f} at {final['step']:,} steps"
-            if final["interval"] is not None:
-                low, high = final["interval"]
-                text += f" (95 % interval of the interquartile mean {low:,.1f} to {high:,.1f})"
-            self.console.print(text)
+        if summary["final"] is not None:
+            self.console.print(f"final return {_final(summary['final'])}")
+        for entry in _best_first(summary.get("settings", [])):
+            self.console.print(f"{population.label(entry['values'])}: final return {_final(entry['final'])}")
+        for found in summary["diverged"]:
+            self.console.print(f"[yellow]diverged:[/yellow] {found['cause']}")
         self.console.print(
             f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} s compiling"
             + (f"; {speed:,.0f} steps/s in the training loop" if speed else "")
@@ -125,6 +129,22 @@ class Terminal(View):
         """Close the live line."""
         with contextlib.suppress(AttributeError):
             self.progress.stop()
+
+
+def _final(final: dict[str, Any]) -> str:
+    """The final evaluation of several learners, or of one."""
+    number = len(final["learners"])
+    text = f"{final['mean']:,.1f} at {final['step']:,} steps"
+    if final["interval"] is None or number == 1:
+        return text
+    low, high = final["interval"]
+    return text + f" ({number} learners; 95 % interval of the interquartile mean {low:,.1f} to {high:,.1f})"
+
+
+def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Evaluated settings of a population by their final return, at most 20."""
+    evaluated = [entry for entry in settings if entry["final"] is not None and entry["final"]["iqm"] is not None]
+    return sorted(evaluated, key=lambda entry: -entry["final"]["iqm"])[:20]
 
 
 def create(quiet: bool) -> View:

@@ -18,9 +18,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, datasets, envs, evaluate, phases, progress, record, statistics
+from rljax import checkpoint, datasets, envs, evaluate, phases, population, progress, record, statistics
 from rljax import config as configuration
-from rljax.agent import EnvSpec
+from rljax.agent import float_fields
 from rljax.drivers.common import EVALUATE, Driver, Report, environment_seeds
 from rljax.learner import TRANSITION
 from rljax.phases import round_up
@@ -82,16 +82,45 @@ def train(
     Raises `ValueError` or `TypeError` for what cannot work, before anything compiles; `FileExistsError` if `out`
     exists; `Diverged` for values that are not finite.
     """
+    order = prepare(agent, env, steps, data=data, seeds=seeds, config=config, **settings)
+    folder = Path(out) if out is not None else default_folder(order.settings)
+    return order.begin(folder, progress.create(quiet), command or shlex.join(sys.argv)).execute()
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """A training that can begin: everything that `Run` needs but a folder."""
+
+    settings: Settings
+    module: Any
+    config: Any
+    dataset: datasets.Dataset | None
+
+    def begin(self, folder: Path, view: progress.View, command: str) -> Run:
+        """The run, made in `folder` and ready to `execute`."""
+        run = Run(self.settings, self.module, self.config, folder, view, self.dataset)
+        run.create(command)
+        return run
+
+
+def prepare(
+    agent: str,
+    env: str | None = None,
+    steps: int = 1_000_000,
+    *,
+    data: str | None = None,
+    seeds: int | Sequence[int] = 1,
+    config: Any = None,
+    **settings: Any,
+) -> Order:
+    """Find the agent, its settings and its data; see `train`, whose arguments these are, for what it raises."""
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     module = configuration.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
     chosen = Settings(agent, phases.environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
         config = configuration.replace(configuration.preset(agent, module, chosen.env, data), config or {}, "config")
-    folder = Path(out) if out is not None else default_folder(chosen)
-    run = Run(chosen, module, config, folder, progress.create(quiet), dataset)
-    run.create(command or shlex.join(sys.argv))
-    return run.execute()
+    return Order(chosen, module, config, dataset)
 
 
 def resume(out: str | Path, steps: int | None = None, *, quiet: bool = True) -> Path:
@@ -136,6 +165,7 @@ class Run:
         _check_settings(settings)
         seeds = settings.seeds
         self.stacked = configuration.stack(config, len(seeds))
+        self.members = population.members(config, seeds)
         _check_sizes(config)
         self.dataset = dataset
         plan = phases.plan(settings, module, config, self.stacked, dataset)
@@ -148,6 +178,7 @@ class Run:
         self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
         self.best: Any = None
         self.best_return = np.full(len(seeds), -np.inf)
+        self.frozen = population.Frozen(len(seeds))
         self.latest = float("nan")
 
     @property
@@ -157,12 +188,13 @@ class Run:
 
     def create(self, command: str) -> None:
         """Make the folder, note all there is to know of the run, and start from fresh learners."""
-        needed = self._needed()
+        needed = self.needed()
         _check_memory(needed, None if self.settings.data_on_host else self.dataset)
         described = {
             **dataclasses.asdict(self.settings),
             "environment": self.settings.env,
             "config": configuration.as_json(self.config),
+            "learners": [dataclasses.asdict(member) for member in self.members],
             "spec": dataclasses.asdict(self.spec),
             "command": command,
             "state_bytes": needed,
@@ -201,10 +233,14 @@ class Run:
                 )
         return cls(settings, module, config, folder, view, dataset)
 
-    def _needed(self) -> int:
+    def needed(self) -> int:
         """Bytes of the largest state, and of the data set."""
         states = (checkpoint.nbytes(phase.driver.template(self.settings.seeds)) for phase in self.phases)
-        return max(states) + (0 if self.dataset is None or self.settings.data_on_host else self.dataset.nbytes)
+        return max(states) + self.shared()
+
+    def shared(self) -> int:
+        """Those of them that do not grow with the number of learners."""
+        return 0 if self.dataset is None or self.settings.data_on_host else self.dataset.nbytes
 
     def resume(self, steps: int | None) -> None:
         """Continue from the newest whole checkpoint, to `steps` where given."""
@@ -217,8 +253,7 @@ class Run:
                 f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
                 f"rljax resume {self.folder} --steps {2 * notes['step']}"
             )
-        structure = _structure(self.config, self.spec, self.settings.seeds)
-        for name, value in structure.items():
+        for name, value in self.structure().items():
             if notes["structure"].get(name) != value:
                 raise ValueError(
                     f"'{self.folder / 'config.json'}' says {name} = {value}, the checkpoint was made with "
@@ -243,6 +278,17 @@ class Run:
         self.loop_seconds, self.loop_steps = notes["loop_seconds"], notes["loop_steps"]
         self.clock.compile_seconds += notes["compile_seconds"]
         self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
+        self.frozen.found = {found["learner"]: found for found in notes.get("diverged", [])}
+
+    def structure(self) -> dict[str, Any]:
+        """What a checkpoint's arrays depend on, ready for JSON."""
+        traced = float_fields(type(self.config))
+        settings = configuration.as_json(self.config)
+        return {f"config.{name}": value for name, value in settings.items() if name not in traced} | {
+            "seeds": list(self.settings.seeds),
+            "observation_shape": list(self.spec.observation_shape),
+            "action_size": self.spec.action_size,
+        }
 
     def at(self, path: Path) -> dict[str, Any]:
         """What checkpoint `path` notes of the run, which from here on is in the phase that the checkpoint is of."""
@@ -269,14 +315,17 @@ class Run:
         interrupted = False
         try:
             with _Interrupt(self.view) as interrupt:
-                while self.step < self.total and not interrupted:
+                while not self.complete and not interrupted:
                     if self.step >= self.phase.end:
                         self._next_phase()
                     self._chunk()
                     interrupted = interrupt.requested
-                    if self.step % self.checkpoint_every == 0 or interrupted or self.step >= self.total:
+                    if self.step % self.checkpoint_every == 0 or interrupted or self.complete:
                         self._save()
+            self.view.finished(self._summarise())
+        except Diverged:
             self._summarise()
+            raise
         except FloatingPointError as error:
             raise Diverged(f"{error} {self._how_to_resume()}") from error
         except (OSError, checkpoint.CheckpointError) as error:
@@ -284,7 +333,7 @@ class Run:
         finally:
             self.recorder.close()
             self.close()
-        if interrupted and self.step < self.total:
+        if interrupted and not self.complete:
             self.view.say(f"stopped at {self.step} steps, all saved. To go on: rljax resume {self.folder}")
         return self.folder
 
@@ -307,47 +356,57 @@ class Run:
         until = min(self.phase.end, self.step + self.log_every - self.step % self.log_every)
         began, compiled = time.perf_counter(), self.clock.compile_seconds
         with self.clock.compiling():
+            if len(self.members) > 1:
+                self.frozen.remember(self.driver.agent_state)
             try:
                 self.driver.advance((until - self.step) // self.phase.iteration)
             except FloatingPointError:
-                self._require_finite(self.driver.report(), until)  # the cause, where it is a loss
+                self._freeze_diverged(self.driver.report(), until)  # the cause, where it is a loss
                 raise
             report = self.driver.report()
         seconds, taken = time.perf_counter() - began, until - self.step
         self.step = until
+        self._freeze_diverged(report, self.step)
         speed = taken * len(self.settings.seeds) / seconds
         if self.clock.compile_seconds == compiled:  # a chunk that compiled says nothing of the loop's speed
             self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
-        self._require_finite(report, self.step)
         self.wall = time.perf_counter() - self.began
         line = {"step": self.step, "update": report.updates, "wall_seconds": self.wall, "steps_per_second": speed}
-        self.recorder.metrics(line | {name: value.tolist() for name, value in report.metrics.items()})
-        if np.isfinite(report.metrics["episode/return"]).any():
-            self.latest = float(np.nanmean(report.metrics["episode/return"]))
+        metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
+        self.recorder.metrics(line | {name: value.tolist() for name, value in metrics.items()})
+        if np.isfinite(metrics["episode/return"]).any():
+            self.latest = float(np.nanmean(metrics["episode/return"]))
         self.view.update(self.step, speed / len(self.settings.seeds), self.latest)
         if self.evaluator is not None and (self.step % self.eval_every == 0 or self.step >= self.phase.end):
             self._evaluate()
 
-    def _require_finite(self, report: Report, step: int) -> None:
-        bad = [
-            (int(update), name, learner)
-            for name, updates in report.first_bad.items()
-            for learner, update in enumerate(updates)
-            if update >= 0
-        ]
-        if bad:
-            update, name, learner = min(bad)
-            of = f"of learner {learner} (seed {self.settings.seeds[learner]})"
-            if name == TRANSITION:
-                raise Diverged(
-                    f"an observation or reward {of} is not finite in its step {update + 1}, and nothing was learnt "
-                    f"from there on. {self._how_to_resume()} Mend the environment, or choose another."
-                )
-            raise Diverged(
-                f"metric '{name}' {of} is not finite from "
-                f"update {update} on, before step {step}. Training has stopped and nothing was saved after it. "
-                f"{self._how_to_resume()} If it happens again, lower the learning rates or scale the rewards."
-            )
+    def _freeze_diverged(self, report: Report, step: int) -> None:
+        """Freeze learners with a metric that is not finite; raise `Diverged` where no other one is left."""
+        for learner in np.flatnonzero(~self.frozen.mask):
+            bad = [(int(found[learner]), name) for name, found in report.first_bad.items() if found[learner] >= 0]
+            if bad:
+                update, name = min(bad)
+                cause, remedy = self._explain(int(learner), name, update, step)
+                self.frozen.found[int(learner)] = {"learner": int(learner), "step": step, "cause": cause}
+                if self.frozen.mask.all():
+                    all_of = "No other learner is left. " if len(self.members) > 1 else ""
+                    raise Diverged(
+                        f"{cause}. Training has stopped and nothing was saved after it. {all_of}"
+                        f"{self._how_to_resume()} {remedy}"
+                    )
+                self.view.warn(f"{cause}: it is kept as it was before, the others go on. {remedy}")
+        self.driver.agent_state = self.frozen.put_back(self.driver.agent_state)
+
+    def _explain(self, learner: int, name: str, update: int, step: int) -> tuple[str, str]:
+        """What is not finite, and what can be done."""
+        member = self.members[learner]
+        of = f"of learner {learner} (seed {member.seed}"
+        of += f", {population.label(member.settings)})" if member.settings else ")"
+        if name == TRANSITION:
+            cause = f"an observation or reward {of} is not finite in its step {update + 1}"
+            return cause, "Mend the environment, or choose another."
+        cause = f"metric '{name}' {of} is not finite from update {update} on, before step {step}"
+        return cause, "If it happens again, lower the learning rates or scale the rewards."
 
     def _how_to_resume(self) -> str:
         saved = checkpoint.steps(self.folder / "checkpoints")
@@ -367,11 +426,13 @@ class Run:
                 line["success"] = episodes.success[learner].tolist()
             if self.dataset is not None and self.dataset.reference is not None:
                 line["scores"] = self.dataset.score(episodes.returns[learner]).tolist()
+            if learner in self.frozen.found:
+                line["diverged"] = True
             self.recorder.evaluation(line)
         means = episodes.returns.mean(axis=1)
         improved = means > self.best_return
         self.best_return = np.where(improved, means, self.best_return)
-        self.best = _choose(improved, self.driver.agent_state, self.best)
+        self.best = population.choose(improved, self.driver.agent_state, self.best)
         self.latest = float(means.mean())
         self.view.evaluated(self.step, means)
 
@@ -382,7 +443,9 @@ class Run:
         environments = self.driver.environments()
         if environments is not None:
             blobs["environments"] = environments
-        best = self.best if self.best is not None else _choose(self.best_return < 0, self.driver.agent_state, None)
+        best = self.best
+        if best is None:
+            best = population.choose(self.best_return < 0, self.driver.agent_state, None)
         notes = {
             "step": self.step,
             "wall_seconds": time.perf_counter() - self.began,
@@ -391,7 +454,8 @@ class Run:
             "loop_steps": self.loop_steps,
             "phase": self.phases.index(self.phase),
             "best_return": [None if np.isinf(x) else x for x in self.best_return.tolist()],
-            "structure": _structure(self.config, self.spec, self.settings.seeds),
+            "diverged": list(self.frozen.found.values()),
+            "structure": self.structure(),
             "environments": "saved" if environments is not None else self.driver.without_environments,
             "reason": self.driver.save_failure,
         }
@@ -400,25 +464,28 @@ class Run:
         keep = self.settings.keep_checkpoints
         checkpoint.save(self.folder / "checkpoints", self.step, items, blobs, keep=keep)
 
-    def _summarise(self) -> None:
-        evaluations = record.read(self.folder, "evaluations")
-        over = statistics.summarise(evaluations) if evaluations else {"final": None, "best": None}
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.step >= self.total
+
+    def _summarise(self) -> dict[str, Any]:
         summary = {
             "agent": self.settings.agent,
             "environment": self.settings.env,
             "data": self.settings.data,
             "seeds": list(self.settings.seeds),
-            **over,
-            **({} if self.dataset is None else _after_evaluations(evaluations)),
+            **results(record.read(self.folder, "evaluations"), self.members, self.dataset is not None),
+            "diverged": list(self.frozen.found.values()),
             "steps": self.step,
-            "complete": self.step >= self.total,
+            "complete": self.complete,
             "wall_seconds": time.perf_counter() - self.began,
             "compile_seconds": self.clock.compile_seconds,
             "steps_per_second": self._speed(),
             "peak_memory_bytes": peak_memory(),
         }
         self.recorder.summary(summary)
-        self.view.finished(summary)
+        return summary
 
     def _speed(self) -> float | None:
         """Environment steps of all learners per second of the training loop alone."""
@@ -476,6 +543,21 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def results(evaluations: list[dict[str, Any]], members: Sequence[population.Member], offline: bool) -> dict[str, Any]:
+    """What evaluations say: of all learners, or of each setting where they differ in settings."""
+
+    def of(learners: Sequence[int]) -> dict[str, Any]:
+        own = [line for line in evaluations if line["learner"] in learners]
+        found = statistics.summarise(own) if own else {"final": None, "best": None}
+        return found | _after_evaluations(own) if offline else found
+
+    settings = population.settings(members)
+    if len(settings) == 1:
+        return of(settings[0][1])
+    each = [{"values": dict(values), "learners": own, **of(own)} for values, own in settings]
+    return {"final": None, "best": None, "settings": each}
+
+
 def _after_evaluations(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
     """The best return and score to expect after so many online evaluations, for whoever picks a policy by them."""
     fields = {"return": "returns", "score": "scores", "success": "success"}
@@ -505,30 +587,6 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _structure(config: Any, spec: EnvSpec, seeds: Sequence[int]) -> dict[str, Any]:
-    from rljax.agent import float_fields
-
-    traced = float_fields(type(config))
-    static = {f"config.{name}": v for name, v in configuration.as_json(config).items() if name not in traced}
-    return static | {
-        "seeds": list(seeds),
-        "observation_shape": list(spec.observation_shape),
-        "action_size": spec.action_size,
-    }
-
-
-def _choose(mask: np.ndarray, new: Any, old: Any) -> Any:
-    """Learners [P] of `new` where `mask`, of `old` elsewhere; always copies, since drivers donate their states."""
-    leaves, structure = jax.tree.flatten(new)
-    return structure.unflatten(_select(mask, leaves, leaves if old is None else jax.tree.leaves(old)))
-
-
-@jax.jit
-def _select(mask: Any, new: list[Any], old: list[Any]) -> list[Any]:
-    # Of leaves alone: JAX takes States of two agents for equal where their fields are, and might return the other's.
-    return jax.tree.map(lambda a, b: jax.numpy.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
-
-
 def _check_settings(settings: Settings) -> None:
     if settings.then_online < 0:
         raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
@@ -539,8 +597,6 @@ def _check_settings(settings: Settings) -> None:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")
     if not settings.seeds:
         raise ValueError("no seeds: give --seeds K for seeds 0 to K - 1, or --seed S.")
-    if len(set(settings.seeds)) < len(settings.seeds):
-        raise ValueError(f"seeds {list(settings.seeds)} repeat: each learner needs a seed of its own.")
     if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
         raise ValueError(f"seeds {list(settings.seeds)} must lie in [0, 2^32).")
 
@@ -551,17 +607,21 @@ def _check_sizes(config: Any) -> None:
             raise ValueError(f"--config.{name.replace('_', '-')} is {getattr(config, name)}, it must be at least 1.")
 
 
-def _check_memory(needed: int, dataset: datasets.Dataset | None) -> None:
-    device = jax.devices()[0]
-    stats = device.memory_stats() or {}
-    limit = stats.get("bytes_limit")
+def available_memory() -> int | None:
+    """Bytes that the device has for us, None where it does not tell."""
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     if limit is None and sys.platform == "linux":
         with contextlib.suppress(OSError, StopIteration):
             lines = Path("/proc/meminfo").read_text().splitlines()
             limit = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return limit
+
+
+def _check_memory(needed: int, dataset: datasets.Dataset | None) -> None:
+    limit = available_memory()
     if limit is not None and needed > limit:
         raise ValueError(
-            f"the run needs {needed / 1e9:.1f} GB on {device.device_kind}, {limit / 1e9:.1f} GB are there. "
+            f"the run needs {needed / 1e9:.1f} GB on {jax.devices()[0].device_kind}, {limit / 1e9:.1f} GB are there. "
             + ("Lower --config.replay-size or --seeds." if dataset is None else _smaller(dataset))
         )
 

@@ -17,9 +17,11 @@ CORE = {"agent", "networks", "distributions", "normalise", "traces", "generative
 LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
 LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
 RUNNING = (
-    LEARNING | LOOKING | {"envs", "drivers", "progress", "film", "phases", "run", "policy", "recording", "corrupt"}
+    LEARNING
+    | LOOKING
+    | {"envs", "drivers", "population", "progress", "film", "phases", "run", "policy", "recording", "corrupt"}
 )
-FACE = {"cli", "cli_data", "sweep", "report"}  # nothing below imports these
+FACE = {"cli", "cli_data", "extract", "grid", "sweep", "report"}  # nothing below imports these
 
 # Room of rljax -> the rooms that it may import, from the ground up. A new module is given its place here.
 ROOMS: dict[str, set[str]] = {
@@ -40,13 +42,16 @@ ROOMS: dict[str, set[str]] = {
     "record": {"agent", "envs"},
     "checkpoint": {"agent", "envs"},
     "evaluate": {"agent", "envs"},
-    "progress": {"agent", "envs"},
+    "population": {"agent", "envs", "config"},
+    "progress": {"agent", "envs", "population"},
     "film": {"agent", "envs"},
     "drivers": {"agent", "storage", "samplers", "learner", "datasets", "envs", "drivers"},
     "phases": LEARNING | {"envs", "drivers", "evaluate", "config"},
     "run": RUNNING - {"run", "policy", "recording", "corrupt"},
     "policy": RUNNING - {"policy", "recording", "corrupt"},
-    "sweep": RUNNING | {"report", "sweep"},
+    "grid": RUNNING - {"policy", "recording", "corrupt"},
+    "extract": RUNNING - {"policy", "recording", "corrupt"},
+    "sweep": RUNNING | {"extract", "grid", "report", "sweep"},
     "report": RUNNING,
     "recording": RUNNING - {"recording", "corrupt"},
     "corrupt": RUNNING - {"recording", "corrupt"},

@@ -45,6 +45,11 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
     return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
 
 
+def environment_rows(learners: Sequence[int] | None, each: int) -> list[int] | None:
+    """The rows of some learners among what has `each` rows per learner, learner by learner; None for all."""
+    return None if learners is None else [learner * each + row for learner in learners for row in range(each)]
+
+
 def split(learners: LearnerState, action: Any, extras: Any) -> dict[str, Any]:
     """What a checkpoint of learners on the host's environments holds: the agents, and the rest."""
     return {"agent": learners.agent, "training": (learners.replace(agent=None), action, extras)}
@@ -84,6 +89,9 @@ class Driver(Protocol):
         """The agents' State, [P, ...]. The next `advance` consumes it: copy what is to be kept."""
         ...
 
+    @agent_state.setter
+    def agent_state(self, state: Any) -> None: ...
+
     def arrays(self) -> dict[str, Any]:
         """All of the state that is arrays: "agent", the agents' State, and "training", the rest. After `report`."""
         ...
@@ -92,8 +100,11 @@ class Driver(Protocol):
         """The structure, shapes and dtypes of `arrays`, at no cost."""
         ...
 
-    def environments(self) -> bytes | None:
-        """The rest: host environments' state; None where there is none or it cannot be saved."""
+    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
+        """The rest: host environments' state, of some `learners` alone where given.
+
+        None where there is none or it cannot be saved.
+        """
         ...
 
     @property

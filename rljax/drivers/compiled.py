@@ -169,6 +169,10 @@ class CompiledDriver:
         """The agents' State, [P, ...]."""
         return self.carry.learners.agent
 
+    @agent_state.setter
+    def agent_state(self, state: Any) -> None:
+        self.carry = self.carry.replace(learners=self.carry.learners.replace(agent=state))
+
     def arrays(self) -> dict[str, Any]:
         """The agents; the rest of the learners and the environments."""
         return _split(self.carry)
@@ -178,7 +182,7 @@ class CompiledDriver:
         keys, environment_keys = self._keys(seeds)
         return _split(jax.eval_shape(self._start, keys, environment_keys, self.config, self.data))
 
-    def environments(self) -> bytes | None:
+    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """Nothing: the environments are arrays."""
         return None
 

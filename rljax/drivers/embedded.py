@@ -18,7 +18,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 
 from rljax.agent import Array, Step, Transition
-from rljax.drivers.common import TRAIN, environment_seeds, split, taught
+from rljax.drivers.common import TRAIN, environment_rows, environment_seeds, split, taught
 from rljax.drivers.compiled import Carry, CompiledDriver
 from rljax.envs.gymnasium import Hosted
 from rljax.learner import Learner, LearnerState
@@ -41,6 +41,7 @@ class EmbeddedDriver(CompiledDriver):
         """
         super().__init__(learner, environments, config, data)  # pyright: ignore[reportArgumentType]
         self.hosted = environments
+        self.hosted.tolerant = learner.num_learners > 1
         self.failure: BaseException | None = None
         self._begin = jax.jit(self._act, donate_argnums=0)
 
@@ -79,9 +80,9 @@ class EmbeddedDriver(CompiledDriver):
         carry = jax.eval_shape(self._start, self._keys(seeds)[0], observation, self.config, self.data)
         return split(carry.learners, carry.action, carry.extras)
 
-    def environments(self) -> bytes | None:
-        """The simulators' state, or None where it cannot be saved."""
-        return self.hosted.save()
+    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
+        """The simulators' state, or None where it cannot be saved; of some `learners` alone where given."""
+        return self.hosted.save(environment_rows(learners, self.learner.num_envs))
 
     @property
     def save_failure(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Step, Transition
-from rljax.drivers.common import TRAIN, Report, environment_seeds, report, split, taught
+from rljax.drivers.common import TRAIN, Report, environment_rows, environment_seeds, report, split, taught
 from rljax.envs.gymnasium import Hosted
 from rljax.learner import Learner, LearnerState, empty_tally
 
@@ -36,6 +36,7 @@ class HostedDriver:
         """
         self.spec: EnvSpec = environments.spec
         self.learner, self.hosted, self.config = learner, environments, config
+        self.hosted.tolerant = learner.num_learners > 1
         self.data = data  # not yet on the device: what does not fit is refused first
         self._init = jax.jit(learner.init)
         self._store = jax.jit(learner.store, donate_argnums=0)
@@ -81,6 +82,10 @@ class HostedDriver:
         """The agents' State, [P, ...]."""
         return self.learnt.agent
 
+    @agent_state.setter
+    def agent_state(self, state: Any) -> None:
+        self.learnt = self.learnt.replace(agent=state)
+
     def report(self) -> Report:
         """The means since the last report, which it forgets."""
         result = report(self.learnt.tally, self.learnt.updates, self.episodes)
@@ -100,9 +105,9 @@ class HostedDriver:
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
         return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.config))
 
-    def environments(self) -> bytes | None:
-        """The simulators' state, or None where it cannot be saved."""
-        return self.hosted.save()
+    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
+        """The simulators' state, or None where it cannot be saved; of some `learners` alone where given."""
+        return self.hosted.save(environment_rows(learners, self.learner.num_envs))
 
     @property
     def save_failure(self) -> str | None:

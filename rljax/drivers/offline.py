@@ -71,6 +71,10 @@ class OfflineDriver:
         """The agents' State, [P, ...]."""
         return self.learnt.agent
 
+    @agent_state.setter
+    def agent_state(self, state: Any) -> None:
+        self.learnt = self.learnt.replace(agent=state)
+
     def report(self) -> Report:
         """The means since the last report, which it forgets."""
         none = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
@@ -87,7 +91,7 @@ class OfflineDriver:
         """The structure, shapes and dtypes of `arrays`."""
         return _split(jax.eval_shape(self._start, _keys(seeds), self.data, self.config))
 
-    def environments(self) -> bytes | None:
+    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """Nothing: there are none."""
         return None
 
