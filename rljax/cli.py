@@ -246,12 +246,12 @@ def _train(arguments: list[str]) -> None:
         return
     from rljax import grid
 
-    axes = grid.parse(options.grid, config)
+    points = grid.points(grid.parse(options.grid, config))
     order = rljax.run.prepare(options.agent, options.env, options.steps, **what)
     if options.dry_run:
-        print(grid.plan(order, axes, options.learners_per_launch))
+        print(grid.plan(order, points, options.learners_per_launch))
     else:
-        print(grid.train(order, axes, most=options.learners_per_launch, **how))
+        print(grid.train(order, points, most=options.learners_per_launch, **how))
 
 
 def _value_of(arguments: list[str], flag: str) -> str | None:

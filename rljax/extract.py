@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,14 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
         raise FileExistsError(f"'{target}' exists. Choose another --out.")
     settings = dataclasses.replace(source.settings, seeds=tuple(source.settings.seeds[p] for p in learners))
     config = population.of_learners(source.config, learners)
-    own = run.Run(settings, source.module, config, target, progress.View(), source.dataset)
+    partial = target.with_name(f".partial-{target.name}")  # a folder with the final name is whole
+    shutil.rmtree(partial, ignore_errors=True)
+    own = run.Run(settings, source.module, config, partial, progress.View(), source.dataset)
     try:
         _write(source, own, learners)
+        partial.rename(target)
     finally:
+        shutil.rmtree(partial, ignore_errors=True)
         source.close()
         own.close()
     return target

@@ -40,8 +40,8 @@ class Plan:
     """What will run: launches, one after the other."""
 
     order: run.Order
+    points: Sequence[Mapping[str, Any]]
     launches: Sequence[Launch]
-    grid: Mapping[str, Sequence[Any]]
     bytes_available: int | None
 
     def __str__(self) -> str:
@@ -50,9 +50,10 @@ class Plan:
         text = f"{_count(learners, 'learner')} in {_count(len(self.launches), 'program')}"
         text += " one after the other:" if len(self.launches) > 1 else ":"
         traced = float_fields(type(self.order.config))
-        for name, values in self.grid.items():
+        for name in self.points[0]:
+            values = list(dict.fromkeys(point[name] for point in self.points))
             how = "an axis of the program" if name in traced and None not in values else "a program for each value"
-            shown = ", ".join(map(population.shown, values))
+            shown = ", ".join(map(population.shown, values[:8])) + (", ..." if len(values) > 8 else "")
             text += f"\n  config.{name.replace('_', '-')} = {shown}: {how}"
         for number, launch in enumerate(self.launches):
             shape = f", {population.label(launch.shape)}" if launch.shape else ""
@@ -107,8 +108,8 @@ def launches(config: Any, points: Sequence[Mapping[str, Any]], seeds: Sequence[i
     return made
 
 
-def plan(order: run.Order, axes: Mapping[str, Sequence[Any]], most: int | None = None) -> Plan:
-    """Plan a grid over the training `order`, each launch of at most `most` learners, and check all of it.
+def plan(order: run.Order, points: Sequence[Mapping[str, Any]], most: int | None = None) -> Plan:
+    """Plan the training `order` at all `points` of a grid, each launch of at most `most` learners, and check all of it.
 
     Nothing is written or compiled. Raises `ValueError` or `TypeError` for what cannot work.
     """
@@ -116,7 +117,7 @@ def plan(order: run.Order, axes: Mapping[str, Sequence[Any]], most: int | None =
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
     available = run.available_memory()
     split: list[Launch] = []
-    for launch in launches(order.config, points(axes), order.settings.seeds):
+    for launch in launches(order.config, points, order.settings.seeds):
         population.members(launch.config, launch.seeds)
         shared, each = _measure(order, launch)
         fit = len(launch.seeds)
@@ -130,25 +131,25 @@ def plan(order: run.Order, axes: Mapping[str, Sequence[Any]], most: int | None =
             config = population.of_learners(launch.config, which)
             seeds = tuple(launch.seeds[i] for i in which)
             split.append(Launch(config, seeds, launch.shape, shared + each * len(seeds)))
-    return Plan(order, split, axes, available)
+    return Plan(order, points, split, available)
 
 
 def train(
     order: run.Order,
-    axes: Mapping[str, Sequence[Any]],
+    points: Sequence[Mapping[str, Any]],
     *,
     out: str | Path | None = None,
     quiet: bool = True,
     command: str | None = None,
     most: int | None = None,
 ) -> Path:
-    """Train every combination of the `axes`, with every seed, and return the folder.
+    """Train at every one of the `points`, with every seed, and return the folder.
 
     Where one program does it, the folder is a run. Otherwise it holds a run for each launch, launch-000 and so on.
 
     Raises what `plan` and `run.train` raise. A launch whose learners have all diverged does not stop the next.
     """
-    made = plan(order, axes, most)
+    made = plan(order, points, most)
     folder = Path(out) if out is not None else run.default_folder(order.settings)
     view = progress.create(quiet)
     if not quiet:
@@ -164,7 +165,7 @@ def train(
         ) from None
     described = {
         "settings": dataclasses.asdict(order.settings),
-        "grid": axes,
+        "points": points,
         "launches": [
             {"folder": f"launch-{i:03d}", "seeds": launch.seeds, "config": configuration.as_json(launch.config)}
             for i, launch in enumerate(made.launches)

@@ -55,9 +55,10 @@ def test_a_learner_that_diverges_is_frozen_and_the_others_do_not_notice(
         for metric, values in line.items():
             if isinstance(values, list) and line["step"] >= found["step"]:
                 assert values[1] is None, metric
-    marks = {(line["learner"], line["step"]): line.get("diverged", False) for line in record.read(broken, "evaluations")}
+    evaluations = record.read(broken, "evaluations")
+    marks = {(line["learner"], line["step"]): line.get("diverged", False) for line in evaluations}
     assert marks == {(p, step): p == 1 and step >= found["step"] for p in range(3) for step in (100, 200, 300, 400)}
-    assert all(np.isfinite(line["returns"]).all() for line in record.read(broken, "evaluations"))
+    assert all(np.isfinite(line["returns"]).all() for line in evaluations)
 
 
 def test_a_frozen_learner_stays_frozen_when_the_run_is_resumed(tmp_path: Path) -> None:
