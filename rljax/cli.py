@@ -1,4 +1,4 @@
-"""The command line: rljax train | resume | extract | eval | play | plot | data | list | new.
+"""The command line: rljax train | sweep | resume | extract | eval | play | plot | data | list | new.
 
 Nothing heavy is imported before a command has been chosen and its arguments understood.
 """
@@ -12,7 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -24,6 +24,7 @@ Deep reinforcement learning in JAX: one readable file per algorithm, everything 
 training
   train AGENT --env ENV    train an agent, one learner per seed:  rljax train sac --env Hopper-v5 --steps 300000
   train AGENT --data DATA  the same from a data set:  rljax train iql --data d4rl/hopper-medium-v2 --seeds 4
+  sweep AGENT --env ENV    search its settings, and test what is found on other seeds
   resume DIR               continue a run exactly where its last checkpoint stands
   extract DIR              make learners of a run a run of their own
 looking
@@ -72,10 +73,38 @@ class Train:
 
 
 @dataclasses.dataclass
+class Sweep:
+    """Search an agent's settings on tuning seeds, and train what is found anew on test seeds."""
+
+    agent: tyro.conf.Positional[str]  # name (see rljax list) or path of your own agent file
+    env: str | None = None  # environment, such as Hopper-v5, brax/ant, rljax/Pendulum; default: the data set's
+    steps: int = 1_000_000  # of each learner of a whole trial, and of the test
+    data: str | None = None  # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
+    method: Literal["random", "tpe", "hyperband", "pbt"] = "tpe"  # how trials are chosen
+    trials: int = 64  # settings tried
+    population: int = 16  # trials asked together, or learners of pbt; of hyperband its brackets say it
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # each trial is trained with every one of them
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # only what is found is trained with them
+    space: Path | None = None  # TOML file of what may be tried; default: the agent's own
+    every: int | None = None  # steps between pbt's changes of settings; default: a twentieth of all
+    eta: int = 3  # hyperband keeps one trial of so many, and trains it so many times as long
+    min_steps: int | None = None  # of hyperband's shortest trials; default: a 27th of all
+    search_seed: int = 0  # of the search itself
+    storage: str | None = None  # Optuna's, by URL; default: an SQLite file in the folder
+    study: str = "sweep"  # its name there
+    out: Path | None = None  # folder of the sweep; default runs/AGENT/ENV/TIME
+    log_every: int = 1_000  # steps between lines of metrics
+    eval_every: int = 10_000  # steps between evaluations
+    eval_episodes: int = 10  # complete episodes per evaluation and learner
+    checkpoint_every: int = 50_000  # steps between checkpoints
+    quiet: bool = False  # no live progress
+
+
+@dataclasses.dataclass
 class Resume:
     """Continue a run exactly where its last checkpoint stands."""
 
-    run: tyro.conf.Positional[Path]  # folder of the run, or of a grid
+    run: tyro.conf.Positional[Path]  # folder of the run, the grid or the sweep
     steps: int | None = None  # new total of environment steps; default: as first planned
     quiet: bool = False  # no live progress
 
@@ -141,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     commands: dict[str, Callable[[list[str]], None]] = {
         "train": _train,
+        "sweep": _sweep,
         "resume": _resume,
         "extract": _extract,
         "eval": _eval,
@@ -201,11 +231,12 @@ def _parse(options: Any, arguments: list[str], command: str) -> Any:
     return tyro.cli(options, args=arguments, prog=f"rljax {command}", config=(tyro.conf.FlagCreatePairsOff,))
 
 
-def _train(arguments: list[str]) -> None:
+def _with_agent(options: Any, arguments: list[str], command: str) -> tuple[Any, Any]:
+    """The options of a command that begins with an agent, and the agent's Config."""
     names = [argument for argument in arguments if not argument.startswith("-")]
     if not names or arguments[0] != names[0]:
-        _parse(Train, arguments, "train")  # --help, or tyro's complaint
-        raise ValueError("the agent comes first: rljax train sac --env Hopper-v5")
+        _parse(options, arguments, command)  # --help, or tyro's complaint
+        raise ValueError(f"the agent comes first: rljax {command} sac --env Hopper-v5")
     from rljax import config as configuration
 
     agent = configuration.load_agent(arguments[0])
@@ -217,41 +248,70 @@ def _train(arguments: list[str]) -> None:
     config = configuration.preset(arguments[0], agent, environment, data)
 
     both = dataclasses.make_dataclass(
-        "TrainAgent",
+        f"{options.__name__}Agent",
         [
-            ("options", Annotated[Train, tyro.conf.arg(name="")]),
+            ("options", Annotated[options, tyro.conf.arg(name="")]),
             ("config", agent.Config, dataclasses.field(default=config)),
         ],
     )
     both.__doc__ = (agent.__doc__ or "").split("\n\n")[0]
-    parsed = _parse(both, arguments, "train")
-    options, config = parsed.options, parsed.config
+    parsed = _parse(both, arguments, command)
+    return parsed.options, parsed.config
+
+
+def _settings(options: Any) -> dict[str, Any]:
+    """Those of the options that are fields of a run's `Settings`, but for its seeds."""
+    from rljax.run import Settings
+
+    names = {field.name for field in dataclasses.fields(Settings)} - {"seeds"}
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in names}
+
+
+def _train(arguments: list[str]) -> None:
+    options, config = _with_agent(Train, arguments, "train")
     if options.seed is not None and options.seeds is not None:
         raise ValueError("--seed S trains one learner, --seeds K trains K of them: give one of the two.")
     if options.seeds is not None and options.seeds < 1:
         raise ValueError(f"--seeds is {options.seeds}, it must be at least 1.")
-    seeds = [options.seed or 0] if options.seeds is None else options.seeds
-
+    what = {
+        **_settings(options),
+        "seeds": [options.seed or 0] if options.seeds is None else options.seeds,
+        "config": config,
+    }
+    how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}
     import rljax.run
 
-    same = {field.name: getattr(options, field.name) for field in dataclasses.fields(Train)}
-    for name in ("agent", "env", "steps", "seed", "seeds", "out", "quiet", "grid", "learners_per_launch", "dry_run"):
-        del same[name]
-    how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}
-    what = {"seeds": seeds, "config": config, **same}
     if not options.grid:
         if options.dry_run or options.learners_per_launch is not None:
             raise ValueError("--dry-run and --learners-per-launch are for a grid: --grid config.actor-lr=1e-4,3e-4")
-        print(rljax.run.train(options.agent, options.env, options.steps, **what, **how))
+        print(rljax.run.train(**what, **how))
         return
     from rljax import grid
 
     points = grid.points(grid.parse(options.grid, config))
-    order = rljax.run.prepare(options.agent, options.env, options.steps, **what)
+    order = rljax.run.prepare(**what)
     if options.dry_run:
         print(grid.plan(order, points, options.learners_per_launch))
     else:
         print(grid.train(order, points, most=options.learners_per_launch, **how))
+
+
+def _sweep(arguments: list[str]) -> None:
+    options, config = _with_agent(Sweep, arguments, "sweep")
+    from rljax import run, search, sweep
+
+    protocol = {field.name: getattr(options, field.name) for field in dataclasses.fields(search.Protocol)}
+    order = run.prepare(**_settings(options), seeds=options.tuning_seeds, config=config)
+    print(
+        sweep.begin(
+            order,
+            search.Protocol(**protocol),
+            search.space(options.agent, config, options.space),
+            out=options.out,
+            quiet=options.quiet,
+            command=shlex.join(["rljax", "sweep", *arguments]),
+        )
+    )
 
 
 def _value_of(arguments: list[str], flag: str) -> str | None:
@@ -267,9 +327,13 @@ def _value_of(arguments: list[str], flag: str) -> str | None:
 def _resume(arguments: list[str]) -> None:
     options = _parse(Resume, arguments, "resume")
     import rljax.run
-    from rljax import grid
+    from rljax import grid, sweep
 
-    resume = grid.resume if grid.is_grid(options.run) else rljax.run.resume
+    resume = rljax.run.resume
+    if grid.is_grid(options.run):
+        resume = grid.resume
+    elif sweep.is_sweep(options.run):
+        resume = sweep.resume
     print(resume(options.run, options.steps, quiet=options.quiet))
 
 

@@ -19,7 +19,8 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     """Make some learners of the run in `folder` a run of their own in `out`, and return it.
 
     It has their records, and a checkpoint with all that they are: agents, storage, random numbers, environments. It can
-    be resumed, evaluated, filmed, plotted. `out` is by default the folder's name and the learners' numbers.
+    be resumed, evaluated, filmed, plotted. Settings that changed in the course of the run stay as they are now. `out`
+    is by default the folder's name and the learners' numbers.
 
     Raises `ValueError` for learners that the run does not have, or all that it has; `FileExistsError` where `out`
     exists; `CheckpointError` without a usable checkpoint.
@@ -35,6 +36,9 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     if target.exists():
         raise FileExistsError(f"'{target}' exists. Choose another --out.")
     settings = dataclasses.replace(source.settings, seeds=tuple(source.settings.seeds[p] for p in learners))
+    if source.course is not None:
+        settings = dataclasses.replace(settings, course=None)
+        source.set(json.loads((checkpoint.newest(folder / "checkpoints") / "run.json").read_text())["values"])
     config = population.of_learners(source.config, learners)
     partial = target.with_name(f".partial-{target.name}")  # a folder with the final name is whole
     shutil.rmtree(partial, ignore_errors=True)
@@ -68,10 +72,11 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int]) -> None:
     place = {learner: number for number, learner in enumerate(learners)}
     diverged = [x | {"learner": place[x["learner"]]} for x in notes.get("diverged", []) if x["learner"] in place]
     best_return = [notes["best_return"][learner] for learner in learners]
-    notes |= {"structure": own.structure(), "diverged": diverged, "best_return": best_return}
+    notes |= {"structure": own.structure(), "values": None, "diverged": diverged, "best_return": best_return}
     blobs["run.json"] = json.dumps(notes).encode()
 
     described = run.read_config(source.folder) | {
+        "course": None,
         "seeds": own.settings.seeds,
         "config": configuration.as_json(own.config),
         "learners": [dataclasses.asdict(member) for member in own.members],

@@ -7,6 +7,7 @@ the other, and so is what the device cannot hold at once.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -151,29 +152,33 @@ def train(
     """
     made = plan(order, points, most)
     folder = Path(out) if out is not None else run.default_folder(order.settings)
-    view = progress.create(quiet)
     if not quiet:
-        view.say(str(made))
+        progress.create(quiet).say(str(made))
     command = command or shlex.join(sys.argv)
     if len(made.launches) == 1:
-        return _of(order, made.launches[0]).begin(folder, view, command).execute()
-    try:
-        folder.mkdir(parents=True, exist_ok=False)
-    except FileExistsError:
-        raise FileExistsError(
-            f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}"
-        ) from None
+        return _of(order, made.launches[0]).begin(folder, progress.create(quiet), command).execute()
+    write(made, folder, command)
+    return resume(folder, quiet=quiet)
+
+
+def write(plan: Plan, folder: Path, command: str) -> None:
+    """Make `folder` with the plan in it, whose launches `execute` trains.
+
+    Raises `FileExistsError` where there is something in the folder.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
     described = {
-        "settings": dataclasses.asdict(order.settings),
-        "points": points,
+        "settings": dataclasses.asdict(plan.order.settings),
+        "points": plan.points,
         "launches": [
             {"folder": f"launch-{i:03d}", "seeds": launch.seeds, "config": configuration.as_json(launch.config)}
-            for i, launch in enumerate(made.launches)
+            for i, launch in enumerate(plan.launches)
         ],
         "command": command,
     }
     record.write_json(folder / PLAN, described)
-    return resume(folder, quiet=quiet)
 
 
 def is_grid(folder: Path) -> bool:
@@ -181,45 +186,22 @@ def is_grid(folder: Path) -> bool:
     return (folder / PLAN).exists()
 
 
+def runs(folder: Path) -> list[Path]:
+    """The folders of the launches of the grid in `folder`."""
+    return [folder / entry["folder"] for entry in json.loads((folder / PLAN).read_text())["launches"]]
+
+
 def resume(folder: Path, steps: int | None = None, *, quiet: bool = True) -> Path:
     """Go on with the launches of the grid in `folder`, to `steps` where given.
 
     Raises `ValueError` where there is nothing left to do, and `RunError` at the end where a launch has diverged whole.
     """
-    described = json.loads((folder / PLAN).read_text())
-    base = run.settings_of({**described["settings"]})
-    if steps is not None:
-        base = dataclasses.replace(base, steps=steps)
-    order = run.prepare(**_keywords(base))
-    began, lost = False, []
-    for entry in described["launches"]:
-        config = configuration.replace(order.module.Config(), entry["config"], f"'{folder / PLAN}'")
-        launch = Launch(config, tuple(entry["seeds"]), {})
-        inside = folder / entry["folder"]
-        state = _state(inside)
-        if state == "complete" and steps is None:
-            continue
-        if state != "diverged":
-            began = True
-            view = progress.create(quiet)
-            try:
-                if state == "new":
-                    shutil.rmtree(inside, ignore_errors=True)
-                    going = _of(order, launch).begin(inside, view, described["command"])
-                else:
-                    going = run.Run.open(inside, view)
-                    going.resume(steps)
-                going.execute()
-            except run.Diverged:
-                state = "diverged"
-            else:
-                if not going.complete:
-                    view.say(f"To go on with all of the grid: rljax resume {folder}")
-                    return folder
-        if state == "diverged":
-            lost.append(entry["folder"])
-    if not began:
+    if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
         raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
+    if not execute(folder, steps, quiet=quiet):
+        progress.create(quiet).say(f"To go on with all of the grid: rljax resume {folder}")
+        return folder
+    lost = [inside.name for inside in runs(folder) if state(inside, steps) == "diverged"]
     if lost:
         raise run.RunError(
             f"all learners of {', '.join(lost)} in '{folder}' have diverged; the other launches are done."
@@ -227,28 +209,46 @@ def resume(folder: Path, steps: int | None = None, *, quiet: bool = True) -> Pat
     return folder
 
 
-def _state(folder: Path) -> str:
-    """Of a launch: "new", "begun", "complete", or "diverged" where no learner is left."""
-    if not checkpoint.steps(folder / "checkpoints"):
-        return "diverged" if _summary(folder).get("diverged") else "new"
-    summary = _summary(folder)
-    if summary.get("complete"):
-        return "complete"
-    return "diverged" if summary and len(summary["diverged"]) == len(summary["seeds"]) else "begun"
+def execute(folder: Path, steps: int | None = None, *, quiet: bool = True) -> bool:
+    """Train what is left of the launches in `folder`, to `steps` where given; False where that was interrupted."""
+    described = json.loads((folder / PLAN).read_text())
+    settings = run.settings_of(described["settings"])
+    settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
+    order = run.prepare(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
+    for entry in described["launches"]:
+        inside = folder / entry["folder"]
+        now = state(inside, steps)
+        if now in ("complete", "diverged"):
+            continue
+        view = progress.create(quiet)
+        if now == "new":
+            shutil.rmtree(inside, ignore_errors=True)
+            config = configuration.replace(order.module.Config(), entry["config"], f"'{folder / PLAN}'")
+            going = _of(order, Launch(config, tuple(entry["seeds"]), {})).begin(inside, view, described["command"])
+        else:
+            going = run.Run.open(inside, view)
+            going.resume(steps)
+        with contextlib.suppress(run.Diverged):  # the next launch is none the worse for it
+            going.execute()
+            if not going.complete:
+                return False
+    return True
 
 
-def _summary(folder: Path) -> dict[str, Any]:
+def state(folder: Path, steps: int | None = None) -> str:
+    """Of a launch: "new", "begun", "complete" (to `steps`, where given), or "diverged" where no learner is left."""
     path = folder / "summary.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    summary = json.loads(path.read_text()) if path.exists() else {}
+    if summary and len(summary["diverged"]) == len(summary["seeds"]):
+        return "diverged"
+    if not checkpoint.steps(folder / "checkpoints"):
+        return "new"
+    return "complete" if summary.get("complete") and summary["steps"] >= (steps or 0) else "begun"
 
 
 def _of(order: run.Order, launch: Launch) -> run.Order:
     settings = dataclasses.replace(order.settings, seeds=launch.seeds)
     return dataclasses.replace(order, settings=settings, config=launch.config)
-
-
-def _keywords(settings: run.Settings) -> dict[str, Any]:
-    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
 
 
 def _measure(order: run.Order, launch: Launch) -> tuple[int, int]:

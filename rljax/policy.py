@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,9 @@ def load_all(out: str | Path, *, best: bool = False) -> Policies:
         name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()
     }
     spec = EnvSpec(**tuples)
-    stacked = configuration.stack(config, len(settings.seeds))
     path = checkpoint.newest(folder / "checkpoints")
+    values = json.loads((path / "run.json").read_text()).get("values") or {}
+    stacked = configuration.stack(dataclasses.replace(config, **values), len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     template = jax.eval_shape(jax.vmap(lambda key, config: module.init(key, spec, config)), keys, stacked)
     state = checkpoint.restore(path, "best" if best else "agent", template)

@@ -98,6 +98,17 @@ def choose(mask: np.ndarray, new: Any, old: Any) -> Any:
     return structure.unflatten(_select(mask, leaves, leaves if old is None else jax.tree.leaves(old)))
 
 
+def take(state: Any, learners: np.ndarray) -> Any:
+    """The agents' State [P, ...] of `learners` [P], one for each place; always copies."""
+    leaves, structure = jax.tree.flatten(state)
+    return structure.unflatten(_gather(learners, leaves))
+
+
+@jax.jit
+def _gather(learners: Any, leaves: list[Array]) -> list[Array]:
+    return [leaf[learners] for leaf in leaves]
+
+
 # Of leaves alone: JAX takes States of two agents for equal where their fields are, and might return the other's.
 @jax.jit
 def _select(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:

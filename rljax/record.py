@@ -16,7 +16,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl"}
+FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "turns": "turns.jsonl"}
+RARE = {"turns"}  # begun with their first line
 
 
 class Recorder:
@@ -49,7 +50,8 @@ class Recorder:
             self._sinks.append(_TensorBoard(out / "tensorboard"))
         if wandb is not None:
             self._sinks.append(_WandB(out, wandb))
-        self._files = {name: _Lines(out / file) for name, file in FILES.items()}
+        here = {name: out / file for name, file in FILES.items()}
+        self._files = {name: _Lines(path) for name, path in here.items() if name not in RARE or path.exists()}
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one chunk's metrics: `step`, numbers, and lists with one value per learner."""
@@ -62,6 +64,12 @@ class Recorder:
         self._files["evaluations"].append(record)
         for sink in self._sinks:
             sink.evaluation(record)
+
+    def turn(self, record: Mapping[str, Any]) -> None:
+        """Append a change of settings: `step`, `parents`, and `values` by name, each with one entry per learner."""
+        if "turns" not in self._files:
+            self._files["turns"] = _Lines(self._out / FILES["turns"])
+        self._files["turns"].append(record)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, atomically."""
@@ -102,7 +110,7 @@ class Recorder:
         self.close()
 
 
-def read(out: Path, name: Literal["metrics", "evaluations"]) -> list[dict[str, Any]]:
+def read(out: Path, name: Literal["metrics", "evaluations", "turns"]) -> list[dict[str, Any]]:
     """The records of a run so far, in order; null is None. Empty where the file does not exist yet.
 
     A torn last line (a run that was killed, or is writing) is left out.
@@ -111,7 +119,7 @@ def read(out: Path, name: Literal["metrics", "evaluations"]) -> list[dict[str, A
         ValueError: another name, or a damaged line before the last.
     """
     if name not in FILES:
-        raise ValueError(f"a run records no '{name}', it records 'metrics' and 'evaluations'.")
+        raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")
     path = Path(out) / FILES[name]
     return [record for _, record in _lines(path)] if path.exists() else []
 

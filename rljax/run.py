@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, datasets, envs, evaluate, phases, population, progress, record, statistics
+from rljax import checkpoint, courses, datasets, envs, evaluate, phases, population, progress, record, statistics
 from rljax import config as configuration
 from rljax.agent import float_fields
 from rljax.drivers.common import EVALUATE, Driver, Report, environment_seeds
@@ -54,6 +54,7 @@ class Settings:
     eval_episodes: int = 10  # complete episodes per evaluation and learner
     checkpoint_every: int = 50_000  # steps between checkpoints
     keep_checkpoints: int = 2  # newest ones kept
+    course: Mapping[str, Any] | None = None  # of settings that change on the way, see `rljax.courses.course`
     tensorboard: bool = False  # write TensorBoard events to the run's folder
     wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
 
@@ -166,6 +167,9 @@ class Run:
         seeds = settings.seeds
         self.stacked = configuration.stack(config, len(seeds))
         self.members = population.members(config, seeds)
+        self.course = courses.course(settings.course)
+        if self.course is not None:  # what a learner began with says little of it
+            self.members = [population.Member(member.seed, {}) for member in self.members]
         _check_sizes(config)
         self.dataset = dataset
         plan = phases.plan(settings, module, config, self.stacked, dataset)
@@ -175,9 +179,14 @@ class Run:
         self.eval_every = round_up(settings.eval_every, self.log_every)
         self.checkpoint_every = round_up(settings.checkpoint_every, self.log_every)
         self.total = plan.phases[-1].end
+        if isinstance(self.course, courses.PopulationBased):
+            _check_course(self.course, self.config)
+            # Learners are ranked by an evaluation of the same step.
+            self.course = dataclasses.replace(self.course, every=round_up(self.course.every, self.eval_every))
         self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
         self.best: Any = None
         self.best_return = np.full(len(seeds), -np.inf)
+        self.last_return = np.full(len(seeds), np.nan)
         self.frozen = population.Frozen(len(seeds))
         self.latest = float("nan")
 
@@ -279,6 +288,8 @@ class Run:
         self.clock.compile_seconds += notes["compile_seconds"]
         self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
         self.frozen.found = {found["learner"]: found for found in notes.get("diverged", [])}
+        if notes.get("values"):
+            self.set(notes["values"])
 
     def structure(self) -> dict[str, Any]:
         """What a checkpoint's arrays depend on, ready for JSON."""
@@ -319,6 +330,7 @@ class Run:
                     if self.step >= self.phase.end:
                         self._next_phase()
                     self._chunk()
+                    self._take_turn()
                     interrupted = interrupt.requested
                     if self.step % self.checkpoint_every == 0 or interrupted or self.complete:
                         self._save()
@@ -380,6 +392,27 @@ class Run:
         if self.evaluator is not None and (self.step % self.eval_every == 0 or self.step >= self.phase.end):
             self._evaluate()
 
+    def _take_turn(self) -> None:
+        """Change settings, and go on with other learners' agents, where the course says so."""
+        if self.course is None or self.complete:
+            return
+        scores = np.where(self.frozen.mask, -np.inf, self.last_return)
+        turn = self.course.turn(self.step, scores, configuration.varied(self.config))
+        if turn is None:
+            return
+        self.driver.agent_state = population.take(self.driver.agent_state, turn.parents)
+        self.set(turn.values)
+        for learner in np.flatnonzero(turn.parents != np.arange(len(self.members))):
+            self.frozen.found.pop(int(learner), None)
+        self.recorder.turn({"step": self.step, "parents": turn.parents, "values": turn.values, "scores": scores})
+
+    def set(self, values: Mapping[str, Sequence[float]]) -> None:
+        """Let the learners have these settings, one value each, from here on."""
+        self.config = dataclasses.replace(self.config, **{name: tuple(x) for name, x in values.items()})
+        self.stacked = configuration.stack(self.config, len(self.members))
+        for phase in self.phases:
+            phase.driver.config = self.stacked
+
     def _freeze_diverged(self, report: Report, step: int) -> None:
         """Freeze learners with a metric that is not finite; raise `Diverged` where no other one is left."""
         for learner in np.flatnonzero(~self.frozen.mask):
@@ -429,7 +462,7 @@ class Run:
             if learner in self.frozen.found:
                 line["diverged"] = True
             self.recorder.evaluation(line)
-        means = episodes.returns.mean(axis=1)
+        means = self.last_return = episodes.returns.mean(axis=1)
         improved = means > self.best_return
         self.best_return = np.where(improved, means, self.best_return)
         self.best = population.choose(improved, self.driver.agent_state, self.best)
@@ -455,6 +488,7 @@ class Run:
             "phase": self.phases.index(self.phase),
             "best_return": [None if np.isinf(x) else x for x in self.best_return.tolist()],
             "diverged": list(self.frozen.found.values()),
+            "values": None if self.course is None else configuration.varied(self.config),
             "structure": self.structure(),
             "environments": "saved" if environments is not None else self.driver.without_environments,
             "reason": self.driver.save_failure,
@@ -599,6 +633,14 @@ def _check_settings(settings: Settings) -> None:
         raise ValueError("no seeds: give --seeds K for seeds 0 to K - 1, or --seed S.")
     if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
         raise ValueError(f"seeds {list(settings.seeds)} must lie in [0, 2^32).")
+
+
+def _check_course(course: courses.PopulationBased, config: Any) -> None:
+    if course.every < 1:
+        raise ValueError(f"settings are to change every {course.every} steps, it must be at least 1.")
+    for name in course.ranges:
+        if name not in configuration.varied(config):
+            raise ValueError(f"population-based training changes '{name}', of which each learner needs its own value.")
 
 
 def _check_sizes(config: Any) -> None:

@@ -19,9 +19,31 @@ LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
 RUNNING = (
     LEARNING
     | LOOKING
-    | {"envs", "drivers", "population", "progress", "film", "phases", "run", "policy", "recording", "corrupt"}
+    | {
+        "envs",
+        "drivers",
+        "courses",
+        "population",
+        "progress",
+        "film",
+        "phases",
+        "run",
+        "policy",
+        "recording",
+        "corrupt",
+    }
 )
-FACE = {"cli", "cli_data", "extract", "grid", "sweep", "report"}  # nothing below imports these
+FACE = {
+    "cli",
+    "cli_data",
+    "extract",
+    "evolution",
+    "grid",
+    "search",
+    "sweep",
+    "trials",
+    "report",
+}  # nothing below imports these
 
 # Room of rljax -> the rooms that it may import, from the ground up. A new module is given its place here.
 ROOMS: dict[str, set[str]] = {
@@ -51,7 +73,11 @@ ROOMS: dict[str, set[str]] = {
     "policy": RUNNING - {"policy", "recording", "corrupt"},
     "grid": RUNNING - {"policy", "recording", "corrupt"},
     "extract": RUNNING - {"policy", "recording", "corrupt"},
-    "sweep": RUNNING | {"extract", "grid", "report", "sweep"},
+    "courses": set(),
+    "search": {"agent", "config"},
+    "trials": RUNNING | {"extract", "grid", "search"},
+    "evolution": RUNNING | {"grid", "search", "trials"},
+    "sweep": RUNNING | {"evolution", "grid", "search", "trials"},
     "report": RUNNING,
     "recording": RUNNING - {"recording", "corrupt"},
     "corrupt": RUNNING - {"recording", "corrupt"},

@@ -29,7 +29,7 @@ def write(recorder, steps):
 
 
 def contents(out):
-    return {name: (out / file).read_bytes() for name, file in record.FILES.items()}
+    return {name: (out / file).read_bytes() for name, file in record.FILES.items() if (out / file).exists()}
 
 
 # Files
@@ -93,7 +93,7 @@ def test_line_separators_inside_text_do_not_split_a_line(tmp_path):
 
 def test_reading_before_anything_is_written(tmp_path):
     assert read(tmp_path, "metrics") == []
-    with pytest.raises(ValueError, match="a run records no 'losses', it records 'metrics' and 'evaluations'"):
+    with pytest.raises(ValueError, match="a run records no 'losses', it records metrics, evaluations, turns"):
         read(tmp_path, "losses")  # type: ignore[arg-type]
 
 
@@ -130,7 +130,7 @@ def test_truncated_and_gone_on_is_as_never_interrupted(tmp_path):
         write(recorder, range(0, 60, 10))
     with Recorder(tmp_path / "killed") as recorder:
         write(recorder, range(0, 50, 10))
-    for file in record.FILES.values():
+    for file in ("metrics.jsonl", "evaluations.jsonl"):
         path = tmp_path / "killed" / file
         path.write_bytes(path.read_bytes() + b'{"step": 50, "lear')
     with Recorder(tmp_path / "killed") as recorder:

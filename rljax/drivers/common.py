@@ -64,6 +64,7 @@ class Driver(Protocol):
     """Moves P learners through time. Holds its state; the state is what a checkpoint saves."""
 
     spec: EnvSpec
+    config: Any  # the agents', stacked over P; another one with the same structure may take its place
 
     @property
     def learners(self) -> LearnerState:

@@ -1,0 +1,106 @@
+"""Settings that change in the course of a training: population-based training, and the schedule that it finds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Values = Mapping[str, Sequence[float]]  # settings by name, one value per learner
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What changes at a step."""
+
+    values: dict[str, list[float]]  # settings by name, one value per learner [P]
+    parents: np.ndarray  # [P] whose agent each learner goes on with; its own number where that is its own
+
+
+class Course(Protocol):
+    """When settings change, and to what."""
+
+    def turn(self, step: int, scores: np.ndarray, values: Values) -> Turn | None:
+        """What changes after `step`, of learners with these scores [P] and settings; None for nothing."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PopulationBased:
+    """Population-based training: the worst learners go on from the best ones, with their settings perturbed.
+
+    Every `every` steps the learners are ranked by their last evaluation. Each of the worst `share` takes over agent and
+    settings of a learner drawn from the best `share`, and each setting is multiplied by one of `factors`, within its
+    range. Storage, environments and random numbers stay a learner's own.
+
+    Source: Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846, sections 3 and 4.1:
+    truncation selection with a fifth, and perturbation by 0.8 or 1.2.
+    """
+
+    ranges: Mapping[str, tuple[float, float]]  # settings that change: lowest and highest value
+    every: int  # steps; a run rounds them up to those of an evaluation
+    share: float = 0.2
+    factors: tuple[float, float] = (0.8, 1.2)
+    seed: int = 0
+
+    def turn(self, step: int, scores: np.ndarray, values: Values) -> Turn | None:
+        """Exploit and explore, after every `every` steps."""
+        if step % self.every:
+            return None
+        number = len(scores)
+        generator = np.random.Generator(np.random.PCG64([self.seed, step]))
+        ranked = np.argsort(np.nan_to_num(scores, nan=-np.inf), kind="stable")
+        size = min(max(1, round(self.share * number)), number // 2)
+        best, worst = ranked[number - size :], ranked[:size]
+        parents = np.arange(number)
+        parents[worst] = generator.choice(best, size)
+        changed = {}
+        for name, own in values.items():
+            new = np.asarray(own, np.float64)[parents]
+            if name in self.ranges:
+                perturbed = new[worst] * generator.choice(self.factors, size)
+                new[worst] = np.clip(perturbed, *self.ranges[name])
+            changed[name] = new.tolist()
+        return Turn(changed, parents)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Settings that all learners change to after given steps."""
+
+    changes: Sequence[tuple[int, Mapping[str, float]]]
+
+    def turn(self, step: int, scores: np.ndarray, values: Values) -> Turn | None:
+        """The settings from `step` on, where they change."""
+        for when, settings in self.changes:
+            if when == step:
+                return Turn({name: [value] * len(scores) for name, value in settings.items()}, np.arange(len(scores)))
+        return None
+
+
+def course(described: Mapping[str, Any] | None) -> Course | None:
+    """The course that JSON describes: {"schedule": [[step, settings]]}, or the fields of `PopulationBased`."""
+    if described is None:
+        return None
+    if "schedule" in described:
+        return Schedule([(step, dict(settings)) for step, settings in described["schedule"]])
+    ranges = {name: (low, high) for name, (low, high) in described["ranges"].items()}
+    return PopulationBased(**{**described, "ranges": ranges, "factors": tuple(described.get("factors", (0.8, 1.2)))})
+
+
+def schedule_of(
+    learner: int, initial: Values, turns: Iterable[Mapping[str, Any]]
+) -> list[tuple[int, dict[str, float]]]:
+    """The settings that made a learner what it is at the end: those of its ancestors, from step 0 on.
+
+    `initial` has the settings of all learners at the beginning, `turns` the records of a run's course, in order.
+    """
+    found = []
+    for turn in reversed(list(turns)):
+        found.append((turn["step"], {name: values[learner] for name, values in turn["values"].items()}))
+        learner = turn["parents"][learner]
+    found.append((0, {name: values[learner] for name, values in initial.items()}))
+    found.reverse()
+    return [entry for entry, before in zip(found, [None, *found], strict=False) if not before or entry[1] != before[1]]
