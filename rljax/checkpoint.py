@@ -114,7 +114,8 @@ def restore(path: Path, name: str, template: Any) -> Any:
     """
     import orbax.checkpoint as ocp
 
-    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # wherever it was saved from
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), template)
     try:
         with ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # orbax warns that the topology may differ

@@ -275,7 +275,7 @@ class Run:
         with self.clock.compiling():
             template = self.driver.template(self.settings.seeds)
             arrays = {name: checkpoint.restore(path, name, template[name]) for name in template}
-            self.best = checkpoint.restore(path, "best", template["agent"])
+            self.best = self.driver.spread.learners(checkpoint.restore(path, "best", template["agent"]))
             blob = (path / "environments").read_bytes() if notes["environments"] == "saved" else None
             self.driver.restore(arrays, blob)
         if notes["environments"] == "lost":
@@ -411,7 +411,7 @@ class Run:
         self.config = dataclasses.replace(self.config, **{name: tuple(x) for name, x in values.items()})
         self.stacked = configuration.stack(self.config, len(self.members))
         for phase in self.phases:
-            phase.driver.config = self.stacked
+            phase.driver.reconfigure(self.stacked)
 
     def _freeze_diverged(self, report: Report, step: int) -> None:
         """Freeze learners with a metric that is not finite; raise `Diverged` where no other one is left."""
@@ -516,6 +516,7 @@ class Run:
             "wall_seconds": time.perf_counter() - self.began,
             "compile_seconds": self.clock.compile_seconds,
             "steps_per_second": self._speed(),
+            "devices_used": self.driver.spread.num_devices,
             "peak_memory_bytes": peak_memory(),
         }
         self.recorder.summary(summary)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from rljax.agent import EnvSpec
+from rljax.devices import Spread
 from rljax.learner import LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
@@ -64,7 +65,10 @@ class Driver(Protocol):
     """Moves P learners through time. Holds its state; the state is what a checkpoint saves."""
 
     spec: EnvSpec
-    config: Any  # the agents', stacked over P; another one with the same structure may take its place
+    spread: Spread  # of the learners over devices
+
+    def reconfigure(self, config: Any) -> None:
+        """Go on with other settings, stacked over P as those at the beginning."""
 
     @property
     def learners(self) -> LearnerState:

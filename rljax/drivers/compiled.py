@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Step, Transition
+from rljax.devices import Spread
 from rljax.drivers.common import TRAIN, Report, environment_seeds, report, taught
 from rljax.envs.autoreset import AutoReset
 from rljax.learner import Learner, LearnerState, empty_tally
@@ -42,15 +43,43 @@ class CompiledDriver:
     def __init__(self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None) -> None:
         """`config` is stacked over P; `data` [N, ...] is a data set to learn from as well, where there is one."""
         self.spec = environment.spec
-        self.learner, self.environment, self.config = learner, environment, config
+        self.learner, self.environment = learner, environment
+        self.spread = self._spread()
+        self.reconfigure(config)
         self.data = data  # not yet on the device: what does not fit is refused first
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
 
+    def _spread(self) -> Spread:
+        number, each = self.learner.num_learners, self.learner.num_envs
+        return Spread(number, each, split=self.learner.kind == "rollout")
+
+    def reconfigure(self, config: Any) -> None:
+        """Go on with other settings, stacked over P as those at the beginning."""
+        self.config = self.spread.learners(config)
+
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
-        self.data = jax.device_put(self.data)
-        self.carry = self._init(*self._keys(seeds), self.config, self.data, learnt)
+        self.data = self.spread.everywhere(self.data)
+        self.carry = self._placed(self._init(*self._keys(seeds), self.config, self.data, learnt))
+
+    def _placed(self, carry: Carry) -> Carry:
+        """The carry with each array on the devices that work on it."""
+        if self.spread.mesh is None:
+            return carry
+        rows = self.spread.environments
+        learners = self.spread.learners(carry.learners.replace(storage=None))
+        store = self.spread.rollouts if self.learner.kind == "rollout" else self.spread.learners
+        return Carry(
+            learners=learners.replace(storage=store(carry.learners.storage)),
+            environment=self.spread.flat_environments(carry.environment),
+            keys=self.spread.flat_environments(carry.keys),
+            observation=rows(carry.observation),
+            first=rows(carry.first),
+            action=rows(carry.action),
+            extras=rows(carry.extras),
+            episodes=self.spread.learners(carry.episodes),
+        )
 
     def _keys(self, seeds: Sequence[int]) -> tuple[Array, Array]:
         """One key per learner, one per environment."""
@@ -82,7 +111,10 @@ class CompiledDriver:
 
     def _loop(self, carry: Carry, iterations: Array, config: Any, data: Transition | None) -> Carry:
         # A traced bound, so that chunks of any length are one program.
-        return jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config, data), carry)
+        # Placed again: left alone, XLA may hand parts of the agents to devices of other environments.
+        return self._placed(
+            jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config, data), carry)
+        )
 
     def _iterate(self, carry: Carry, config: Any, data: Transition | None) -> Carry:
         if self.learner.streams:
@@ -161,7 +193,8 @@ class CompiledDriver:
         learners = self.carry.learners
         result = report(learners.tally, learners.updates, self.carry.episodes)
         tally = empty_tally(tuple(learners.tally.total), self.learner.num_learners)
-        self.carry = self.carry.replace(learners=learners.replace(tally=tally), episodes=self._no_episodes())
+        tally, episodes = self.spread.learners((tally, self._no_episodes()))
+        self.carry = self.carry.replace(learners=learners.replace(tally=tally), episodes=episodes)
         return result
 
     @property
@@ -171,7 +204,8 @@ class CompiledDriver:
 
     @agent_state.setter
     def agent_state(self, state: Any) -> None:
-        self.carry = self.carry.replace(learners=self.carry.learners.replace(agent=state))
+        learners = self.carry.learners.replace(agent=self.spread.learners(state))
+        self.carry = self.carry.replace(learners=learners)
 
     def arrays(self) -> dict[str, Any]:
         """The agents; the rest of the learners and the environments."""
@@ -189,9 +223,9 @@ class CompiledDriver:
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly."""
         del environments
-        self.data = jax.device_put(self.data)
+        self.data = self.spread.everywhere(self.data)
         carry = arrays["training"]
-        self.carry = carry.replace(learners=carry.learners.replace(agent=arrays["agent"]))
+        self.carry = self._placed(carry.replace(learners=carry.learners.replace(agent=arrays["agent"])))
 
     def close(self) -> None:
         """Nothing to let go of."""

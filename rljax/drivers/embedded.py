@@ -18,6 +18,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 
 from rljax.agent import Array, Step, Transition
+from rljax.devices import Spread
 from rljax.drivers.common import TRAIN, environment_rows, environment_seeds, split, taught
 from rljax.drivers.compiled import Carry, CompiledDriver
 from rljax.envs.gymnasium import Hosted
@@ -44,6 +45,9 @@ class EmbeddedDriver(CompiledDriver):
         self.hosted.tolerant = learner.num_learners > 1
         self.failure: BaseException | None = None
         self._begin = jax.jit(self._act, donate_argnums=0)
+
+    def _spread(self) -> Spread:
+        return Spread(1)  # the program waits for the host
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Step, Transition
+from rljax.devices import Spread
 from rljax.drivers.common import TRAIN, Report, environment_rows, environment_seeds, report, split, taught
 from rljax.envs.gymnasium import Hosted
 from rljax.learner import Learner, LearnerState, empty_tally
@@ -35,7 +36,9 @@ class HostedDriver:
         `data` [N, ...] is a data set to learn from as well, where there is one.
         """
         self.spec: EnvSpec = environments.spec
-        self.learner, self.hosted, self.config = learner, environments, config
+        self.learner, self.hosted = learner, environments
+        self.spread = Spread(learner.num_learners)
+        self.reconfigure(config)
         self.hosted.tolerant = learner.num_learners > 1
         self.data = data  # not yet on the device: what does not fit is refused first
         self._init = jax.jit(learner.init)
@@ -45,11 +48,16 @@ class HostedDriver:
         self._act = jax.jit(self._acting)
         self._learn = jax.jit(self._learning, donate_argnums=0)
 
+    def reconfigure(self, config: Any) -> None:
+        """Go on with other settings, stacked over P as those at the beginning."""
+        self.config = self.spread.learners(config)
+
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
-        self.data = jax.device_put(self.data)
+        self.data = self.spread.everywhere(self.data)
         learners = self._init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.config, self.data)
-        self.learnt, self.storage = taught(learners, learnt).replace(storage=None), learners.storage
+        learners = self.spread.learners(taught(learners, learnt))
+        self.learnt, self.storage = learners.replace(storage=None), learners.storage
         number = self.learner.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
@@ -84,12 +92,13 @@ class HostedDriver:
 
     @agent_state.setter
     def agent_state(self, state: Any) -> None:
-        self.learnt = self.learnt.replace(agent=state)
+        self.learnt = self.learnt.replace(agent=self.spread.learners(state))
 
     def report(self) -> Report:
         """The means since the last report, which it forgets."""
         result = report(self.learnt.tally, self.learnt.updates, self.episodes)
-        self.learnt = self.learnt.replace(tally=empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners))
+        tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
+        self.learnt = self.learnt.replace(tally=self.spread.learners(tally))
         self._forget()
         return result
 
@@ -116,9 +125,10 @@ class HostedDriver:
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly; without `environments`, from fresh episodes."""
-        self.data = jax.device_put(self.data)
-        learners, self.action, self.extras = arrays["training"]
-        self.learnt, self.storage = learners.replace(agent=arrays["agent"], storage=None), learners.storage
+        self.data = self.spread.everywhere(self.data)
+        learners, self.action, self.extras = self.spread.learners(arrays["training"])
+        agent = self.spread.learners(arrays["agent"])
+        self.learnt, self.storage = learners.replace(agent=agent, storage=None), learners.storage
         self.steps = int(learners.steps)
         self._forget()
         if environments is not None:

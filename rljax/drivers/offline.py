@@ -15,6 +15,7 @@ import numpy as np
 
 from rljax import samplers
 from rljax.agent import Array, EnvSpec, Transition
+from rljax.devices import Spread
 from rljax.drivers.common import Report, report
 from rljax.learner import Learner, LearnerState, empty_tally
 
@@ -33,12 +34,18 @@ class OfflineDriver:
         With `on_host` it stays in the host's memory, as NumPy arrays.
         """
         self.spec: EnvSpec = learner.spec
-        self.learner, self.config, self.on_host = learner, config, on_host
+        self.learner, self.on_host = learner, on_host
+        self.spread = Spread(learner.num_learners)
+        self.reconfigure(config)
         self.data: Transition = data  # not yet on the device: what does not fit is refused first
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
         self._rows = jax.jit(self._drawn)
         self._learn = jax.jit(self._taught, donate_argnums=0)
+
+    def reconfigure(self, config: Any) -> None:
+        """Go on with other settings, stacked over P as those at the beginning."""
+        self.config = self.spread.learners(config)
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners, one per seed, that have seen the data set once where they prepare themselves by it."""
@@ -47,7 +54,8 @@ class OfflineDriver:
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
             fresh = self._init(_keys(seeds), self.data, self.config)
-        self.learnt: LearnerState = jax.device_put(fresh, jax.devices()[0]) if self.on_host else fresh
+        placed = jax.device_put(fresh, jax.devices()[0]) if self.on_host else fresh
+        self.learnt: LearnerState = self.spread.learners(placed)
 
     def advance(self, iterations: int) -> None:
         """Run `iterations` of `num_updates` updates each."""
@@ -73,14 +81,14 @@ class OfflineDriver:
 
     @agent_state.setter
     def agent_state(self, state: Any) -> None:
-        self.learnt = self.learnt.replace(agent=state)
+        self.learnt = self.learnt.replace(agent=self.spread.learners(state))
 
     def report(self) -> Report:
         """The means since the last report, which it forgets."""
         none = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
         result = report(self.learnt.tally, self.learnt.updates, none)
         tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
-        self.learnt = self.learnt.replace(tally=tally)
+        self.learnt = self.learnt.replace(tally=self.spread.learners(tally))
         return result
 
     def arrays(self) -> dict[str, Any]:
@@ -99,14 +107,14 @@ class OfflineDriver:
         """Continue exactly."""
         del environments
         self._place()
-        self.learnt = arrays["training"].replace(agent=arrays["agent"])
+        self.learnt = self.spread.learners(arrays["training"].replace(agent=arrays["agent"]))
 
     def close(self) -> None:
         """Let go of the data."""
         self.data = None  # type: ignore[assignment]
 
     def _place(self) -> None:
-        self.data = jax.tree.map(np.asarray, self.data) if self.on_host else jax.device_put(self.data)
+        self.data = jax.tree.map(np.asarray, self.data) if self.on_host else self.spread.everywhere(self.data)
 
     def _start(self, keys: Array, data: Transition, config: Any) -> LearnerState:
         state = self.learner.init(keys, config, data)

@@ -1,0 +1,115 @@
+"""Learners shared among 8 virtual devices: the same curves, without compiling again, and resumed as ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljax import record
+from rljax.devices import Spread
+from tests import runs
+
+EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+CASES = [
+    pytest.param("sac", "rljax/Pendulum", 8, 8, id="compiled"),
+    pytest.param("ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments"),
+    pytest.param("td3", "Pendulum-v1", 4, 4, id="hosted"),
+    pytest.param("stream_ac", "rljax/Pendulum", 8, 8, id="stream"),
+]
+
+
+def on_eight(*arguments: object) -> str:
+    """The command line where JAX sees 8 devices; what it prints."""
+    done = runs.command(*arguments, **EIGHT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("agent", "env", "seeds", "used"), CASES)
+def test_eight_devices_give_the_curves_of_one(agent: str, env: str, seeds: int, used: int, tmp_path: Path) -> None:
+    words = ["train", agent, "--env", env, "--steps", "200", "--seeds", seeds, "--quiet", *runs.flags(agent)]
+    on_eight(*words, "--out", tmp_path / "eight")
+    one = runs.train(agent, env, 200, tmp_path / "one", seeds=seeds)
+    assert json.loads((tmp_path / "eight" / "summary.json").read_text())["devices_used"] == used
+    assert json.loads((one / "summary.json").read_text())["devices_used"] == 1
+    for name in ("metrics", "evaluations"):
+        expected, found = record.read(one, name), record.read(tmp_path / "eight", name)
+        assert len(expected) == len(found) > 0
+        for line, other in zip(expected, found, strict=True):
+            for field, value in line.items():
+                if field not in ("wall_seconds", "steps_per_second"):
+                    np.testing.assert_allclose(
+                        np.array(other[field], float), np.array(value, float), rtol=2e-3, atol=2e-3, err_msg=field
+                    )
+
+
+def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
+    words = ["train", "sac", "--env", "rljax/Pendulum", "--seeds", "8", "--quiet", *runs.flags("sac")]
+    on_eight(*words, "--steps", "300", "--out", tmp_path / "whole")
+    on_eight(*words, "--steps", "200", "--out", tmp_path / "half")
+    on_eight("resume", tmp_path / "half", "--steps", "300", "--quiet")
+    runs.assert_same(tmp_path / "whole", tmp_path / "half")
+
+
+def test_every_array_lies_on_its_learners_device_and_nothing_compiles_again() -> None:
+    program = textwrap.dedent(
+        """
+        import jax, pathlib
+        from jax.sharding import PartitionSpec as S
+        from rljax import progress, run
+        from tests import runs
+
+        compiled = []
+
+        def note(event, seconds, **_):
+            if event.startswith("/jax/core/compile/backend"):
+                compiled.append(event)
+
+        jax.monitoring.register_event_duration_secs_listener(note)
+        order = run.prepare("ppo", "rljax/Pendulum", 400, seeds=4, config=runs.ON_POLICY, **runs.EVERY)
+        going = run.Run(order.settings, order.module, order.config, pathlib.Path("unused"), progress.View())
+        driver = going.driver
+        driver.start(order.settings.seeds)
+        driver.advance(1)
+        driver.report()
+        driver.advance(1)
+        driver.report()
+        before = len(compiled)
+        for _ in range(3):
+            driver.advance(2)
+            driver.report()
+        assert len(compiled) == before, compiled[before:]
+        carry = driver.carry
+        specs = {
+            "agent": carry.learners.agent,
+            "storage": carry.learners.storage.data.reward,
+            "environment": carry.environment,
+            "observation": carry.observation,
+        }
+        for name, tree in specs.items():
+            print(name, sorted({str(leaf.sharding.spec) for leaf in jax.tree.leaves(tree) if leaf.ndim}))
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | EIGHT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert found["agent"] == "[\"P('learners',)\"]"
+    assert found["storage"] == "[\"P('learners', None, 'environments')\"]"
+    assert found["environment"] == "[\"P(('learners', 'environments'),)\"]"
+    assert found["observation"] == "[\"P('learners', 'environments')\"]"
+
+
+def test_one_device_is_left_alone() -> None:
+    spread = Spread(4, 8, split=True)
+    assert (spread.mesh, spread.num_devices) == (None, 1)
+    tree = {"x": np.zeros(3)}
+    assert spread.learners(tree) is tree
