@@ -19,7 +19,16 @@ LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
 RUNNING = (
     LEARNING | LOOKING | {"envs", "drivers", "progress", "film", "phases", "run", "policy", "recording", "corrupt"}
 )
-FACE = {"cli", "cli_data", "sweep", "report"}  # nothing below imports these
+FACE = {
+    "cli",
+    "cli_data",
+    "sweep",
+    "comparison",
+    "figures",
+    "published",
+    "report",
+    "watch",
+}  # nothing below imports these
 
 # Room of rljax -> the rooms that it may import, from the ground up. A new module is given its place here.
 ROOMS: dict[str, set[str]] = {
@@ -46,8 +55,12 @@ ROOMS: dict[str, set[str]] = {
     "phases": LEARNING | {"envs", "drivers", "evaluate", "config"},
     "run": RUNNING - {"run", "policy", "recording", "corrupt"},
     "policy": RUNNING - {"policy", "recording", "corrupt"},
-    "sweep": RUNNING | {"report", "sweep"},
-    "report": RUNNING,
+    "sweep": RUNNING | {"figures", "report", "sweep"},
+    "comparison": {"statistics"},
+    "figures": RUNNING | {"comparison"},
+    "published": set(),
+    "report": RUNNING | {"comparison", "figures", "published"},
+    "watch": RUNNING,
     "recording": RUNNING - {"recording", "corrupt"},
     "corrupt": RUNNING - {"recording", "corrupt"},
     "cli_data": RUNNING | {"corrupt"},
