@@ -281,9 +281,9 @@ def _play(arguments: list[str]) -> None:
 
 def _plot(arguments: list[str]) -> None:
     options = _parse(Plot, arguments, "plot")
-    from rljax import report
+    from rljax import figures
 
-    print(report.plot(options.runs, options.output))
+    print(figures.plot(options.runs, options.output))
 
 
 def _data(arguments: list[str]) -> None:

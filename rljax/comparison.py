@@ -1,7 +1,7 @@
 """Agents compared over several tasks: aggregates, profiles and probabilities of improvement, all with intervals.
 
-Scores are given by agent: an array [runs, tasks], or a mapping from task to [runs] where tasks have different numbers of
-runs. One run is one learner, with one score in a task. Scores of different tasks must be comparable: normalise them.
+Scores are given by agent: an array [runs, tasks], or a mapping from task to [runs] where tasks have different numbers
+of runs. One run is one learner, with one score in a task. Scores of different tasks must be comparable: normalise them.
 
 Every estimate has a percentile bootstrap interval, for which runs are drawn within each task, and says how many runs it
 rests on. Each task counts the same, whatever its number of runs; where all have as many, the numbers are those of
@@ -149,22 +149,16 @@ def improvement(
     unknown = [agent for pair in chosen for agent in pair if agent not in checked]
     if unknown:
         raise ValueError(f"there are no scores of agent '{unknown[0]}', there are those of {_listed(checked)}.")
-    return {
-        (x, y): _estimate(
-            [checked[x], checked[y]], _improvement, level, resamples, seed, _pairs(checked[x], checked[y])
-        )
-        for x, y in chosen
-    }
+    estimates = {}
+    for x, y in chosen:
+        size = max(one.size * other.size for one, other in zip(checked[x], checked[y], strict=True))
+        estimates[x, y] = _estimate([checked[x], checked[y]], _improvement, level, resamples, seed, size)
+    return estimates
 
 
 def _improvement(x: Tasks, y: Tasks) -> Any:
-    above = [a[..., :, None] > b[..., None, :] for a, b in zip(x, y, strict=True)]
-    equal = [a[..., :, None] == b[..., None, :] for a, b in zip(x, y, strict=True)]
-    return np.mean([(a + 0.5 * b).mean(axis=(-2, -1)) for a, b in zip(above, equal, strict=True)], axis=0)
-
-
-def _pairs(x: Tasks, y: Tasks) -> int:
-    return max(a.size * b.size for a, b in zip(x, y, strict=True))
+    pairs = [(one[..., :, None], other[..., None, :]) for one, other in zip(x, y, strict=True)]
+    return np.mean([((one > other) + 0.5 * (one == other)).mean(axis=(-2, -1)) for one, other in pairs], axis=0)
 
 
 def _estimate(

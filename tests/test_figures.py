@@ -7,7 +7,7 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
-from rljax import report
+from rljax import figures
 from rljax.record import Recorder, write_json
 
 STEPS = [*range(0, 50_001, 10_000)]
@@ -58,7 +58,7 @@ def test_one_panel_per_environment_and_one_curve_per_agent(tmp_path, panels):
         for agent in ("sac", "td3")
         for environment in ("Hopper-v5", "brax/ant")
     ]
-    output = report.plot(paths)
+    output = figures.plot(paths)
     assert output == paths[0] / "curve.png"
     assert output.read_bytes().startswith(b"\x89PNG")
     assert list(panels) == ["Hopper-v5", "brax/ant", "caption"]
@@ -66,14 +66,14 @@ def test_one_panel_per_environment_and_one_curve_per_agent(tmp_path, panels):
         assert legend(panels[title]) == ["sac (3 seeds)", "td3 (3 seeds)"]
         assert (panels[title].get_xlabel(), panels[title].get_ylabel()) == ("environment steps", "evaluation return")
         colours = {panel_line.get_color() for panel_line in panels[title].get_lines()}
-        assert colours == set(report.COLOURS[:2])
+        assert colours == set(figures.COLOURS[:2])
         assert len(panels[title].get_lines()) == 2 * (1 + 3)  # each with its single learners
     assert "5 episodes per evaluation" in panels["caption"]
 
 
 def test_runs_of_one_agent_are_pooled(tmp_path, panels):
     paths = [run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(5,))]
-    report.plot([*paths, tmp_path / "a"], tmp_path / "out" / "both.svg")  # named twice, counted once
+    figures.plot([*paths, tmp_path / "a"], tmp_path / "out" / "both.svg")  # named twice, counted once
     panel = panels["Hopper-v5"]
     assert legend(panel) == ["sac (3 seeds)"]
     steps, mean = line(panel, "sac (3 seeds)").get_data()
@@ -82,12 +82,12 @@ def test_runs_of_one_agent_are_pooled(tmp_path, panels):
 
 
 def test_a_seed_that_comes_twice_is_not_counted_as_two(tmp_path, panels):
-    report.plot([run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(1, 2))])
+    figures.plot([run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(1, 2))])
     assert legend(panels["Hopper-v5"]) == ["sac (3 seeds, 4 learners)"]
 
 
 def test_a_single_learner_says_what_its_band_is(tmp_path, panels):
-    report.plot([run(tmp_path / "one", seeds=(0,)), run(tmp_path / "other", "td3", seeds=(0,), episodes=1)])
+    figures.plot([run(tmp_path / "one", seeds=(0,)), run(tmp_path / "other", "td3", seeds=(0,), episodes=1)])
     panel = panels["Hopper-v5"]
     assert legend(panel) == ["sac (1 seed, band over its episodes)", "td3 (1 seed, no band)"]
     assert len(panel.get_lines()) == 2
@@ -97,12 +97,12 @@ def test_a_single_learner_says_what_its_band_is(tmp_path, panels):
 
 def test_statistics_by_name(tmp_path, panels):
     path = run(tmp_path / "a", seeds=(0, 1, 2, 97), steps=[0])
-    report.plot([path], statistic="iqm")
+    figures.plot([path], statistic="iqm")
     (value,) = line(panels["Hopper-v5"], "sac (4 seeds)").get_ydata()
     assert value == pytest.approx(15, abs=2)
     assert "interquartile mean" in panels["caption"].replace("\n", " ")
     with pytest.raises(ValueError, match="statistic is 'median', it must be 'mean' or 'iqm'"):
-        report.plot([path], statistic="median")
+        figures.plot([path], statistic="median")
 
 
 def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
@@ -112,23 +112,23 @@ def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
         ("ppo", "Hopper-v5"): (50_000, 400, 30),
         ("sac", "Ant-v5"): ([0, 1], [0, 1], [1, 1]),  # no run of it: no panel
     }
-    report.plot([path], references=references)
+    figures.plot([path], references=references)
     assert list(panels) == ["Hopper-v5", "caption"]
     panel = panels["Hopper-v5"]
     expected = [f"{agent}, published (mean ± standard deviation)" for agent in ("sac", "ppo")]
     assert legend(panel) == ["sac (3 seeds)", *expected]
     published = line(panel, expected[0])
     assert published.get_linestyle() == "--"
-    assert published.get_color() == line(panel, "sac (3 seeds)").get_color() == report.COLOURS[0]
+    assert published.get_color() == line(panel, "sac (3 seeds)").get_color() == figures.COLOURS[0]
     with pytest.raises(ValueError, match=r"reference of 'sac' in 'Hopper-v5' has steps \(2,\), mean \(1,\)"):
-        report.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
+        figures.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "SVG"])
 def test_the_same_runs_are_the_same_file(tmp_path, suffix):
     path = run(tmp_path / "a")
-    first = report.plot([path], tmp_path / f"first.{suffix}")
-    second = report.plot([path], tmp_path / f"second.{suffix}")
+    first = figures.plot([path], tmp_path / f"first.{suffix}")
+    second = figures.plot([path], tmp_path / f"second.{suffix}")
     assert first.read_bytes() == second.read_bytes()
     if suffix == "svg":
         texts = ElementTree.parse(first).getroot().itertext()
@@ -136,19 +136,21 @@ def test_the_same_runs_are_the_same_file(tmp_path, suffix):
 
 
 def test_many_agents_are_told_apart(tmp_path, panels):
-    report.plot([run(tmp_path / str(k), f"agent{k}", seeds=(k,)) for k in range(9)])
+    figures.plot([run(tmp_path / str(k), f"agent{k}", seeds=(k,)) for k in range(9)])
     looks = [(each.get_color(), each.get_linestyle()) for each in panels["Hopper-v5"].get_lines()]
     assert len(set(looks)) == 9
 
 
 def test_a_users_own_agent_has_its_files_name(tmp_path, panels):
-    report.plot([run(tmp_path / "a", "./experiments/mine.py")])
+    figures.plot([run(tmp_path / "a", "./experiments/mine.py")])
     assert legend(panels["Hopper-v5"]) == ["mine (3 seeds)"]
 
 
 @pytest.mark.parametrize("steps", [[10_000], [0]])
 def test_a_single_evaluation(tmp_path, steps):
-    assert report.plot([run(tmp_path / "a", steps=steps), run(tmp_path / "b", "td3", seeds=(0,), steps=steps)]).exists()
+    assert figures.plot(
+        [run(tmp_path / "a", steps=steps), run(tmp_path / "b", "td3", seeds=(0,), steps=steps)]
+    ).exists()
 
 
 def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
@@ -158,7 +160,7 @@ def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
         file.write('{"step": 20, "learner": 0, "seed": 0, "returns": [null, 1.0]}\n{"step": 30, "lea')
     with (second / "evaluations.jsonl").open("a") as file:
         file.write('{"step": 40, "learner": 0, "seed": 1, "returns": [null]}\n')
-    report.plot([first, second])
+    figures.plot([first, second])
     assert len(panels["Hopper-v5"].get_lines()) == 3
 
 
@@ -167,39 +169,39 @@ def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
 
 def test_no_paths():
     with pytest.raises(ValueError, match=r"there is no run to plot\. Name the folder of one or more: rljax plot"):
-        report.plot([])
+        figures.plot([])
 
 
 def test_a_path_that_is_not_a_run(tmp_path):
     with pytest.raises(ValueError, match="nowhere' is not a run: there is no such folder"):
-        report.plot([tmp_path / "nowhere"])
+        figures.plot([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty' is not a run: it has no config\.json\. The folder that rljax train"):
-        report.plot([tmp_path / "empty"])
+        figures.plot([tmp_path / "empty"])
     write_json_in(tmp_path / "odd", {"agent": "sac"})
     with pytest.raises(ValueError, match=r"odd' is not a run: its config\.json names no 'agent' and 'environment'"):
-        report.plot([tmp_path / "odd"])
+        figures.plot([tmp_path / "odd"])
     assert not list(tmp_path.rglob("*.png"))
 
 
 def test_a_folder_of_runs_names_them(tmp_path):
     run(tmp_path / "runs" / "sac" / "Hopper-v5" / "now", steps=[0])
     with pytest.raises(ValueError, match=r"runs' is not a run: .* Runs in it: '.*runs/sac/Hopper-v5/now'\."):
-        report.plot([tmp_path / "runs"])
+        figures.plot([tmp_path / "runs"])
 
 
 def test_a_run_without_evaluations_yet(tmp_path):
     write_json_in(tmp_path / "young", {"agent": "sac", "environment": "Hopper-v5"})
     with pytest.raises(ValueError, match=r"young' has no evaluations yet: its evaluations\.jsonl is missing or empty"):
-        report.plot([tmp_path / "young"])
+        figures.plot([tmp_path / "young"])
 
 
 def test_an_unknown_suffix(tmp_path):
     with pytest.raises(ValueError, match=r"curve\.jpeg', its suffix must be one of \.png, \.svg, \.pdf"):
-        report.plot([run(tmp_path / "a")], tmp_path / "curve.jpeg")
+        figures.plot([run(tmp_path / "a")], tmp_path / "curve.jpeg")
 
 
 def test_importing_the_module_does_not_import_matplotlib():
-    code = "import sys, rljax.report; assert 'matplotlib' not in sys.modules"
-    root = Path(report.__file__).parents[1]
+    code = "import sys, rljax.figures; assert 'matplotlib' not in sys.modules"
+    root = Path(figures.__file__).parents[1]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
