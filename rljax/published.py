@@ -40,14 +40,28 @@ def task_of(environment: str, data: str | None = None) -> str:
 
 
 def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
-    """What was published of an agent in a task, by each source the point nearest to `step`."""
+    """What was published of an agent in a task, by each source the point nearest to `step`.
+
+    Points at less than half as many steps or more than twice as many are no comparison, and left out.
+    """
     nearest: dict[tuple[str, str], Point] = {}
     for point in _table():
-        if (point.agent, point.task, point.metric) == (agent, task, metric):
+        near = step / 2 <= point.step <= 2 * step
+        if near and (point.agent, point.task, point.metric) == (agent, task, metric):
             key = (point.source, point.environment)
             if key not in nearest or abs(point.step - step) < abs(nearest[key].step - step):
                 nearest[key] = point
     return list(nearest.values())
+
+
+def curve(agent: str, task: str, metric: str) -> list[Point]:
+    """The points of one source, in the order of their steps: of the first in the table that has more than one."""
+    by_source: dict[tuple[str, str], list[Point]] = {}
+    for point in _table():
+        if (point.agent, point.task, point.metric) == (agent, task, metric):
+            by_source.setdefault((point.source, point.environment), []).append(point)
+    found = next((own for own in by_source.values() if len(own) > 1), [])
+    return sorted(found, key=lambda point: point.step)
 
 
 def reference(task: str) -> Point | None:

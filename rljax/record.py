@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -114,6 +114,35 @@ def read(out: Path, name: Literal["metrics", "evaluations"]) -> list[dict[str, A
         raise ValueError(f"a run records no '{name}', it records 'metrics' and 'evaluations'.")
     path = Path(out) / FILES[name]
     return [record for _, record in _lines(path)] if path.exists() else []
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A run's config.json. Raises `ValueError` where there is none, or another file than a run's."""
+    path = Path(folder) / "config.json"
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'{folder}' is not a run: its config.json cannot be read ({error}).") from None
+    if not isinstance(described, dict):
+        raise ValueError(f"'{folder}' is not a run: its config.json is not a JSON object.")
+    return described
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """The folders of runs among `paths` and below them, at any depth, each once; runs themselves are not searched.
+
+    Raises `ValueError` for a path that is no folder.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise ValueError(f"'{path}' is not a folder of runs: there is no such folder. rljax train makes runs/.")
+        for folder, inside, files in os.walk(path):
+            inside.sort()
+            if "config.json" in files or set(FILES.values()) & set(files):
+                inside.clear()
+                found.setdefault(Path(folder).resolve(), Path(folder))
+    return list(found.values())
 
 
 def write_json(path: Path, value: Any) -> None:
