@@ -24,7 +24,7 @@ class Point:
     agent: str  # our name of the algorithm
     environment: str  # as published, version included
     metric: str  # "return", or "score": normalised, 100 for the reference policy of its data set
-    step: int  # environment steps, or updates from a data set
+    step: int | None  # environment steps, or updates from a data set; None where that is not said
     mean: float
     std: float | None  # None where none was published
     seeds: int
@@ -45,23 +45,22 @@ def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
     Points at less than half as many steps or more than twice as many are no comparison, and left out.
     """
     nearest: dict[tuple[str, str], Point] = {}
-    for point in _table():
-        near = step / 2 <= point.step <= 2 * step
-        if near and (point.agent, point.task, point.metric) == (agent, task, metric):
-            key = (point.source, point.environment)
-            if key not in nearest or abs(point.step - step) < abs(nearest[key].step - step):
-                nearest[key] = point
+    for point in _of(agent, task, metric):
+        distance = 0 if point.step is None else abs(point.step - step)
+        if point.step is None or step / 2 <= point.step <= 2 * step:
+            known = nearest.setdefault((point.source, point.environment), point)
+            if known.step is not None and distance < abs(known.step - step):
+                nearest[point.source, point.environment] = point
     return list(nearest.values())
 
 
 def curve(agent: str, task: str, metric: str) -> list[Point]:
     """The points of one source, in the order of their steps: of the first in the table that has more than one."""
     by_source: dict[tuple[str, str], list[Point]] = {}
-    for point in _table():
-        if (point.agent, point.task, point.metric) == (agent, task, metric):
-            by_source.setdefault((point.source, point.environment), []).append(point)
+    for point in _of(agent, task, metric):
+        by_source.setdefault((point.source, point.environment), []).append(point)
     found = next((own for own in by_source.values() if len(own) > 1), [])
-    return sorted(found, key=lambda point: point.step)
+    return sorted(found, key=lambda point: point.step or 0)
 
 
 def reference(task: str) -> Point | None:
@@ -71,6 +70,10 @@ def reference(task: str) -> Point | None:
     return found[0] if found else None
 
 
+def _of(agent: str, task: str, metric: str) -> list[Point]:
+    return [point for point in _table() if (point.agent, point.task, point.metric) == (agent, task, metric)]
+
+
 @functools.cache
 def _table() -> tuple[Point, ...]:
     with FILE.open(newline="", encoding="utf-8") as file:
@@ -78,7 +81,7 @@ def _table() -> tuple[Point, ...]:
             Point(
                 **row
                 | {
-                    "step": int(row["step"]),
+                    "step": int(row["step"]) if row["step"] else None,
                     "mean": float(row["mean"]),
                     "std": float(row["std"]) if row["std"] else None,
                     "seeds": int(row["seeds"]),

@@ -116,6 +116,35 @@ def read(out: Path, name: Literal["metrics", "evaluations"]) -> list[dict[str, A
     return [record for _, record in _lines(path)] if path.exists() else []
 
 
+class Tail:
+    """The end of a growing file of lines: each look reads what has come since the last one, and nothing else."""
+
+    def __init__(self, path: Path, backlog: int = 1 << 20) -> None:
+        """The first look reads the last `backlog` bytes at most."""
+        self._path, self._backlog, self._end = path, backlog, 0
+
+    def look(self) -> list[bytes]:
+        """The whole lines since the last look; none where there is no such file yet.
+
+        A file that has become shorter, since its run was resumed from a checkpoint, is read as if for the first time.
+        """
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size < self._end:
+                    self._end = 0
+                start = self._end or max(0, size - self._backlog)
+                cut = start > self._end  # in the middle of a line
+                file.seek(start)
+                text = file.read(size - start)
+        except FileNotFoundError:
+            return []
+        whole = text.rfind(b"\n") + 1
+        if whole:
+            self._end = start + whole
+        return text[:whole].splitlines()[cut:]
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """A run's config.json. Raises `ValueError` where there is none, or another file than a run's."""
     path = Path(folder) / "config.json"

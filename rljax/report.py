@@ -203,8 +203,8 @@ class _Page:
                     notices.append(f"Incomplete: {row.label} on {table.task}, {counted}: {ends}")
                 if row.diverged:
                     notices.append(
-                        f"Diverged: {row.diverged} of {count(len(row.chosen), 'learner')} of {row.label} on {table.task}; "
-                        "each counts with its last good policy, if there was one."
+                        f"Diverged: {row.diverged} of {count(len(row.chosen), 'learner')} of {row.label} on "
+                        f"{table.task}; each counts with its last good policy, if there was one."
                     )
         notices += remarks
         if notices:
@@ -236,8 +236,8 @@ class _Page:
         if rows:
             columns = ["task", "highest IQM", "IQM", "next", "P(highest > next)"]
             caption = (
-                "The highest interquartile mean of each task and the next one. Below each number its 95 % interval; P is "
-                "the probability that a learner of the one is above a learner of the other, 0.5 where they are equal."
+                "The highest interquartile mean of each task and the next one. Below each number its 95 % interval; P "
+                "is the probability that a learner of the one is above one of the other, 0.5 where they are equal."
             )
             self._section("At a glance", Sheet(caption, columns, rows))
 
@@ -300,8 +300,8 @@ class _Page:
             for label in order
         ]
         caption = (
-            f"Scores over {', '.join(table.task for table in suite.tables)}; {suite.explanation} Below each number its 95 % "
-            "interval over learners, drawn within each task. The optimality gap is how far learners stay below 1."
+            f"Scores over {', '.join(table.task for table in suite.tables)}; {suite.explanation} Below each number "
+            "its 95 % interval over learners, drawn within each task. The optimality gap is how far they stay below 1."
         )
         sheets = [Sheet(caption, ["agent", "IQM", "median", "mean", "optimality gap", "learners"], rows)]
         if pairs:
@@ -317,17 +317,19 @@ class _Page:
     def _task(self, table: Table) -> None:
         digits = _digits(table)
         lines, references = {}, {}
-        for row in table.rows:
+        ranked = {id(row): place for place, (row, _) in enumerate(results.leaders(table))}
+        ordered = sorted(table.rows, key=lambda row: ranked.get(id(row), len(ranked)))
+        for row in ordered:
             lines[row.label] = _line(row, table.metric, self.at)
             points = published.curve(configuration.agent_name(row.agent), table.published_task, table.metric[:-1])
-            points = [point for point in points if point.step <= 1.05 * table.budget]
+            points = [point for point in points if point.step is not None and point.step <= 1.05 * table.budget]
             if points and not any(label.startswith(f"{points[0].agent} by") for label, *_ in references.values()):
                 columns = zip(*[(point.step, point.mean, point.std) for point in points], strict=True)
                 references[row.label] = (f"{points[0].agent} by {_repository(points[0])}", *columns)
         axes = ("steps" if table.data else "environment steps", f"evaluation {table.metric[:-1]}")
         figure = figures.curves(table.task, lines, self.looks, references, axes)
         rows, spoken = [], []
-        for row in table.rows:
+        for row in ordered:
             estimates = results.estimates(row, table.metric)
             shown = "not finite" if estimates is None else _number(estimates["iqm"].value, digits)
             spoken.append(f"{row.label} {shown}")
@@ -350,9 +352,10 @@ class _Page:
         what = (
             "return" if table.metric == "returns" else "score (100: the data set's reference policy, 0: the random one)"
         )
+        where = f", in {table.environment}" if table.data else ""
         caption = (
-            f"Evaluation {what} over {count(table.episodes, 'episode')} without exploration. Below each number its 95 % "
-            "bootstrap interval over learners; a single learner has none."
+            f"Evaluation {what} over {count(table.episodes, 'episode')} without exploration{where}. Below each number "
+            "its 95 % bootstrap interval over learners; a single learner has none."
         )
         if not any(row[-1].lines[0][0] != "-" for row in rows):
             columns, rows = columns[:-1], [row[:-1] for row in rows]
@@ -370,7 +373,7 @@ class _Page:
             f"Learning curves in {table.task}. {spoken}",
             "Line: interquartile mean over learners; band: its 95 % interval; thin: single learners.",
         )
-        known = {row.label: e["iqm"] for row in table.rows if (e := results.estimates(row, table.metric))}
+        known = {row.label: estimate for row, estimate in results.leaders(table)}
         if len(known) > 1:
             at = f"Interquartile mean at {_short(table.budget)} steps"
             drawn += self._figure(
@@ -394,7 +397,7 @@ class _Page:
             lines.append(
                 (
                     f"{_number(point.mean, digits)}{spread}",
-                    f"at {_short(point.step)}, {count(point.seeds, 'seed')}{where} [{number}]",
+                    f"{_when(point.step)}, {count(point.seeds, 'seed')}{where} [{number}]",
                 )
             )
         return Cell(lines or [("-", "")], text=True, points=True)
@@ -443,27 +446,20 @@ class _Page:
                 )
         columns = ["agent", "task", "runs", "steps/s", "compiling", "wall", "memory", "processor and devices"]
         caption = (
-            "What each run took, as a range where there are several. Steps per second are those of all learners of a run in "
-            "its training loop, without compiling, evaluations and checkpoints; wall time is with everything."
+            "What each run took, as a range where there are several. Steps per second are those of all learners of a "
+            "run in its training loop, without compiling, evaluations and checkpoints; wall time is with everything."
         )
-        names = list(dict.fromkeys(name for run in self.runs for name in run.described.get("versions") or {}))
+        recorded = [run.described.get("versions") or {} for run in self.runs]
         versions = [
-            [
-                _cell(name),
-                _cell(
-                    ", ".join(_distinct((run.described.get("versions") or {}).get(name) for run in self.runs)),
-                    text=True,
-                ),
-            ]
-            for name in names
+            f"{name} {' or '.join(_distinct(own.get(name) for own in recorded))}"
+            for name in dict.fromkeys(name for own in recorded for name in own)
         ]
         revisions = _distinct((run.described.get("git_revision") or "")[:12] for run in self.runs)
         if revisions:
-            versions.append([_cell("revision of rljax"), _cell(", ".join(revisions), text=True)])
-        sheets = [Sheet(caption, columns, rows)]
-        if versions:
-            sheets.append(Sheet("Versions that the runs were made with.", ["package", "version"], versions))
-        self._section("Cost", *sheets)
+            versions.append(f"revision {' or '.join(revisions)} of rljax")
+        self._section(
+            "Cost", Sheet(caption, columns, rows), note=f"Made with {', '.join(versions)}." if versions else ""
+        )
 
     def _commands(self) -> None:
         self.titles.append("Commands")
@@ -482,7 +478,8 @@ class _Page:
                     html.append(
                         f'<p class="soft">{escape(str(run.folder))}, {escape(_progress(run))}, '
                         f'seeds {escape(_ranges(run.described["seeds"]))}</p><div class="command">'
-                        f'<pre>{escape(command)}</pre><button type="button" data-copy aria-live="polite">copy</button></div>'
+                        f'<pre>{escape(command)}</pre><button type="button" data-copy aria-live="polite">copy'
+                        "</button></div>"
                     )
                     listed.append(f"    {command}")
                 html.append("</details>")
@@ -491,16 +488,16 @@ class _Page:
 
     def _method(self) -> None:
         points = [
-            "The unit is the learner: the episodes of one evaluation share its weights, and are averaged first. Learners "
-            "of one agent with the same settings on the same task are pooled over runs.",
-            "IQM is the interquartile mean, the mean of the middle half. Intervals are percentile bootstrap intervals of "
-            "2,000 resamples of learners, within each task. With fewer than about 10 learners they are narrower than their "
-            "level promises. See Agarwal et al., arXiv:2108.13264.",
+            "The unit is the learner: the episodes of one evaluation share its weights, and are averaged first. "
+            "Learners of one agent with the same settings on the same task are pooled over runs.",
+            "IQM is the interquartile mean, the mean of the middle half. Intervals are percentile bootstrap intervals "
+            "of 2,000 resamples of learners, within each task. With fewer than about 10 learners they are narrower "
+            "than their level promises. See Agarwal et al., arXiv:2108.13264.",
             "A row's number is of the last evaluation at its budget, not of the best one."
             if self.at is None
             else f"A row's number is of the last evaluation until step {self.at:,}, not of the best one.",
-            "A learner that diverged counts with its last good policy, and is counted as diverged. Learners that have not "
-            "come to the step of comparison are not counted; a row of such learners alone is marked as incomplete.",
+            "A learner that diverged counts with its last good policy, and is counted as diverged. Learners that have "
+            "not come to the step of comparison are not counted; a row of such learners alone is marked as incomplete.",
         ]
         if self.sources:
             points.append(
@@ -566,6 +563,10 @@ def _digits(table: Table) -> int:
 
 def _short(step: int) -> str:
     return f"{step / 1e6:.3g}M" if step >= 999_500 else f"{step / 1e3:.3g}k" if step >= 1000 else str(step)
+
+
+def _when(step: int | None) -> str:
+    return "steps not said" if step is None else f"at {_short(step)}"
 
 
 def _seconds(value: float) -> str:

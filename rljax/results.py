@@ -205,18 +205,18 @@ def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:
     Raises `ValueError` where what stands in one table could not be compared.
     """
     tasks = _grouped(runs, lambda run: run.task)
-    for (environment, data), own in tasks.items():
-        _check(_task(environment, data), own, at)
+    titles = _titles(tasks)
+    for task, own in tasks.items():
+        _check(titles[task], own, at)
     names = _names(runs)
     tables = []
-    for (environment, data), own in sorted(tasks.items(), key=lambda item: (item[0][1] or "", item[0][0])):
+    for task, own in sorted(tasks.items(), key=lambda item: titles[item[0]]):
         learners = [learner for run in own for learner in run.learners]
         rows = _grouped(learners, lambda learner: (learner.run.agent, names(learner)))
         tables.append(
             Table(
-                _task(environment, data),
-                environment,
-                data,
+                titles[task],
+                *task,
                 "scores" if all(learner.scores is not None for learner in learners) else "returns",
                 min(run.budget for run in own) if at is None else at,
                 min(own[0].episodes),
@@ -226,8 +226,19 @@ def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:
     return tables
 
 
-def _task(environment: str, data: str | None) -> str:
-    return environment if data is None else f"{data} in {environment}"
+def _titles(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str | None], str]:
+    """What tasks are called: the environment, or the data set; of a file its name alone, where that is clear."""
+    full = {task: task[0] if task[1] is None else f"{task[1]} in {task[0]}" for task in tasks}
+    short = {task: title(*task) for task in full}
+    names = list(short.values())
+    return {task: name if names.count(name) == 1 else full[task] for task, name in short.items()}
+
+
+def title(environment: str, data: str | None) -> str:
+    """What to call a task: its environment, or its data set; of a file the name alone."""
+    if data is None:
+        return environment
+    return Path(data).stem if Path(data).suffix in (".hdf5", ".h5", ".npz") else data
 
 
 def _check(task: str, runs: Sequence[Run], at: int | None) -> None:
@@ -270,7 +281,7 @@ def _folders(runs: Sequence[Run]) -> str:
 
 
 def _names(runs: Sequence[Run]) -> Callable[[Learner], str]:
-    """How rows are called: by the agent and, where its settings differ within a task, as few of these as tell rows apart.
+    """How rows are called: by the agent and, where its settings differ within a task, as few as tell rows apart.
 
     Those that are left unsaid are "...", and `differences` has them all.
     """
@@ -408,18 +419,18 @@ def suites(tables: Sequence[Table]) -> tuple[list[Suite], list[str]]:
             continue
         if len(known) < 2:
             remarks.append(
-                f"No score over the {len(own)} {kind}: returns of different tasks cannot be averaged, and of "
-                f"{', '.join(unknown)} no published reference to normalise by is at hand."
+                f"No score over {', '.join(table.task for table in own)} together: returns of different tasks cannot "
+                f"be averaged, and to normalise those of {', '.join(unknown)} no published reference is at hand."
             )
             continue
         chosen, labels = _largest(known)
         if len(chosen) < 2:
-            remarks.append(f"No score over the {len(own)} {kind}: no two of them have a complete row in common.")
+            remarks.append(f"No score over all {len(own)} {kind}: no two of them have a complete row in common.")
             continue
         others = sorted({row.label for table in known for row in table.rows} - set(labels))
         left_out = [*others, *(table.task for table in known if table not in chosen), *unknown]
         rows = {label: [_complete(table)[label] for table in chosen] for label in labels}
-        axis, explanation = "D4RL score / 100", "1 is the reference policy of each data set, 0 the random one."
+        axis, explanation = "score / 100", "1 is the reference policy of each data set, 0 the random one"
         if kind == "environments":
             axis = "return / published SAC"
             explanation = "1 is the published return of SAC at 1M steps, 0 a return of 0: " + "; ".join(

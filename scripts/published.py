@@ -100,14 +100,14 @@ def tables(folder: Path) -> Iterator[published.Point]:
 
 
 def neorl2(folder: Path) -> Iterator[published.Point]:
-    """NeoRL-2's own benchmark, as returns."""
+    """NeoRL-2's own benchmark, which does not say after how many updates."""
     for row in read(folder / "offline_final.csv"):
-        if row["repo"] == "polixir/NeoRL2" and row["metric"] == "mean_return" and row["algo"] in NEORL2:
+        if row["repo"] == "polixir/NeoRL2" and row["metric"] == "score_0_100" and row["algo"] in NEORL2:
             found = point(
                 NEORL2[row["algo"]],
                 row["dataset"],
-                "return",
-                1_000_000,
+                "score",
+                None,
                 float(row["mean"]),
                 float(row["std"]),
                 int(row["n"]),
@@ -121,7 +121,7 @@ def point(
     agent: str,
     environment: str,
     metric: str,
-    step: int,
+    step: int | None,
     mean: float,
     std: float,
     seeds: int,
