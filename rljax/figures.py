@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import itertools
 import re
 import textwrap
@@ -35,10 +34,11 @@ References = Mapping[tuple[str, str], tuple[ArrayLike, ArrayLike, ArrayLike]]
 Look = tuple[str, str]  # line style and colour
 
 # The salt makes the same figure the same SVG.
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.size": 9,
     "svg.hashsalt": "rljax",
     "svg.fonttype": "none",
+    "text.parse_math": False,  # names are as they are
     "axes.facecolor": "none",
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
@@ -135,18 +135,13 @@ def save(figure: Any, output: Path) -> Path:
     return output
 
 
-def inline(figure: Any, name: str, description: str) -> str:
-    """A figure as an SVG element for a page, in the page's colours and as wide as its place.
+def inline(file: Path, description: str) -> str:
+    """An .svg file of `save` as an element for a page, in the page's colours and as wide as its place.
 
-    The page sets the variables --ink, --grid, --paper and --series-1 to --series-7. `name` is unique in the page: the
-    identifiers inside begin with it. `description` is read out in place of the picture.
+    The page sets the variables --ink, --grid, --paper and --series-1 to --series-7. The file's name is unique in the
+    page: the identifiers inside begin with it. `description` is read out in place of the picture.
     """
-    import matplotlib
-
-    buffer = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
+    name, text = file.stem, file.read_text(encoding="utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", lambda x: f"{float(x[0]):.2f}", tag[0]), text)
@@ -318,7 +313,7 @@ def _line(curve: Curve, statistic: str) -> Line:
     if len(learners) == 1:
         label += ", band over its episodes" if np.isfinite(low).any() else ", no band"
         return Line(label + ")", steps, centre, low, high)
-    thin = [tuple(zip(*sorted(own.items()), strict=True)) for own in learners.values()]
+    thin = [(sorted(own), [own[step] for step in sorted(own)]) for own in learners.values()]
     return Line(label + ")", steps, centre, low, high, thin if len(thin) <= THIN else ())
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 FILE = Path(__file__).parent / "published.csv"
 _REFERENCE = ("sac", 1_000_000)  # agent and steps that returns are normalised by
@@ -77,15 +78,10 @@ def _of(agent: str, task: str, metric: str) -> list[Point]:
 @functools.cache
 def _table() -> tuple[Point, ...]:
     with FILE.open(newline="", encoding="utf-8") as file:
-        return tuple(
-            Point(
-                **row
-                | {
-                    "step": int(row["step"]) if row["step"] else None,
-                    "mean": float(row["mean"]),
-                    "std": float(row["std"]) if row["std"] else None,
-                    "seeds": int(row["seeds"]),
-                }
-            )
-            for row in csv.DictReader(file)
-        )
+        return tuple(_point(row) for row in csv.DictReader(file))
+
+
+def _point(row: dict[str, Any]) -> Point:
+    step = int(row["step"]) if row["step"] else None
+    std = float(row["std"]) if row["std"] else None
+    return Point(**row | {"step": step, "mean": float(row["mean"]), "std": std, "seeds": int(row["seeds"])})

@@ -23,7 +23,6 @@ from rljax.comparison import Estimate
 from rljax.results import Row, Run, Suite, Table, count, listed
 
 TEMPLATE = Path(__file__).with_name("report.html")
-FIGURES = (".png", ".svg")
 
 
 def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | None = None) -> Path:
@@ -154,7 +153,7 @@ class _Page:
         self.sources: dict[str, int] = {}
         self.html: list[str] = []
         self.markdown: list[str] = []
-        self.titles: list[str] = []
+        self.slugs: dict[str, str] = {}  # of each section, in their order
 
     def write(self) -> None:
         """Write everything."""
@@ -171,7 +170,7 @@ class _Page:
         self._commands()
         self._method()
         template = string.Template(TEMPLATE.read_text(encoding="utf-8"))
-        links = "".join(f'<li><a href="#{_slug(title)}">{escape(title)}</a></li>' for title in self.titles)
+        links = "".join(f'<li><a href="#{slug}">{escape(title)}</a></li>' for title, slug in self.slugs.items())
         contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
         body = "\n".join([self.head, contents, *self.html])
         page = template.substitute(title=escape(self._title()), version=__version__, body=body)
@@ -288,7 +287,7 @@ class _Page:
             f"{label} {_number(e['iqm'].value, 2)} ({_between(e['iqm'], 2)})" for label, e in aggregates.items()
         )
         parts = [
-            self._figure(figure, f"{_slug(suite.title)}-{name}", f"{captions[name]} IQM: {spoken}", captions[name])
+            self._figure(figure, f"{self._slug(suite.title)}-{name}", f"{captions[name]} IQM: {spoken}", captions[name])
             for name, figure in drawn.items()
         ]
         rows = [
@@ -369,7 +368,7 @@ class _Page:
         spoken = f"Interquartile mean at the end: {'; '.join(spoken)}."
         drawn = self._figure(
             figure,
-            _slug(table.task),
+            self._slug(table.task),
             f"Learning curves in {table.task}. {spoken}",
             "Line: interquartile mean over learners; band: its 95 % interval; thin: single learners.",
         )
@@ -378,7 +377,7 @@ class _Page:
             at = f"Interquartile mean at {_short(table.budget)} steps"
             drawn += self._figure(
                 figures.intervals(known, self.looks, axes[1], at),
-                f"{_slug(table.task)}-iqm",
+                f"{self._slug(table.task)}-iqm",
                 f"{at} of {table.task}. {spoken}",
                 "Dot: estimate; bar: its 95 % interval.",
             )
@@ -462,8 +461,8 @@ class _Page:
         )
 
     def _commands(self) -> None:
-        self.titles.append("Commands")
-        html = ['<section aria-labelledby="commands"><h2 id="commands">Commands</h2>']
+        slug = self._slug("Commands")
+        html = [f'<section aria-labelledby="{slug}"><h2 id="{slug}">Commands</h2>']
         html.append("<p>What was typed for the runs behind each row, and the folders that they are in.</p>")
         self.markdown.append("## Commands")
         for table in self.tables:
@@ -503,20 +502,19 @@ class _Page:
             points.append(
                 "Published: " + "; ".join(f"[{number}] {source}" for source, number in self.sources.items()) + "."
             )
-        self.titles.append("Method")
+        slug = self._slug("Method")
         items = "".join(f"<li>{escape(point)}</li>" for point in points)
         again = shlex.join(["rljax", "report", *dict.fromkeys(str(run.folder) for run in self.runs[:3])])
         more = " ..." if len(self.runs) > 3 else ""
         self.html.append(
-            f'<section aria-labelledby="method"><h2 id="method">Method</h2><ul>{items}</ul></section>'
+            f'<section aria-labelledby="{slug}"><h2 id="{slug}">Method</h2><ul>{items}</ul></section>'
             f"<footer>rljax {__version__}: <code>{escape(again + more)}</code>. Figures and tables: "
             f"{escape(self.folder.name)}/</footer>"
         )
         self.markdown.append("## Method\n\n" + "\n".join(f"- {point}" for point in points))
 
     def _section(self, title: str, *sheets: Sheet, figures: str = "", note: str = "") -> None:
-        self.titles.append(title)
-        slug = _slug(title)
+        slug = self._slug(title)
         boxes = "".join(sheet.html(self.looks) for sheet in sheets)
         drawn = f'<div class="figures">{figures}</div>' if figures else ""
         said = f'<p class="soft">{escape(note)}</p>' if note else ""
@@ -525,10 +523,18 @@ class _Page:
         )
         self.markdown += [f"## {title}", *(sheet.markdown() for sheet in sheets), *([note] if note else [])]
 
+    def _slug(self, title: str) -> str:
+        """A section's name for addresses and files, no other's."""
+        if title not in self.slugs:
+            plain = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
+            same = sum(re.fullmatch(rf"{re.escape(plain)}(-\d+)?", slug) is not None for slug in self.slugs.values())
+            self.slugs[title] = f"{plain}-{same + 1}" if same else plain
+        return self.slugs[title]
+
     def _figure(self, figure: Any, name: str, description: str, caption: str) -> str:
-        for suffix in FIGURES:
-            figures.save(figure, self.folder / f"{name}{suffix}")
-        return f"<figure>{figures.inline(figure, name, description)}<figcaption>{escape(caption)}</figcaption></figure>"
+        figures.save(figure, self.folder / f"{name}.png")
+        drawn = figures.inline(figures.save(figure, self.folder / f"{name}.svg"), description)
+        return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 # How numbers and names are written.
@@ -606,8 +612,3 @@ def _few(names: Sequence[str], kind: str) -> str:
 
 def _distinct(values: Iterable[Any]) -> list[str]:
     return [str(value) for value in dict.fromkeys(values) if value]
-
-
-def _slug(name: str) -> str:
-    """A name for addresses and files."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-").lower()

@@ -216,7 +216,8 @@ def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:
         tables.append(
             Table(
                 titles[task],
-                *task,
+                task[0],
+                task[1],
                 "scores" if all(learner.scores is not None for learner in learners) else "returns",
                 min(run.budget for run in own) if at is None else at,
                 min(own[0].episodes),
@@ -297,12 +298,12 @@ def _names(runs: Sequence[Run]) -> Callable[[Learner], str]:
         stem = configuration.agent_name(agent)
         told[agent] = (stem if stems.count(stem) == 1 else agent, chosen, len(varying) > len(chosen))
 
-    def name(learner: Learner) -> str:
+    def called(learner: Learner) -> str:
         stem, chosen, more = told[learner.run.agent]
         settings = [f"{name.replace('_', '-')}={written(learner.settings[name])}" for name in chosen]
         return " ".join([stem, *settings, *(["..."] if more else [])])
 
-    return name
+    return called
 
 
 def differences(learners: Sequence[Learner]) -> list[str]:

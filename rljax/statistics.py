@@ -198,13 +198,13 @@ def join(
     """
     if not learners:
         return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
-    axes = [np.asarray(own, np.float64) for own, _ in learners]
+    axes, values = [_floats(own) for own, _ in learners], [_floats(own) for _, own in learners]
     first, last = max(own[0] for own in axes), min(own[-1] for own in axes)
     steps = np.unique(np.concatenate(axes))
     steps = steps[(first <= steps) & (steps <= last)]
     if not len(steps):
         return steps, steps, steps, steps
-    samples = np.stack([np.interp(steps, own, values) for own, (_, values) in zip(axes, learners, strict=True)], axis=1)
+    samples = np.stack([np.interp(steps, *own) for own in zip(axes, values, strict=True)], axis=1)
     return steps, statistic(samples, axis=1), *_band(samples, statistic, level)
 
 

@@ -20,6 +20,7 @@ ORDER = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", 
 STYLES = {"running": "green", "stalled": "yellow", "diverged": "red", "unreadable": "red", "complete": "dim"}
 SILENCE = 120.0  # seconds without a line after which a run is stalled, or ten times those of a chunk if that is more
 STARTING = 600.0  # the same before its first line, while it compiles
+PACE = 20  # chunks over which the time that is left is reckoned
 WIDTH = 160  # where the output is no terminal
 
 
@@ -40,14 +41,14 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
     from rich.console import Console
     from rich.live import Live
 
-    output = output or sys.stdout
-    console = Console(file=output, width=None if output.isatty() else WIDTH)
+    stream = output or sys.stdout
+    console = Console(file=stream, width=None if stream.isatty() else WIDTH)
     runs: dict[Path, Run] = {}
     _look(paths, runs)
     if not runs:
         names = results.listed(paths)
         raise ValueError(f"there is no run in {names} yet. One begins with: rljax train sac --env Hopper-v5")
-    if once or not output.isatty():
+    if once or not stream.isatty():
         console.print(_table(runs))
         return
     try:
@@ -73,7 +74,7 @@ class Run:
     latest: str = ""  # evaluation
     diverged: int = 0  # learners, by the latest evaluation
     state: str = "starting"
-    pace: deque[tuple[int, float]] = dataclasses.field(default_factory=lambda: deque(maxlen=20))  # step, wall seconds
+    pace: deque[tuple[int, float]] = dataclasses.field(default_factory=lambda: deque(maxlen=PACE))  # step, wall seconds
     returns: dict[int, dict[int, float]] = dataclasses.field(default_factory=dict)  # by step and learner
 
     @classmethod
@@ -83,8 +84,8 @@ class Run:
             described = record.read_config(folder)
         except ValueError:
             described = {}
-        files = (record.Tail(folder / record.FILES[name]) for name in ("metrics", "evaluations"))
-        return cls(folder, described, *files)
+        metrics, evaluations = (record.Tail(folder / record.FILES[name]) for name in ("metrics", "evaluations"))
+        return cls(folder, described, metrics, evaluations)
 
     @property
     def total(self) -> int:
@@ -104,7 +105,7 @@ class Run:
         if not {"agent", "environment", "steps", "seeds"} <= self.described.keys():
             self.state = "unreadable"
             return
-        for line in self.metrics.look()[-self.pace.maxlen :]:  # type: ignore[operator]
+        for line in self.metrics.look()[-PACE:]:
             entry = _record(line)
             if "step" in entry:
                 self.step, self.speed = entry["step"], entry.get("steps_per_second")
