@@ -20,7 +20,7 @@ import numpy as np
 from rljax import __version__, comparison, figures, published, results, statistics
 from rljax import config as configuration
 from rljax.comparison import Estimate
-from rljax.results import Row, Run, Suite, Table, count, listed
+from rljax.results import Row, Run, Suite, Table, count, listed, short
 
 TEMPLATE = Path(__file__).with_name("report.html")
 
@@ -374,7 +374,7 @@ class _Page:
         )
         known = {row.label: estimate for row, estimate in results.leaders(table)}
         if len(known) > 1:
-            at = f"Interquartile mean at {_short(table.budget)} steps"
+            at = f"Interquartile mean at {short(table.budget)} steps"
             drawn += self._figure(
                 figures.intervals(known, self.looks, axes[1], at),
                 f"{self._slug(table.task)}-iqm",
@@ -562,17 +562,11 @@ def _digits(table: Table) -> int:
     """Decimals for all numbers of a table."""
     if table.metric == "scores":
         return 1
-    values = np.concatenate([np.abs(row.values(table.metric)) for row in table.rows])
-    largest = np.max(values, initial=0.0, where=np.isfinite(values))
-    return 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 4
-
-
-def _short(step: int) -> str:
-    return f"{step / 1e6:.3g}M" if step >= 999_500 else f"{step / 1e3:.3g}k" if step >= 1000 else str(step)
+    return results.digits(np.concatenate([row.values(table.metric) for row in table.rows]))
 
 
 def _when(step: int | None) -> str:
-    return "steps not said" if step is None else f"at {_short(step)}"
+    return "steps not said" if step is None else f"at {short(step)}"
 
 
 def _seconds(value: float) -> str:

@@ -472,3 +472,14 @@ def listed(names: Iterable[Any]) -> str:
 def count(number: int, unit: str) -> str:
     """A number with its unit, in the plural where that is due."""
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
+def short(step: int) -> str:
+    """A number of steps to three digits, such as 300k."""
+    return f"{step / 1e6:.3g}M" if step >= 999_500 else f"{step / 1e3:.3g}k" if step >= 1000 else str(step)
+
+
+def digits(values: np.ndarray) -> int:
+    """How many decimals numbers as large as these are written with."""
+    largest = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
+    return 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 4

@@ -21,6 +21,8 @@ STYLES = {"running": "green", "stalled": "yellow", "diverged": "red", "unreadabl
 SILENCE = 120.0  # seconds without a line after which a run is stalled, or ten times those of a chunk if that is more
 STARTING = 600.0  # the same before its first line, while it compiles
 PACE = 20  # chunks over which the time that is left is reckoned
+NUMBERS = ("step", "steps/s", "IQM of the latest", "left")  # columns
+BAR, TASK = 12, 16  # characters: of the bar, and of a task before anything else is left out for it
 WIDTH = 160  # where the output is no terminal
 
 
@@ -49,14 +51,14 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
         names = results.listed(paths)
         raise ValueError(f"there is no run in {names} yet. One begins with: rljax train sac --env Hopper-v5")
     if once or not stream.isatty():
-        console.print(_table(runs))
+        console.print(_table(runs, console.width))
         return
     try:
-        with Live(_table(runs), console=console, auto_refresh=False) as live:
+        with Live(_table(runs, console.width), console=console, auto_refresh=False) as live:
             while any(run.state != "complete" for run in runs.values()):
                 time.sleep(every)
                 _look(paths, runs)
-                live.update(_table(runs), refresh=True)
+                live.update(_table(runs, console.width), refresh=True)
     except KeyboardInterrupt:  # nothing of the runs depends on being looked at
         return
 
@@ -89,8 +91,8 @@ class Run:
 
     @property
     def total(self) -> int:
-        """Planned steps of each learner."""
-        return self.described["steps"] + (self.described.get("then_online") or 0)
+        """Planned steps of each learner; 0 where that is not known."""
+        return self.described.get("steps", 0) + (self.described.get("then_online") or 0)
 
     @property
     def left(self) -> float | None:
@@ -162,37 +164,50 @@ def _look(paths: Sequence[Path], runs: dict[Path, Run]) -> None:
         run.look(now)
 
 
-def _table(runs: dict[Path, Run]) -> Any:
-    """The runs as rich's table, those first that are running."""
+def _table(runs: dict[Path, Run], width: int) -> Any:
+    """The runs as rich's table, those first that are running; what does not fit into `width` characters is left out."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, padding=(0, 1), header_style="bold", expand=False)
-    for name in ("agent", "task", "run"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=6)
-    table.add_column("", width=12)
-    for name in ("step", "steps/s", "evaluation: IQM", "learners", "left"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True, min_width=8)
-    for run in sorted(runs.values(), key=lambda run: (ORDER.index(run.state), run.folder)):
-        style = STYLES.get(run.state, "")
-        if run.state == "unreadable":
-            table.add_row("", "", run.folder.name, *[""] * 6, f"[{style}]unreadable: config.json[/]")
-            continue
-        lost = f", {run.diverged} of {len(run.described['seeds'])} diverged" if run.diverged else ""
-        table.add_row(
-            configuration.agent_name(run.described["agent"]),
-            results.title(run.described["environment"], run.described.get("data")),
-            run.folder.name,
-            ProgressBar(total=run.total, completed=min(run.step, run.total), width=12),
-            f"{run.step:,}/{run.total:,}",
-            "" if run.speed is None else f"{run.speed:,.0f}",
-            run.latest,
-            str(len(run.described["seeds"])),
-            "" if run.left is None else _duration(run.left),
-            f"[{style}]{run.state}[/]{lost}" if style else run.state + lost,
-        )
+    ordered = sorted(runs.values(), key=lambda run: (ORDER.index(run.state), run.folder))
+    rows = [_cells(run) for run in ordered]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]} | {"": BAR}
+    spare = width - sum(widths.values()) - 2 * len(widths)
+    longest = widths["task"]
+    for name in ("run", "", "steps/s"):
+        if spare + longest - min(longest, TASK) < 0:
+            spare += widths.pop(name) + 2
+    room = max(8, longest + min(0, spare))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in widths:
+        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True)
+    for run, row in zip(ordered, rows, strict=True):
+        special = {
+            "task": Text(row["task"][:room]),
+            "": ProgressBar(total=run.total, completed=min(run.step, run.total), width=BAR),
+            "state": Text(row["state"], style=STYLES.get(run.state, "")),
+        }
+        table.add_row(*(special.get(name) or Text(row[name]) for name in widths))
     return table
+
+
+def _cells(run: Run) -> dict[str, str]:
+    """What stands in a run's line, by the column's name; "" is the bar's."""
+    empty = dict.fromkeys(("agent", "task", "run", "", *NUMBERS, "state"), "")
+    if run.state == "unreadable":
+        return empty | {"run": run.folder.name, "state": "unreadable: config.json"}
+    learners = len(run.described["seeds"])
+    return empty | {
+        "agent": configuration.agent_name(run.described["agent"]),
+        "task": results.title(run.described["environment"], run.described.get("data")),
+        "run": run.folder.name,
+        "step": f"{results.short(run.step)}/{results.short(run.total)}",
+        "steps/s": "" if run.speed is None else f"{run.speed:,.0f}",
+        "IQM of the latest": run.latest and f"{run.latest} of {learners}",
+        "left": "" if run.left is None else _duration(run.left),
+        "state": run.state + (f", {run.diverged} of {learners} diverged" if run.diverged else ""),
+    }
 
 
 def _record(line: bytes) -> dict[str, Any]:
@@ -207,8 +222,9 @@ def _record(line: bytes) -> dict[str, Any]:
 def _summary(returns: np.ndarray) -> str:
     """The IQM over learners, and its interval where there is one."""
     low, high = statistics.interval(returns)
-    centre = f"{statistics.iqm(returns):,.1f}"
-    return centre if np.isnan(low) else f"{centre} [{low:,.1f} to {high:,.1f}]"
+    digits = results.digits(returns)
+    centre = f"{statistics.iqm(returns):,.{digits}f}"
+    return centre if np.isnan(low) else f"{centre} [{low:,.{digits}f} to {high:,.{digits}f}]"
 
 
 def _written(path: Path) -> float | None:
