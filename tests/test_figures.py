@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rljax import figures
+from rljax.comparison import Estimate
 from rljax.record import Recorder, write_json
 
 STEPS = [*range(0, 50_001, 10_000)]
@@ -162,6 +163,72 @@ def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
         file.write('{"step": 40, "learner": 0, "seed": 1, "returns": [null]}\n')
     figures.plot([first, second])
     assert len(panels["Hopper-v5"].get_lines()) == 3
+
+
+# Single figures
+
+
+def estimate(value, low, high):
+    return Estimate(value, low, high, (3, 3), 1)
+
+
+def test_a_figure_of_curves(tmp_path):
+    steps = np.array([0.0, 100.0])
+    lines = {"a": figures.Line("a (3 learners)", steps, steps, steps - 1, steps + 1, [(steps, steps)])}
+    references = {"a": ("a by them", [0, 100], [0, 90], [1, 2])}
+    figure = figures.curves("Hopper-v5", lines, figures.looks("a"), references, ("steps", "score"))
+    (panel,) = figure.axes
+    assert (panel.get_title(), panel.get_xlabel(), panel.get_ylabel()) == ("Hopper-v5", "steps", "score")
+    (drawn,) = figure.legends
+    assert [text.get_text() for text in drawn.get_texts()] == [
+        "a (3 learners)",
+        "a by them, published (mean ± standard deviation)",
+    ]
+    assert panel.get_legend() is None
+    assert len(panel.get_lines()) == 3
+
+
+def test_a_figure_of_intervals():
+    estimates = {"a": estimate(0.6, 0.5, 0.7), "b": estimate(0.4, np.nan, np.nan)}
+    figure = figures.intervals(estimates, figures.looks(estimates), "P", "Improvement", 0.5)
+    (panel,) = figure.axes
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["a", "b"]
+    bar, dot = panel.get_lines()[1:3]
+    np.testing.assert_array_equal(bar.get_xdata(), [0.5, 0.7])
+    assert list(dot.get_xdata()) == [0.6]
+    assert panel.yaxis_inverted(), "the first stands on top"
+
+
+def test_a_figure_of_profiles():
+    thresholds = np.linspace(0, 1, 5)
+    profile = estimate(1 - thresholds, 0.9 - thresholds, 1.1 - thresholds)
+    figure = figures.profiles(thresholds, {"a": profile}, figures.looks("a"), "score", "Profiles")
+    (panel,) = figure.axes
+    np.testing.assert_array_equal(line(panel, "a").get_ydata(), profile.value)
+
+
+def test_an_inline_figure_has_the_pages_colours_and_identifiers_of_its_own(tmp_path):
+    steps = np.array([0.0, 100.0])
+    lines = {"a": figures.Line("rate=0.0003", steps, steps, steps, steps)}
+    file = figures.save(figures.curves("$5 & <b>", lines, figures.looks("a"), {}), tmp_path / "one.svg")
+    text = figures.inline(file, 'a "b" <c>')
+    root = ElementTree.fromstring(text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" '))
+    assert (root.get("role"), root.get("aria-label")) == ("img", 'a "b" <c>')
+    assert root.get("viewBox")
+    assert root.get("width") is None
+    words = list(root.itertext())
+    assert "rate=0.0003" in words, "numbers in names are not rounded"
+    assert "$5 & <b>" in words
+    assert all(element.get("id", "one-").startswith("one-") for element in root.iter())
+    assert "var(--series-1)" in text
+    assert "var(--ink)" in text
+    for colour in (figures.COLOURS[0], figures.INK, figures.PAPER):
+        assert colour.lower() not in text
+
+
+def test_many_learners_are_not_drawn_one_by_one(tmp_path, panels):
+    figures.plot([run(tmp_path / "a", seeds=range(figures.THIN + 1))])
+    assert len(panels["Hopper-v5"].get_lines()) == 1
 
 
 # Errors
