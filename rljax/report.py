@@ -22,6 +22,7 @@ from rljax import config as configuration
 from rljax.comparison import Estimate
 from rljax.results import Row, Run, Suite, Table, count, listed, short
 
+CLEAR = 6  # rows up to which a panel shows single learners and published curves too
 TEMPLATE = Path(__file__).with_name("report.html")
 
 
@@ -58,7 +59,7 @@ def _line(row: Row, metric: str, at: int | None) -> figures.Line:
         curves.append((learner.steps[:until], getattr(learner, metric)[:until]))
     steps, centre, low, high = statistics.join(curves, statistics.iqm)
     label = figures.wrapped(f"{row.label} ({count(len(curves), 'learner')})")
-    return figures.Line(label, steps, centre, low, high, curves if 1 < len(curves) <= figures.THIN else ())
+    return figures.Line(label, steps, centre, low, high, curves if len(curves) > 1 else ())
 
 
 @dataclasses.dataclass
@@ -241,11 +242,9 @@ class _Page:
             self._section("At a glance", Sheet(caption, columns, rows))
 
     def _suite(self, suite: Suite) -> None:
-        scores = suite.scores()
-        labels = list(scores)
-        looks = {label: self.looks[label] for label in labels}
-        aggregates = comparison.aggregate(scores)
-        order = sorted(labels, key=lambda label: -aggregates[label]["iqm"].value)
+        aggregates = comparison.aggregate(suite.scores())
+        order = sorted(aggregates, key=lambda label: -aggregates[label]["iqm"].value)
+        scores, looks = ({label: known[label] for label in order} for known in (suite.scores(), self.looks))
         high = max(values.max() for tasks in scores.values() for values in tasks.values())
         low = min(values.min() for tasks in scores.values() for values in tasks.values())
         thresholds = np.linspace(min(0.0, low), high, 4 * results.POINTS)
@@ -267,7 +266,10 @@ class _Page:
             ),
         }
         if efficiency:
-            lines = {label: figures.Line(label, steps, e.value, e.low, e.high) for label, e in efficiency.items()}
+            lines = {}
+            for label in order:
+                known = efficiency[label]
+                lines[label] = figures.Line(label, steps, known.value, known.low, known.high)
             drawn["efficiency"] = figures.curves(
                 "Sample efficiency", lines, looks, {}, ("steps", f"IQM of {suite.axis}")
             )
@@ -318,8 +320,12 @@ class _Page:
         lines, references = {}, {}
         ranked = {id(row): place for place, (row, _) in enumerate(results.leaders(table))}
         ordered = sorted(table.rows, key=lambda row: ranked.get(id(row), len(ranked)))
+        clear = len(ordered) <= CLEAR and sum(len(row.chosen) for row in ordered) <= 2 * figures.THIN
         for row in ordered:
             lines[row.label] = _line(row, table.metric, self.at)
+            if not clear:
+                lines[row.label].learners = ()
+                continue
             points = published.curve(configuration.agent_name(row.agent), table.published_task, table.metric[:-1])
             points = [point for point in points if point.step is not None and point.step <= 1.05 * table.budget]
             if points and not any(label.startswith(f"{points[0].agent} by") for label, *_ in references.values()):
@@ -370,7 +376,8 @@ class _Page:
             figure,
             self._slug(table.task),
             f"Learning curves in {table.task}. {spoken}",
-            "Line: interquartile mean over learners; band: its 95 % interval; thin: single learners.",
+            "Line: interquartile mean over learners; band: its 95 % interval"
+            + ("; thin: single learners." if clear else "."),
         )
         known = {row.label: estimate for row, estimate in results.leaders(table)}
         if len(known) > 1:

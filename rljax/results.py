@@ -176,11 +176,13 @@ def _means(entries: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
 
 def _settings(described: Mapping[str, Any], learner: int) -> dict[str, Any]:
     """One learner's settings: of a hyperparameter with one value per learner, its own."""
-    number = len(described["seeds"])
     settings = {name: described[name] for name in PROTOCOL if described.get("data") and name in described}
     for name, value in described["config"].items():
-        several = isinstance(value, list) and len(value) == number and _is_float(described["agent"], name, value)
-        settings[name] = value[learner] if several else value
+        if isinstance(value, list) and _is_float(described["agent"], name, value):
+            if learner >= len(value):
+                raise ValueError(f"its config.json has {len(value)} values of '{name}', and no learner {learner}.")
+            value = value[learner]
+        settings[name] = value
     return settings
 
 

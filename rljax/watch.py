@@ -95,6 +95,11 @@ class Run:
         return self.described.get("steps", 0) + (self.described.get("then_online") or 0)
 
     @property
+    def learners(self) -> int:
+        """How many of them; a grid has more than seeds."""
+        return max(len(self.described["seeds"]), *map(len, self.returns.values()), 0)
+
+    @property
     def left(self) -> float | None:
         """Seconds until the end at the pace of late, evaluations included; None where that is not known."""
         if self.state not in ("running", "stalled") or len(self.pace) < 2:
@@ -135,10 +140,9 @@ class Run:
             self.latest = _summary(np.array(list(self.returns[step].values())))
 
     def _state(self, now: float) -> str:
-        learners = len(self.described["seeds"])
         if self.step >= self.total:
             return "complete"
-        if self.diverged == learners:
+        if self.diverged == self.learners:
             return "diverged"
         written = _written(self.folder / record.FILES["metrics"]), _written(self.folder / record.FILES["evaluations"])
         latest = max(filter(None, written), default=None)
@@ -197,16 +201,15 @@ def _cells(run: Run) -> dict[str, str]:
     empty = dict.fromkeys(("agent", "task", "run", "", *NUMBERS, "state"), "")
     if run.state == "unreadable":
         return empty | {"run": run.folder.name, "state": "unreadable: config.json"}
-    learners = len(run.described["seeds"])
     return empty | {
         "agent": configuration.agent_name(run.described["agent"]),
         "task": results.title(run.described["environment"], run.described.get("data")),
         "run": run.folder.name,
         "step": f"{results.short(run.step)}/{results.short(run.total)}",
         "steps/s": "" if run.speed is None else f"{run.speed:,.0f}",
-        "IQM of the latest": run.latest and f"{run.latest} of {learners}",
+        "IQM of the latest": run.latest and f"{run.latest} of {run.learners}",
         "left": "" if run.left is None else _duration(run.left),
-        "state": run.state + (f", {run.diverged} of {learners} diverged" if run.diverged else ""),
+        "state": run.state + (f", {run.diverged} of {run.learners} diverged" if run.diverged else ""),
     }
 
 

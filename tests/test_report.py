@@ -226,6 +226,18 @@ def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
     assert page.table("agent", "diverged")["sac actor-lr=0.0003"]["learners"] == "2"
 
 
+def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_path: Path) -> None:
+    folders.write(tmp_path / "few", "sac", seeds=range(3), steps=(500_000, 1_000_000), budget=1_000_000)
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert "thin: single learners" in page.text
+    assert "sac by SimbaV2, published" in page.text
+    folders.write(tmp_path / "many", "td3", seeds=range(30), steps=(500_000, 1_000_000), budget=1_000_000)
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert "thin: single learners" not in page.text
+    assert "by SimbaV2, published" not in page.text
+    assert "2,787 ± 868 at 1M, 10 seeds, Hopper-v4" in page.text  # in the table still
+
+
 def test_seeds_that_come_twice_are_said(tmp_path: Path) -> None:
     folders.write(tmp_path / "a")
     folders.write(tmp_path / "b", seeds=(2, 3))

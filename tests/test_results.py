@@ -76,6 +76,16 @@ def test_a_population_is_split_by_what_its_learners_differ_in(tmp_path):
     }
 
 
+def test_a_population_of_several_settings_and_one_seed(tmp_path):
+    path = folders.write(tmp_path / "grid", seeds=(0, 0), config={"actor_lr": [1e-3, 3e-4]})
+    described = json.loads((path / "config.json").read_text()) | {"seeds": [0]}
+    (path / "config.json").write_text(json.dumps(described))
+    assert rows([tmp_path]) == {"Hopper-v5": {"sac actor-lr=0.001": 1, "sac actor-lr=0.0003": 1}}
+    folders.write(tmp_path / "short", seeds=(0, 1), config={"actor_lr": [1e-3]})
+    _, skipped = results.load([tmp_path])
+    assert skipped[0][1] == "its config.json has 1 values of 'actor_lr', and no learner 1."
+
+
 def test_whole_numbers_by_learner_are_told_from_sizes_by_the_agents_file(tmp_path):
     folders.write(tmp_path / "a", seeds=(0, 1), config={"reward_scale": [1, 2], "hidden": [64, 32]})
     assert rows([tmp_path]) == {"Hopper-v5": {"sac reward-scale=1": 1, "sac reward-scale=2": 1}}
