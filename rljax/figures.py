@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike
 from rljax import record, statistics
 from rljax.comparison import Estimate
 
-# Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow: too pale for a line on white. Black
-# is a little lighter: an SVG leaves pure black unsaid, and a dark page could not change it.
+# Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow: too pale for a line on white.
+# Black is a little lighter: an SVG leaves pure black unsaid, and a dark page could not change it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#111111")
 SUFFIXES = (".png", ".svg", ".pdf")
 INK, GRID, PAPER = "#222222", "#e5e5e5", "#ffffff"  # a page has its own for each: see `inline`

@@ -244,7 +244,8 @@ class _Page:
     def _suite(self, suite: Suite) -> None:
         aggregates = comparison.aggregate(suite.scores())
         order = sorted(aggregates, key=lambda label: -aggregates[label]["iqm"].value)
-        scores, looks = ({label: known[label] for label in order} for known in (suite.scores(), self.looks))
+        scores = {label: suite.scores()[label] for label in order}
+        looks = {label: self.looks[label] for label in order}
         high = max(values.max() for tasks in scores.values() for values in tasks.values())
         low = min(values.min() for tasks in scores.values() for values in tasks.values())
         thresholds = np.linspace(min(0.0, low), high, 4 * results.POINTS)

@@ -32,6 +32,8 @@ def test_each_source_gives_its_nearest_point():
     assert found["sfujim/TD3", "Hopper-v1"].step == 300_000
     assert found["thu-ml/tianshou", "Hopper-v3"].step == 300_000
     assert ("vwxyzjn/cleanrl", "Hopper-v4") not in found  # 1M steps are no comparison for 320,000
+    late = {(point.source.split("@")[0], point.step) for point in published.points("sac", "Ant", "return", 3_000_000)}
+    assert late == {("dojeon-ai/SimbaV2", 2_999_880)}  # nor 1M for 3M
 
 
 def test_data_sets_have_scores():
