@@ -47,7 +47,8 @@ def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | N
         reasons = "".join(f"\n  {folder}: {reason}" for folder, reason in skipped)
         raise ValueError(f"there is no run to report on in {listed(paths)}.{reasons}")
     tables = results.arrange(runs, at)
-    _Page(output, tables, skipped, at).write()
+    given = ["rljax", "report", *map(str, paths), *([] if at is None else ["--at", str(at)])]
+    _Page(output, tables, skipped, at, shlex.join(given)).write()
     return output
 
 
@@ -145,8 +146,14 @@ class _Page:
     """Puts the page together, and the files beside it."""
 
     def __init__(
-        self, output: Path, tables: Sequence[Table], skipped: Sequence[tuple[Path, str]], at: int | None
+        self,
+        output: Path,
+        tables: Sequence[Table],
+        skipped: Sequence[tuple[Path, str]],
+        at: int | None,
+        command: str,
     ) -> None:
+        self.command = command
         self.output, self.folder = output, output.with_suffix("")
         self.tables, self.skipped, self.at = tables, skipped, at
         self.runs = list({id(run): run for table in tables for row in table.rows for run in row.runs}.values())
@@ -198,7 +205,8 @@ class _Page:
             for row in table.rows:
                 short = [run for run in row.runs if not all(each.index(self.at) is not None for each in run.learners)]
                 if short:
-                    ends = ", ".join(f"{run.folder} ({_progress(run)})" for run in short)
+                    ends = ", ".join(f"{run.folder} ({_progress(run)})" for run in short[:3])
+                    ends += f" and {len(short) - 3} more" if len(short) > 3 else ""
                     counted = "shown where it stands, and not compared" if not row.complete else "without its learners"
                     notices.append(f"Incomplete: {row.label} on {table.task}, {counted}: {ends}")
                 if row.diverged:
@@ -250,7 +258,8 @@ class _Page:
         low = min(values.min() for tasks in scores.values() for values in tasks.values())
         thresholds = np.linspace(min(0.0, low), high, 4 * results.POINTS)
         steps, values = suite.over_time()
-        efficiency = comparison.sample_efficiency(values) if steps[0] < steps[-1] else {}
+        finite = all(np.isfinite(own).all() for tasks in values.values() for own in tasks.values())
+        efficiency = comparison.sample_efficiency(values) if finite and steps[0] < steps[-1] else {}
         pairs = list(itertools.combinations(order, 2))
         if len(pairs) > 10:
             pairs = [(order[0], other) for other in order[1:]]
@@ -512,11 +521,9 @@ class _Page:
             )
         slug = self._slug("Method")
         items = "".join(f"<li>{escape(point)}</li>" for point in points)
-        again = shlex.join(["rljax", "report", *dict.fromkeys(str(run.folder) for run in self.runs[:3])])
-        more = " ..." if len(self.runs) > 3 else ""
         self.html.append(
             f'<section aria-labelledby="{slug}"><h2 id="{slug}">Method</h2><ul>{items}</ul></section>'
-            f"<footer>rljax {__version__}: <code>{escape(again + more)}</code>. Figures and tables: "
+            f"<footer>rljax {__version__}: <code>{escape(self.command)}</code>. Figures and tables: "
             f"{escape(self.folder.name)}/</footer>"
         )
         self.markdown.append("## Method\n\n" + "\n".join(f"- {point}" for point in points))

@@ -247,6 +247,8 @@ def title(environment: str, data: str | None) -> str:
 def _check(task: str, runs: Sequence[Run], at: int | None) -> None:
     """Raise `ValueError` where the runs of a task cannot stand in one table."""
     by_budget = _grouped(runs, lambda run: run.budget)
+    if at is not None and at < 1:
+        raise ValueError(f"--at is {at}, it must be at least 1.")
     if at is not None and at > min(by_budget):
         raise ValueError(
             f"--at is {at}, and not all runs of '{task}' were planned for so many steps: "

@@ -238,6 +238,18 @@ def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_pat
     assert "2,787 ± 868 at 1M, 10 seeds, Hopper-v4" in page.text  # in the table still
 
 
+def test_an_evaluation_that_was_not_finite_on_the_way_spoils_nothing_else(tmp_path: Path) -> None:
+    for task in ("Hopper-v5", "HalfCheetah-v5"):
+        path = folders.write(tmp_path / task, environment=task) / "evaluations.jsonl"
+        lines = path.read_text().splitlines()
+        lines[3] = '{"step": 20000, "learner": 0, "seed": 0, "returns": [null, 1.0, 1.0, 1.0]}'
+        path.write_text("\n".join(lines) + "\n")
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert page.table("agent", "diverged")["sac"]["IQM"].startswith("1,010 ")
+    assert page.table("agent", "optimality gap")["sac"]["learners"] == "6 2 tasks"
+    assert "The IQM at each step" not in page.text
+
+
 def test_seeds_that_come_twice_are_said(tmp_path: Path) -> None:
     folders.write(tmp_path / "a")
     folders.write(tmp_path / "b", seeds=(2, 3))
@@ -253,7 +265,9 @@ def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     folders.write(tmp_path / "runs" / "a", steps=(10_000, 20_000, 30_000))
     cli.main(["report", "runs", "--at", "20000"])
     assert capsys.readouterr().out == "report.html\n"
-    assert "compared at step 20,000" in Page(tmp_path / "report.html").text
+    page = Page(tmp_path / "report.html")
+    assert "rljax report runs --at 20000" in page.text
+    assert "compared at step 20,000" in page.text
 
 
 def test_errors_are_one_sentence_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
