@@ -322,7 +322,11 @@ class _Page:
             ]
             caption = "Probability that a learner of X scores above one of Y, as the mean over tasks."
             sheets.append(Sheet(caption, ["X > Y", "P", "learners"], rows))
-        note = f"Left out, since not in all of these tasks: {', '.join(suite.left_out)}." if suite.left_out else ""
+        note = (
+            f"Left out, for want of one of these tasks or of a reference: {', '.join(suite.left_out)}."
+            if suite.left_out
+            else ""
+        )
         self._section(suite.title, *sheets, figures="".join(parts), note=note)
 
     def _task(self, table: Table) -> None:
