@@ -1,4 +1,4 @@
-"""The command line: rljax train | sweep | resume | extract | eval | play | plot | data | list | new.
+"""The command line: rljax train | sweep | resume | extract | eval | play | plot | report | watch | data | list | new.
 
 Nothing heavy is imported before a command has been chosen and its arguments understood.
 """
@@ -31,6 +31,8 @@ looking
   eval DIR                 play complete episodes with the policy of a run
   play DIR                 write a video of the policy (and Brax's HTML view)
   plot DIR...              draw learning curves with intervals
+  report DIR...            compare all runs in and below folders on one page:  rljax report runs/
+  watch DIR...             follow running runs in the terminal
   list                     agents, environments and presets
 data
   data COMMAND             list, info, check, convert and record data sets
@@ -150,6 +152,24 @@ class Plot:
 
 
 @dataclasses.dataclass
+class Report:
+    """Compare runs on one page, with figures and tables beside it: every number with its interval over learners."""
+
+    paths: tyro.conf.Positional[tuple[Path, ...]]  # folders of runs, or folders with runs at any depth
+    output: Path = Path("report.html")  # the page; figures and tables.md go to the folder report/ beside it
+    at: int | None = None  # compare at this step; default: at the end of the runs' budget, which must be the same
+
+
+@dataclasses.dataclass
+class Watch:
+    """Follow runs in the terminal: how far they are, how fast, and what the latest evaluation says."""
+
+    paths: tyro.conf.Positional[tuple[Path, ...]]  # folders of runs, or folders with runs at any depth
+    once: bool = False  # print once and leave; so it is anyway where the output is no terminal
+    every: float = 2.0  # seconds between looks
+
+
+@dataclasses.dataclass
 class List:
     """Agents, environments and presets."""
 
@@ -176,6 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "eval": _eval,
         "play": _play,
         "plot": _plot,
+        "report": _report,
+        "watch": _watch,
         "data": _data,
         "list": _list,
         "new": _new,
@@ -371,9 +393,23 @@ def _play(arguments: list[str]) -> None:
 
 def _plot(arguments: list[str]) -> None:
     options = _parse(Plot, arguments, "plot")
+    from rljax import figures
+
+    print(figures.plot(options.runs, options.output))
+
+
+def _report(arguments: list[str]) -> None:
+    options = _parse(Report, arguments, "report")
     from rljax import report
 
-    print(report.plot(options.runs, options.output))
+    print(report.write(options.paths, options.output, options.at))
+
+
+def _watch(arguments: list[str]) -> None:
+    options = _parse(Watch, arguments, "watch")
+    from rljax import watch
+
+    watch.follow(options.paths, once=options.once, every=options.every)
 
 
 def _data(arguments: list[str]) -> None:

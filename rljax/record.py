@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -122,6 +122,64 @@ def read(out: Path, name: Literal["metrics", "evaluations", "turns"]) -> list[di
         raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")
     path = Path(out) / FILES[name]
     return [record for _, record in _lines(path)] if path.exists() else []
+
+
+class Tail:
+    """The end of a growing file of lines: each look reads what has come since the last one, and nothing else."""
+
+    def __init__(self, path: Path, backlog: int = 1 << 20) -> None:
+        """The first look reads the last `backlog` bytes at most."""
+        self._path, self._backlog, self._end = path, backlog, 0
+
+    def look(self) -> list[bytes]:
+        """The whole lines since the last look; none where there is no such file yet.
+
+        A file that has become shorter, since its run was resumed from a checkpoint, is read as if for the first time.
+        """
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size < self._end:
+                    self._end = 0
+                start = self._end or max(0, size - self._backlog)
+                cut = start > self._end  # in the middle of a line
+                file.seek(start)
+                text = file.read(size - start)
+        except FileNotFoundError:
+            return []
+        whole = text.rfind(b"\n") + 1
+        if whole:
+            self._end = start + whole
+        return text[:whole].splitlines()[cut:]
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A run's config.json. Raises `ValueError` where there is none, or another file than a run's."""
+    path = Path(folder) / "config.json"
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'{folder}' is not a run: its config.json cannot be read ({error}).") from None
+    if not isinstance(described, dict):
+        raise ValueError(f"'{folder}' is not a run: its config.json is not a JSON object.")
+    return described
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """The folders of runs among `paths` and below them, at any depth, each once; runs themselves are not searched.
+
+    Raises `ValueError` for a path that is no folder.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise ValueError(f"'{path}' is not a folder of runs: there is no such folder. rljax train makes runs/.")
+        for folder, inside, files in os.walk(path):
+            inside.sort()
+            if "config.json" in files or set(FILES.values()) & set(files):
+                inside.clear()
+                found.setdefault(Path(folder).resolve(), Path(folder))
+    return list(found.values())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -24,6 +24,7 @@ from rljax.agent import float_fields
 from rljax.drivers.common import EVALUATE, Driver, Report, environment_seeds
 from rljax.learner import TRANSITION
 from rljax.phases import round_up
+from rljax.record import read_config
 
 
 class RunError(Exception):
@@ -535,15 +536,6 @@ def evaluate_now(evaluator: Any, state: Any, settings: Settings, step: int, conf
     number = settings.eval_episodes
     seeds = [s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)]
     return evaluator(state, seeds, config)
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """A run's config.json. Raises `ValueError` where there is none."""
-    path = folder / "config.json"
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"'{folder}' is not a run: its config.json cannot be read ({error}).") from None
 
 
 def settings_of(described: Mapping[str, Any]) -> Settings:

@@ -27,21 +27,30 @@ def mean(values: ArrayLike, axis: int | None = None) -> Any:
         return values.mean(axis=axis)
 
 
-def iqm(values: ArrayLike, axis: int | None = None) -> Any:
+def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = None) -> Any:
     """Interquartile mean along `axis`, of all values where it is None.
 
     Of N values the N // 4 lowest and the N // 4 highest are left out whole, and the mean of the others is taken: for
-    fewer than 4 values it is the mean. One value that is not a number makes the result not a number.
+    fewer than 4 values it is the mean. One value that is not a number makes the result not a number. `counts` [N] are
+    how often each value along the axis counts, whole numbers; once by default.
     Raises `ValueError` where there are no values.
 
     Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, arXiv:2108.13264,
     section 4.3, trimmed as their library and `scipy.stats.trim_mean(values, 0.25)` do.
     """
     values = _filled(values, axis)
-    ordered = np.sort(values.ravel() if axis is None else np.moveaxis(values, axis, -1), axis=-1)
-    cut = ordered.shape[-1] // 4
+    values = values.ravel() if axis is None else np.moveaxis(values, axis, -1)
     with np.errstate(invalid="ignore"):
-        middle = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
+        if counts is None:
+            ordered = np.sort(values, axis=-1)
+            cut = ordered.shape[-1] // 4
+            middle = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
+        else:
+            order = np.argsort(values, axis=-1)
+            ordered, upto = np.take_along_axis(values, order, -1), np.cumsum(np.asarray(counts)[order], axis=-1)
+            cut = upto[..., -1:] // 4
+            kept = np.diff(np.clip(upto, cut, upto[..., -1:] - cut), axis=-1, prepend=cut)
+            middle = (kept * ordered).sum(axis=-1) / kept.sum(axis=-1)
     return np.where(np.isnan(ordered[..., -1]), np.nan, middle)[()]  # a NaN is sorted to the end
 
 
@@ -68,21 +77,34 @@ def interval(
     values = _filled(values, None)
     if values.ndim not in (1, 2):
         raise ValueError(f"values has shape {values.shape}, an interval needs [N] or [learners, episodes].")
+    units = mean(values, axis=1) if values.ndim == 2 else values
+    low, high = _band(units, statistic, level, resamples, seed)
+    return float(low), float(high)
+
+
+def bootstrap(
+    resample: Callable[[np.random.Generator, int], np.ndarray],
+    size: int,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds (low, high), each [...], within which the share `level` of resampled statistics lies.
+
+    `resample(generator, number)` draws so many samples and returns the statistics [..., number] of each. `size` is how
+    many values one sample holds: it decides how many are asked for at once.
+
+    Raises `ValueError` for a level outside (0, 1), or no resamples.
+    """
     if not 0 < level < 1:
         raise ValueError(f"level is {level:g}, it must lie between 0 and 1, for example 0.95.")
     if resamples < 1:
         raise ValueError(f"resamples is {resamples}, it must be at least 1; 2000 is usual.")
-    units = mean(values, axis=1) if values.ndim == 2 else values
-    if len(units) == 1 or not np.isfinite(units).all():
-        return float("nan"), float("nan")
     generator = np.random.Generator(np.random.PCG64(seed))
-    rows = max(1, _CHUNK // len(units))
-    estimates = [
-        statistic(units[generator.integers(len(units), size=(min(rows, resamples - start), len(units)))], axis=1)
-        for start in range(0, resamples, rows)
-    ]
-    low, high = np.quantile(np.concatenate(estimates), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    number = max(1, _CHUNK // size)
+    parts = [resample(generator, min(number, resamples - start)) for start in range(0, resamples, number)]
+    low, high = np.quantile(np.concatenate(parts, axis=-1), [(1 - level) / 2, (1 + level) / 2], axis=-1)
+    return low, high
 
 
 def summarise(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -157,20 +179,48 @@ def curves(
     The arrays are empty where there is none.
     """
     table = _by_learner(evaluations)
-    if len(table) == 1:
-        (own,) = table.values()
-        steps = list(own)
-        samples = [_floats(record["returns"]) for record in own.values()]
-    elif table:
-        first, last = max(min(own) for own in table.values()), min(max(own) for own in table.values())
-        steps = sorted({step for own in table.values() for step in own if first <= step <= last})
-        learners = [np.interp(steps, list(own), [_mean_return(r) for r in own.values()]) for own in table.values()]
-        samples = list(np.stack(learners, axis=1))
-    else:
-        steps, samples = [], []
-    bounds = np.array([interval(sample, statistic, level) for sample in samples]).reshape(-1, 2)
+    if len(table) != 1:
+        learners = [(list(own), [_mean_return(record) for record in own.values()]) for own in table.values()]
+        return join(learners, statistic, level)
+    (own,) = table.values()
+    samples = [_floats(record["returns"]) for record in own.values()]
+    bounds = np.array([interval(sample, statistic, level) for sample in samples])
     centre = np.array([statistic(sample) for sample in samples], np.float64)
-    return np.array(steps, np.float64), centre, bounds[:, 0], bounds[:, 1]
+    return np.array(list(own), np.float64), centre, bounds[:, 0], bounds[:, 1]
+
+
+def join(
+    learners: Sequence[tuple[ArrayLike, ArrayLike]], statistic: Statistic = mean, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The curve over learners as `curves` has it, each learner given by its own (steps, values), both [S], ascending.
+
+    `low` and `high` are NaN for a single learner, and where a value is not finite.
+    """
+    if not learners:
+        return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
+    axes, values = [_floats(own) for own, _ in learners], [_floats(own) for _, own in learners]
+    first, last = max(own[0] for own in axes), min(own[-1] for own in axes)
+    steps = np.unique(np.concatenate(axes))
+    steps = steps[(first <= steps) & (steps <= last)]
+    if not len(steps):
+        return steps, steps, steps, steps
+    samples = np.stack([np.interp(steps, *own) for own in zip(axes, values, strict=True)], axis=1)
+    return steps, statistic(samples, axis=1), *_band(samples, statistic, level)
+
+
+def _band(
+    units: np.ndarray, statistic: Statistic, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Intervals [...] over the last axis of `units` [..., N], the same units drawn for all of them."""
+    number = units.shape[-1]
+    known = np.isfinite(units).all(axis=-1) & (number > 1)
+    finite = np.where(known[..., None], units, 0)
+
+    def resample(generator: np.random.Generator, rows: int) -> np.ndarray:
+        return statistic(finite[..., generator.integers(number, size=(rows, number))], axis=-1)
+
+    low, high = bootstrap(resample, units.size, level, resamples, seed)
+    return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
 def _by_learner(evaluations: Sequence[Mapping[str, Any]]) -> Table:

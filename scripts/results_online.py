@@ -60,7 +60,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax import config, record, report, statistics
+from rljax import config, figures, record, statistics
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
@@ -102,14 +102,14 @@ def collect(run: Path) -> dict[str, Any]:
     }
 
 
-def curve(run: dict[str, Any], label: str | None = None) -> report.Curve:
+def curve(run: dict[str, Any], label: str | None = None) -> figures.Curve:
     """A collected run as the figure takes it, where given by another name than its agent's."""
     evaluations = [
         {"learner": i, "seed": seed, "step": step, "returns": [value]}
         for i, (seed, own) in enumerate(zip(run["seeds"], run["returns"], strict=True))
         for step, value in zip(run["steps_evaluated"], own, strict=True)
     ]
-    return report.Curve(label or run["agent"], run["environment"], evaluations, {run["episodes_per_evaluation"]})
+    return figures.Curve(label or run["agent"], run["environment"], evaluations, {run["episodes_per_evaluation"]})
 
 
 def changes(run: dict[str, Any]) -> list[str]:
@@ -161,7 +161,7 @@ def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     beside = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
     single = [run for run in beside if run["name"].endswith("-one")]
     curves = [curve(run) for run in streams + [run for run in beside if not changes(run)]]
-    report.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
+    figures.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
 
 
 def main() -> None:
@@ -184,7 +184,7 @@ def main() -> None:
             points = [point for point in first if point["step"] <= run["reached"]]
             if points:
                 curves[run["agent"], run["environment"]] = _columns(points)
-        report.draw([curve(run) for run in shown], folder / f"{kind}.png", curves)
+        figures.draw([curve(run) for run in shown], folder / f"{kind}.png", curves)
     header = (
         "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds "
         "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile | processor |\n"

@@ -22,7 +22,7 @@ def test_help_is_instant() -> None:
     done = runs.command("--help")
     assert time.perf_counter() - began < 0.7
     assert done.returncode == 0
-    for command in ("train", "resume", "eval", "play", "plot", "list", "new"):
+    for command in ("train", "resume", "eval", "play", "plot", "report", "watch", "list", "new"):
         assert f"\n  {command} " in done.stdout
 
 

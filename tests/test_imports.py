@@ -16,35 +16,11 @@ ROOT = Path(__file__).parents[1]
 CORE = {"agent", "networks", "distributions", "normalise", "traces", "generative"}
 LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
 LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
-RUNNING = (
-    LEARNING
-    | LOOKING
-    | {
-        "envs",
-        "devices",
-        "drivers",
-        "courses",
-        "population",
-        "progress",
-        "film",
-        "phases",
-        "run",
-        "policy",
-        "recording",
-        "corrupt",
-    }
-)
-FACE = {
-    "cli",
-    "cli_data",
-    "extract",
-    "evolution",
-    "grid",
-    "search",
-    "sweep",
-    "trials",
-    "report",
-}  # nothing below imports these
+TRAINING = {"devices", "drivers", "envs", "courses", "population", "progress", "film", "phases", "run"}
+RUNNING = LEARNING | LOOKING | TRAINING | {"policy", "recording", "corrupt"}
+SEARCHING = {"extract", "grid", "search", "trials", "evolution", "sweep"}
+SHOWING = {"comparison", "figures", "published", "results", "report", "watch"}
+FACE = {"cli", "cli_data"} | SEARCHING | SHOWING  # nothing below imports these
 
 # Room of rljax -> the rooms that it may import, from the ground up. A new module is given its place here.
 ROOMS: dict[str, set[str]] = {
@@ -65,24 +41,29 @@ ROOMS: dict[str, set[str]] = {
     "record": {"agent", "envs"},
     "checkpoint": {"agent", "envs"},
     "evaluate": {"agent", "envs"},
+    "devices": set(),
+    "courses": set(),
     "population": {"agent", "envs", "config"},
     "progress": {"agent", "envs", "population"},
     "film": {"agent", "envs"},
-    "drivers": {"agent", "storage", "samplers", "learner", "datasets", "envs", "drivers", "devices"},
+    "drivers": {"agent", "storage", "samplers", "learner", "datasets", "envs", "devices", "drivers"},
     "phases": LEARNING | {"envs", "devices", "drivers", "evaluate", "config"},
-    "run": RUNNING - {"run", "policy", "recording", "corrupt"},
-    "policy": RUNNING - {"policy", "recording", "corrupt"},
-    "grid": RUNNING - {"policy", "recording", "corrupt"},
-    "extract": RUNNING - {"policy", "recording", "corrupt"},
-    "courses": set(),
-    "devices": set(),
+    "run": LEARNING | LOOKING | TRAINING,
+    "policy": RUNNING - {"recording", "corrupt"},
+    "recording": RUNNING - {"corrupt"},
+    "corrupt": RUNNING - {"recording"},
+    "extract": LEARNING | LOOKING | TRAINING,
+    "grid": LEARNING | LOOKING | TRAINING,
     "search": {"agent", "config"},
-    "trials": RUNNING | {"extract", "grid", "search"},
-    "evolution": RUNNING | {"grid", "search", "trials"},
-    "sweep": RUNNING | {"evolution", "grid", "search", "trials"},
-    "report": RUNNING,
-    "recording": RUNNING - {"recording", "corrupt"},
-    "corrupt": RUNNING - {"recording", "corrupt"},
+    "trials": LEARNING | LOOKING | TRAINING | {"extract", "grid", "search"},
+    "evolution": LEARNING | LOOKING | TRAINING | {"grid", "search", "trials"},
+    "sweep": LEARNING | LOOKING | TRAINING | {"grid", "search", "trials", "evolution"},
+    "comparison": {"statistics"},
+    "figures": LOOKING | {"comparison"},
+    "published": set(),
+    "results": LOOKING | {"comparison", "published"},
+    "report": LOOKING | {"comparison", "figures", "published", "results"},
+    "watch": LOOKING | {"results"},
     "cli_data": RUNNING | {"corrupt"},
     "cli": RUNNING | FACE,
     "__main__": {"cli"},

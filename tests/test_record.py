@@ -122,6 +122,62 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
         read(tmp_path, "metrics")
 
 
+# Folders of runs
+
+
+def test_runs_are_found_at_any_depth_once_and_not_searched(tmp_path):
+    for name in ("b/c", "a", "a/checkpoints/1"):
+        write_json_in(tmp_path / "runs" / name, {"agent": "sac"})
+    (tmp_path / "runs" / "d").mkdir()
+    with Recorder(tmp_path / "runs" / "bare"):  # no config.json: still a run, if a damaged one
+        pass
+    runs = tmp_path / "runs"
+    assert record.find([runs, runs / "a"]) == [runs / "a", runs / "b" / "c", runs / "bare"]
+    with pytest.raises(ValueError, match="nowhere' is not a folder of runs: there is no such folder"):
+        record.find([tmp_path / "nowhere"])
+
+
+def test_config_of_a_run(tmp_path):
+    write_json_in(tmp_path / "run", {"agent": "sac"})
+    assert record.read_config(tmp_path / "run") == {"agent": "sac"}
+    (tmp_path / "run" / "config.json").write_text('{"agent": ')
+    with pytest.raises(ValueError, match=r"run' is not a run: its config\.json cannot be read"):
+        record.read_config(tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"run' is not a run: its config\.json is not a JSON object"):
+        record.read_config(tmp_path / "run")
+
+
+def write_json_in(folder, value):
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", value)
+
+
+def test_a_tail_is_read_once_and_in_whole_lines(tmp_path):
+    path = tmp_path / "lines"
+    tail = record.Tail(path)
+    assert tail.look() == []
+    path.write_bytes(b"one\ntwo\nthr")
+    assert tail.look() == [b"one", b"two"]
+    assert tail.look() == []
+    with path.open("ab") as file:
+        file.write(b"ee\nfour\n")
+    assert tail.look() == [b"three", b"four"]
+    path.write_bytes(b"one\nnew\n")  # cut by a resumed run, and written on
+    assert tail.look() == [b"one", b"new"]
+
+
+@pytest.mark.parametrize(("backlog", "expected"), [(100, [b"first", b"second", b"third"]), (9, [b"third"]), (3, [])])
+def test_a_tail_begins_near_the_end(tmp_path, backlog, expected):
+    path = tmp_path / "lines"
+    path.write_bytes(b"first\nsecond\nthird\n")
+    tail = record.Tail(path, backlog)
+    assert tail.look() == expected
+    with path.open("ab") as file:
+        file.write(b"fourth\n")
+    assert tail.look() == [b"fourth"]
+
+
 # Resuming
 
 

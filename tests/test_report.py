@@ -1,205 +1,315 @@
-import subprocess
-import sys
-import xml.etree.ElementTree as ElementTree
-from pathlib import Path
+"""The page over runs: what it says, that it needs nothing else, and that it fits into a telephone."""
 
-import matplotlib.figure
-import numpy as np
+from __future__ import annotations
+
+import importlib.util
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from rljax import report
-from rljax.record import Recorder, write_json
+from rljax import cli, report
+from tests import folders
 
-STEPS = [*range(0, 50_001, 10_000)]
-
-
-def run(path, agent="sac", environment="Hopper-v5", seeds=(0, 1, 2), steps=STEPS, episodes=5):
-    generator = np.random.default_rng(sum(seeds))
-    write_json_in(path, {"agent": agent, "environment": environment, "seeds": list(seeds)})
-    with Recorder(path) as recorder:
-        for step in steps:
-            for learner, seed in enumerate(seeds):
-                returns = step / 100 + 10 * seed + generator.normal(size=episodes)
-                recorder.evaluation({"step": step, "learner": learner, "seed": seed, "returns": returns})
-    return path
+ROOT = Path(__file__).parents[1]
+VOID = {"meta", "br", "line", "use", "path", "rect", "link", "input", "img"}
 
 
-def write_json_in(path, config):
-    path.mkdir(parents=True)
-    write_json(path / "config.json", config)
+class Page(HTMLParser):
+    """A page's elements, its text, and its tables as rows of cells."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[list[list[str]]] = []
+        self.words: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        assert self.open == [], "every element is closed"
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "script" in self.open or "style" in self.open:
+            return
+        self.words.append(data)
+        if "td" in self.open or "th" in self.open:
+            self.tables[-1][-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def table(self, *columns: str) -> dict[str, dict[str, str]]:
+        """The rows of the first table with these columns, by their first cells."""
+        for head, *rows in self.tables:
+            if set(columns) <= set(head):
+                return {row[0].split("  ")[0]: dict(zip(head, row, strict=True)) for row in rows}
+        raise AssertionError(f"no table with {columns}")
 
 
-@pytest.fixture
-def panels(monkeypatch):
-    """The panels drawn, by title."""
-    drawn = {}
-    save = matplotlib.figure.Figure.savefig
-
-    def keep(figure, *arguments, **options):
-        drawn.update({panel.get_title(): panel for panel in figure.axes if panel.get_title()})
-        drawn["caption"] = figure.get_supxlabel()
-        return save(figure, *arguments, **options)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
-    return drawn
-
-
-def legend(panel):
-    return [text.get_text() for text in panel.get_legend().get_texts()]
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report over two agents on two tasks, with all that can be odd about runs."""
+    folder = tmp_path_factory.mktemp("report")
+    for task in ("Hopper-v5", "HalfCheetah-v5"):
+        folders.write(folder / "runs" / "sac" / task, "sac", task, seeds=range(5), level=2000)
+        folders.write(folder / "runs" / "td3" / task, "td3", task, seeds=range(4), level=1000)
+    diverged = {"diverged": True}
+    folders.write(
+        folder / "runs" / "ppo" / "a", "ppo", evaluation=diverged, seeds=(0,), command="rljax train ppo '<b>'"
+    )
+    folders.write(folder / "runs" / "dsact" / "a", "dsact", steps=(10_000, 20_000))
+    (folder / "runs" / "broken").mkdir()
+    (folder / "runs" / "broken" / "config.json").write_text("{")
+    return report.write([folder / "runs"], folder / "out" / "report.html")
 
 
-def line(panel, label):
-    return next(line for line in panel.get_lines() if line.get_label() == label)
+@pytest.fixture(scope="module")
+def page(many: Path) -> Page:
+    return Page(many)
 
 
-def test_one_panel_per_environment_and_one_curve_per_agent(tmp_path, panels):
-    paths = [
-        run(tmp_path / agent / environment, agent, environment)
-        for agent in ("sac", "td3")
-        for environment in ("Hopper-v5", "brax/ant")
-    ]
-    output = report.plot(paths)
-    assert output == paths[0] / "curve.png"
-    assert output.read_bytes().startswith(b"\x89PNG")
-    assert list(panels) == ["Hopper-v5", "brax/ant", "caption"]
-    for title in ("Hopper-v5", "brax/ant"):
-        assert legend(panels[title]) == ["sac (3 seeds)", "td3 (3 seeds)"]
-        assert (panels[title].get_xlabel(), panels[title].get_ylabel()) == ("environment steps", "evaluation return")
-        colours = {panel_line.get_color() for panel_line in panels[title].get_lines()}
-        assert colours == set(report.COLOURS[:2])
-        assert len(panels[title].get_lines()) == 2 * (1 + 3)  # each with its single learners
-    assert "5 episodes per evaluation" in panels["caption"]
+def test_numbers_stand_with_their_intervals_and_learners(page: Page) -> None:
+    row = page.table("agent", "IQM", "diverged", "step")["sac"]
+    assert row["learners"] == "5"
+    assert row["step"] == "30,000"
+    # 2000, 2010, ..., 2040: the middle three of HalfCheetah-v5, whose table comes first
+    assert re.fullmatch(r"2,020 2,0\d\d to 2,0\d\d", row["IQM"])
+    assert re.fullmatch(r"2,020 2,0\d\d to 2,0\d\d", row["mean"])
+    assert re.fullmatch(r"2,020 2,0\d\d to 2,0\d\d", row["median"])
 
 
-def test_runs_of_one_agent_are_pooled(tmp_path, panels):
-    paths = [run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(5,))]
-    report.plot([*paths, tmp_path / "a"], tmp_path / "out" / "both.svg")  # named twice, counted once
-    panel = panels["Hopper-v5"]
-    assert legend(panel) == ["sac (3 seeds)"]
-    steps, mean = line(panel, "sac (3 seeds)").get_data()
-    np.testing.assert_array_equal(steps, STEPS)
-    np.testing.assert_allclose(mean, np.array(STEPS) / 100 + 20, atol=1.5)  # 10 (0 + 1 + 5) / 3
+def test_published_numbers_of_far_other_steps_are_left_out(page: Page) -> None:
+    tables = [rows for rows in page.tables if rows[0][-1].startswith("published")]
+    assert tables == [], "30,000 steps are no comparison for 100,000"
 
 
-def test_a_seed_that_comes_twice_is_not_counted_as_two(tmp_path, panels):
-    report.plot([run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(1, 2))])
-    assert legend(panels["Hopper-v5"]) == ["sac (3 seeds, 4 learners)"]
+def test_published_numbers_name_step_seeds_environment_and_source(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a", "td3", steps=(150_000, 300_000), budget=300_000)
+    page = Page(report.write([tmp_path / "a"], tmp_path / "report.html"))
+    cell = page.table("published, mean ± std")["td3"]["published, mean ± std"]
+    assert "2,410 ± 949 at 300k, 10 seeds, Hopper-v1 [1]" in cell
+    assert "[1] sfujim/TD3@34770cc: noise-free evaluation" in page.text
+    assert "versions of the environment that stand beside them" in page.text
 
 
-def test_a_single_learner_says_what_its_band_is(tmp_path, panels):
-    report.plot([run(tmp_path / "one", seeds=(0,)), run(tmp_path / "other", "td3", seeds=(0,), episodes=1)])
-    panel = panels["Hopper-v5"]
-    assert legend(panel) == ["sac (1 seed, band over its episodes)", "td3 (1 seed, no band)"]
-    assert len(panel.get_lines()) == 2
-    assert "1 to 5 episodes per evaluation" in panels["caption"]
-    assert "over seeds" not in panels["caption"]
+def test_a_single_learner_has_no_interval_and_diverged_ones_are_counted(page: Page) -> None:
+    tables = [rows for rows in page.tables if "diverged" in rows[0]]
+    found = {row[0]: dict(zip(rows[0], row, strict=True)) for rows in tables for row in rows[1:]}
+    assert found["ppo"]["IQM"] == "1,000 no interval"
+    assert found["ppo"]["diverged"] == "1"
+    assert "Diverged: 1 of 1 learner of ppo on Hopper-v5" in page.text
 
 
-def test_statistics_by_name(tmp_path, panels):
-    path = run(tmp_path / "a", seeds=(0, 1, 2, 97), steps=[0])
-    report.plot([path], statistic="iqm")
-    (value,) = line(panels["Hopper-v5"], "sac (4 seeds)").get_ydata()
-    assert value == pytest.approx(15, abs=2)
-    assert "interquartile mean" in panels["caption"].replace("\n", " ")
-    with pytest.raises(ValueError, match="statistic is 'median', it must be 'mean' or 'iqm'"):
-        report.plot([path], statistic="median")
+def test_incomplete_and_skipped_runs_are_named(page: Page) -> None:
+    assert re.search(
+        r"Incomplete: dsact on Hopper-v5, shown where it stands, .*up to 20,000 of 30,000 steps", page.text
+    )
+    assert re.search(r"Skipped: \S*broken: '\S*broken' is not a run: its config.json cannot be read", page.text)
+    tables = [rows for rows in page.tables if "diverged" in rows[0]]
+    steps = {row[0]: row[rows[0].index("step")] for rows in tables for row in rows[1:]}
+    assert steps["dsact"] == "20,000 incomplete: of 30,000"
 
 
-def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
-    path = run(tmp_path / "a")
-    references = {
-        ("sac", "Hopper-v5"): ([0, 50_000], [0, 500], [10, 20]),
-        ("ppo", "Hopper-v5"): (50_000, 400, 30),
-        ("sac", "Ant-v5"): ([0, 1], [0, 1], [1, 1]),  # no run of it: no panel
-    }
-    report.plot([path], references=references)
-    assert list(panels) == ["Hopper-v5", "caption"]
-    panel = panels["Hopper-v5"]
-    expected = [f"{agent}, published (mean ± standard deviation)" for agent in ("sac", "ppo")]
-    assert legend(panel) == ["sac (3 seeds)", *expected]
-    published = line(panel, expected[0])
-    assert published.get_linestyle() == "--"
-    assert published.get_color() == line(panel, "sac (3 seeds)").get_color() == report.COLOURS[0]
-    with pytest.raises(ValueError, match=r"reference of 'sac' in 'Hopper-v5' has steps \(2,\), mean \(1,\)"):
-        report.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
+def test_agents_are_compared_over_tasks(page: Page) -> None:
+    row = page.table("agent", "optimality gap")["sac"]
+    assert row["learners"] == "10 2 tasks"
+    assert page.table("X > Y", "P")["sac > td3"]["P"] == "1.00 1.00 to 1.00"
+    assert "1 is the published return of SAC at 1M steps" in page.text
+    assert "Left out, for want of one of these tasks or of a reference: dsact, ppo" in page.text
+    glance = page.table("task", "highest IQM")["Hopper-v5 30,000 steps"]
+    assert glance["highest IQM"].startswith("sac")
+    assert glance["next"].startswith("td3")
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "SVG"])
-def test_the_same_runs_are_the_same_file(tmp_path, suffix):
-    path = run(tmp_path / "a")
-    first = report.plot([path], tmp_path / f"first.{suffix}")
-    second = report.plot([path], tmp_path / f"second.{suffix}")
-    assert first.read_bytes() == second.read_bytes()
-    if suffix == "svg":
-        texts = ElementTree.parse(first).getroot().itertext()
-        assert any("evaluation return" in text for text in texts)
+def test_cost_versions_and_commands(page: Page) -> None:
+    row = page.table("agent", "steps/s")["sac"]
+    assert (row["steps/s"], row["compiling"], row["wall"], row["memory"]) == ("321", "7 s", "5 min", "1.5 GB")
+    assert row["processor and devices"] == "a processor cpu (cpu:0)"
+    assert "Made with rljax 0.1.0, jax 0.10.2, revision 0123456789ab of rljax." in page.text
+    assert "rljax train sac --env Hopper-v5" in page.text
+    assert "rljax train ppo '<b>'" in page.text  # as text, not as an element
+    assert len(page.all("button")) == len(page.all("pre")) == 6
 
 
-def test_many_agents_are_told_apart(tmp_path, panels):
-    report.plot([run(tmp_path / str(k), f"agent{k}", seeds=(k,)) for k in range(9)])
-    looks = [(each.get_color(), each.get_linestyle()) for each in panels["Hopper-v5"].get_lines()]
-    assert len(set(looks)) == 9
+def test_page_needs_nothing_beside_it(many: Path, page: Page) -> None:
+    for _, attributes in page.elements:
+        for name in ("src", "href", "xlink:href", "srcset", "data"):
+            assert (attributes.get(name) or "#").startswith("#"), attributes
+    text = many.read_text()
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+    assert "fetch(" not in text
 
 
-def test_a_users_own_agent_has_its_files_name(tmp_path, panels):
-    report.plot([run(tmp_path / "a", "./experiments/mine.py")])
-    assert legend(panels["Hopper-v5"]) == ["mine (3 seeds)"]
+def test_figures_have_descriptions_the_pages_colours_and_names_of_their_own(many: Path, page: Page) -> None:
+    pictures = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
+    assert len(pictures) == 4 + 2 * 2  # over both tasks, and two of each
+    assert all((attributes["aria-label"] or "").count("sac") for attributes in pictures)
+    identifiers = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
+    assert len(identifiers) == len(set(identifiers))
+    targets = {a["xlink:href"] for _, a in page.elements if a.get("xlink:href")}
+    targets |= {f"#{name}" for name in re.findall(r"url\(#([^)]+)\)", many.read_text())}
+    assert targets <= {f"#{name}" for name in identifiers}
+    body = many.read_text().partition("<body>")[2]
+    assert "var(--series-1)" in body
+    assert "#0072b2" not in body
+    assert "#222222" not in body
 
 
-@pytest.mark.parametrize("steps", [[10_000], [0]])
-def test_a_single_evaluation(tmp_path, steps):
-    assert report.plot([run(tmp_path / "a", steps=steps), run(tmp_path / "b", "td3", seeds=(0,), steps=steps)]).exists()
+def test_page_can_be_read_by_machines(page: Page) -> None:
+    assert page.all("html")[0]["lang"] == "en"
+    assert len(page.all("h1")) == 1
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all(attributes.get("scope") in ("col", "row") for attributes in page.all("th"))
+    boxes = [attributes for attributes in page.all("div") if attributes.get("class") == "scroll"]
+    assert len(boxes) == len(page.all("table"))
+    assert all(box["tabindex"] == "0" and box["aria-label"] for box in boxes)
+    links = {attributes["href"] for attributes in page.all("a")}
+    assert links <= {f"#{attributes['id']}" for _, attributes in page.elements if attributes.get("id")}
 
 
-def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
-    first = run(tmp_path / "a", seeds=(0,), steps=[0, 10])
-    second = run(tmp_path / "b", seeds=(1,), steps=[20, 30])
-    with (first / "evaluations.jsonl").open("a") as file:
-        file.write('{"step": 20, "learner": 0, "seed": 0, "returns": [null, 1.0]}\n{"step": 30, "lea')
-    with (second / "evaluations.jsonl").open("a") as file:
-        file.write('{"step": 40, "learner": 0, "seed": 1, "returns": [null]}\n')
-    report.plot([first, second])
-    assert len(panels["Hopper-v5"].get_lines()) == 3
+def test_figures_and_tables_lie_beside_the_page(many: Path) -> None:
+    folder = many.with_suffix("")
+    names = {path.name for path in folder.iterdir()}
+    for name in ("hopper-v5", "hopper-v5-iqm", "halfcheetah-v5", "over-2-environments-profiles"):
+        assert {f"{name}.png", f"{name}.svg"} <= names
+    text = (folder / "tables.md").read_text()
+    assert "| sac | 2,020 (" in text
+    assert "## Over 2 environments" in text
+    assert "    rljax train sac --env Hopper-v5" in text
+    widths = [{line.count("|") for line in block.splitlines() if line.startswith("|")} for block in text.split("\n\n")]
+    assert all(len(width) <= 1 for width in widths)
 
 
-# Errors
+def test_the_same_runs_are_the_same_page(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a")
+    first = report.write([tmp_path / "a"], tmp_path / "report.html").read_bytes()
+    assert report.write([tmp_path / "a"], tmp_path / "report.html").read_bytes() == first
 
 
-def test_no_paths():
-    with pytest.raises(ValueError, match=r"there is no run to plot\. Name the folder of one or more: rljax plot"):
-        report.plot([])
+def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a", environment="my/<i>$x_1$&-v0")
+    folders.write(tmp_path / "b", environment="my/-i-x-1-v0")
+    path = report.write([tmp_path], tmp_path / "report.html")
+    page = Page(path)
+    assert "my/<i>$x_1$&-v0" in page.text
+    assert {f.stem for f in path.with_suffix("").glob("*.svg")} == {"my-i-x-1-v0", "my-i-x-1-v0-2"}
 
 
-def test_a_path_that_is_not_a_run(tmp_path):
-    with pytest.raises(ValueError, match="nowhere' is not a run: there is no such folder"):
-        report.plot([tmp_path / "nowhere"])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty' is not a run: it has no config\.json\. The folder that rljax train"):
-        report.plot([tmp_path / "empty"])
-    write_json_in(tmp_path / "odd", {"agent": "sac"})
-    with pytest.raises(ValueError, match=r"odd' is not a run: its config\.json names no 'agent' and 'environment'"):
-        report.plot([tmp_path / "odd"])
-    assert not list(tmp_path.rglob("*.png"))
+def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
+    folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), config={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]})
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert page.table("agent", "actor_lr")["sac actor-lr=0.001"]["actor_lr"] == "0.001"
+    assert page.table("agent", "diverged")["sac actor-lr=0.0003"]["learners"] == "2"
 
 
-def test_a_folder_of_runs_names_them(tmp_path):
-    run(tmp_path / "runs" / "sac" / "Hopper-v5" / "now", steps=[0])
-    with pytest.raises(ValueError, match=r"runs' is not a run: .* Runs in it: '.*runs/sac/Hopper-v5/now'\."):
-        report.plot([tmp_path / "runs"])
+def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_path: Path) -> None:
+    folders.write(tmp_path / "few", "sac", seeds=range(3), steps=(500_000, 1_000_000), budget=1_000_000)
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert "thin: single learners" in page.text
+    assert "sac by SimbaV2, published" in page.text
+    folders.write(tmp_path / "many", "td3", seeds=range(30), steps=(500_000, 1_000_000), budget=1_000_000)
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert "thin: single learners" not in page.text
+    assert "by SimbaV2, published" not in page.text
+    assert "2,787 ± 868 at 1M, 10 seeds, Hopper-v4" in page.text  # in the table still
 
 
-def test_a_run_without_evaluations_yet(tmp_path):
-    write_json_in(tmp_path / "young", {"agent": "sac", "environment": "Hopper-v5"})
-    with pytest.raises(ValueError, match=r"young' has no evaluations yet: its evaluations\.jsonl is missing or empty"):
-        report.plot([tmp_path / "young"])
+def test_an_evaluation_that_was_not_finite_on_the_way_spoils_nothing_else(tmp_path: Path) -> None:
+    for task in ("Hopper-v5", "HalfCheetah-v5"):
+        path = folders.write(tmp_path / task, environment=task) / "evaluations.jsonl"
+        lines = path.read_text().splitlines()
+        lines[3] = '{"step": 20000, "learner": 0, "seed": 0, "returns": [null, 1.0, 1.0, 1.0]}'
+        path.write_text("\n".join(lines) + "\n")
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert page.table("agent", "diverged")["sac"]["IQM"].startswith("1,010 ")
+    assert page.table("agent", "optimality gap")["sac"]["learners"] == "6 2 tasks"
+    assert "The IQM at each step" not in page.text
 
 
-def test_an_unknown_suffix(tmp_path):
-    with pytest.raises(ValueError, match=r"curve\.jpeg', its suffix must be one of \.png, \.svg, \.pdf"):
-        report.plot([run(tmp_path / "a")], tmp_path / "curve.jpeg")
+def test_seeds_that_come_twice_are_said(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a")
+    folders.write(tmp_path / "b", seeds=(2, 3))
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert page.table("agent", "diverged")["sac"]["learners"] == "5 4 seeds"
 
 
-def test_importing_the_module_does_not_import_matplotlib():
-    code = "import sys, rljax.report; assert 'matplotlib' not in sys.modules"
-    root = Path(report.__file__).parents[1]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+# The command
+
+
+def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders.write(tmp_path / "runs" / "a", steps=(10_000, 20_000, 30_000))
+    cli.main(["report", "runs", "--at", "20000"])
+    assert capsys.readouterr().out == "report.html\n"
+    page = Page(tmp_path / "report.html")
+    assert "rljax report runs --at 20000" in page.text
+    assert "compared at step 20,000" in page.text
+
+
+def test_errors_are_one_sentence_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders.write(tmp_path / "a", steps=(10_000,), budget=10_000)
+    folders.write(tmp_path / "b")
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(tmp_path), "--output", str(tmp_path / "out" / "report.html")])
+    assert re.match(r"error: runs of 'Hopper-v5' have different budgets: .* --at 10000", capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_to_report_on(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere' is not a folder of runs: there is no such folder"):
+        report.write([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match=r"there is no run to report on in '.*'\.$"):
+        report.write([tmp_path])
+    folders.write(tmp_path / "young", steps=())
+    with pytest.raises(ValueError, match=r"there is no run to report on in .*\n  .*young: it has no evaluations yet"):
+        report.write([tmp_path])
+
+
+def test_an_output_that_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"output is 'report\.pdf', it must end in \.html: --output report\.html"):
+        report.write([folders.write(tmp_path / "a")], Path("report.pdf"))
+
+
+# As a browser shows it
+
+
+def screenshots() -> Any:
+    """`scripts/screenshot_report.py`, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("screenshots", ROOT / "scripts" / "screenshot_report.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_page_is_never_wider_than_the_window(many: Path, width: int) -> None:
+    script = screenshots()
+    if script.chromium() is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    assert script.size(many, width)[0] <= width

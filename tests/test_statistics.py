@@ -43,6 +43,15 @@ def test_iqm_does_not_trim_what_is_not_a_number():
     np.testing.assert_array_equal(statistics.iqm([[1.0, np.nan], [1.0, 3.0]], axis=1), [np.nan, 2.0])
 
 
+def test_iqm_with_counts_is_that_of_repeated_values():
+    generator = np.random.default_rng(0)
+    for size in (1, 3, 8):
+        values, counts = generator.normal(size=(5, size)), generator.integers(1, 5, size=size)
+        expected = statistics.iqm(np.repeat(values, counts, axis=-1), axis=-1)
+        np.testing.assert_allclose(statistics.iqm(values, axis=-1, counts=counts), expected, atol=1e-12)
+    assert np.isnan(statistics.iqm([1.0, np.nan], counts=[1, 2]))
+
+
 def test_iqm_leaves_its_argument_as_it_is():
     values = np.array([3.0, 1.0, 2.0])
     statistics.iqm(values)

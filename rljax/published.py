@@ -1,0 +1,87 @@
+"""Published results beside which ours are shown: published.csv, which scripts/published.py derives from public files.
+
+Each point is of one source (repository and commit) and has its own protocol: other seeds, often other versions of the
+environment, sometimes other evaluations. Its `note` says what is known of that.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parent / "published.csv"
+_REFERENCE = ("sac", 1_000_000)  # agent and steps that returns are normalised by
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One published number: the mean over seeds at one step, and their standard deviation."""
+
+    task: str  # what `task_of` gives for our environments and data sets
+    agent: str  # our name of the algorithm
+    environment: str  # as published, version included
+    metric: str  # "return", or "score": normalised, 100 for the reference policy of its data set
+    step: int | None  # environment steps, or updates from a data set; None where that is not said
+    mean: float
+    std: float | None  # None where none was published
+    seeds: int
+    source: str  # repository@commit
+    note: str
+
+
+def task_of(environment: str, data: str | None = None) -> str:
+    """The task that published results go by: an environment whatever its version, or one version of a data set."""
+    if data is None:
+        return re.sub(r"-v\d+$", "", environment.rpartition("/")[2])
+    return re.sub(r"\.(hdf5|h5|npz)$", "", data.rpartition("/")[2])
+
+
+def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
+    """What was published of an agent in a task, by each source the point nearest to `step`.
+
+    Points at less than half as many steps or more than twice as many are no comparison, and left out.
+    """
+    nearest: dict[tuple[str, str], Point] = {}
+    for point in _of(agent, task, metric):
+        distance = 0 if point.step is None else abs(point.step - step)
+        if point.step is None or step / 2 <= point.step <= 2 * step:
+            known = nearest.setdefault((point.source, point.environment), point)
+            if known.step is not None and distance < abs(known.step - step):
+                nearest[point.source, point.environment] = point
+    return list(nearest.values())
+
+
+def curve(agent: str, task: str, metric: str) -> list[Point]:
+    """The points of one source, in the order of their steps: of the first in the table that has more than one."""
+    by_source: dict[tuple[str, str], list[Point]] = {}
+    for point in _of(agent, task, metric):
+        by_source.setdefault((point.source, point.environment), []).append(point)
+    found = next((own for own in by_source.values() if len(own) > 1), [])
+    return sorted(found, key=lambda point: point.step or 0)
+
+
+def reference(task: str) -> Point | None:
+    """The published return that counts as 1 in a task: SAC's at 1M steps. None where there is none above 0."""
+    agent, step = _REFERENCE
+    found = [point for point in points(agent, task, "return", step) if point.mean > 0]
+    return found[0] if found else None
+
+
+def _of(agent: str, task: str, metric: str) -> list[Point]:
+    return [point for point in _table() if (point.agent, point.task, point.metric) == (agent, task, metric)]
+
+
+@functools.cache
+def _table() -> tuple[Point, ...]:
+    with FILE.open(newline="", encoding="utf-8") as file:
+        return tuple(_point(row) for row in csv.DictReader(file))
+
+
+def _point(row: dict[str, Any]) -> Point:
+    step = int(row["step"]) if row["step"] else None
+    std = float(row["std"]) if row["std"] else None
+    return Point(**row | {"step": step, "mean": float(row["mean"]), "std": std, "seeds": int(row["seeds"])})
