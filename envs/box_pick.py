@@ -243,7 +243,7 @@ class Solver:
         """An action of a shortest solution of an observation [2 M N]; one that keeps it where it is solved."""
         state = self._read(observation)
         if self._distance(state) == 0:
-            return UP
+            return PUT  # with nothing in hand
         return int(np.argmin([self._distance(self._after(state, action)) for action in range(6)]))
 
     def _distance(self, state: np.ndarray) -> np.ndarray:

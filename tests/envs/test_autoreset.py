@@ -136,7 +136,9 @@ def test_stepping_compiles_once():
     assert step._cache_size() == 1
 
 
-@pytest.mark.parametrize("name", ["rljax/Observation", "rljax/Endless-discrete"])
+@pytest.mark.parametrize(
+    "name", ["rljax/Observation", "rljax/Endless-discrete", "rljax/LightsOut-2x2", "rljax/BoxPick-4x4-vertical"]
+)
 def test_a_trajectory_does_not_depend_on_the_batch(name):
     environment = envs.make(name)
     play = jax.jit(lambda keys: roll(environment, keys, 8))

@@ -1,0 +1,57 @@
+"""What environments on a grid share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import EnvSpec
+from rljax.envs import grids
+
+
+def test_ranks_are_those_of_a_sort() -> None:
+    numbers = jax.random.bits(jax.random.key(0), (500, 25), jnp.uint32)
+    places = np.asarray(jax.vmap(grids.ranks)(numbers))
+    np.testing.assert_array_equal(np.sort(places, axis=1), np.broadcast_to(np.arange(25), (500, 25)))
+    clear = np.asarray(numbers) >> 5  # what is left of them beside the index
+    np.testing.assert_array_equal(np.take_along_axis(clear, places.argsort(axis=1), axis=1), np.sort(clear, axis=1))
+
+
+def test_equal_numbers_have_different_ranks() -> None:
+    np.testing.assert_array_equal(grids.ranks(jnp.full(7, 123, jnp.uint32)), np.arange(7))
+
+
+def test_ranks_among_a_part() -> None:
+    part = np.array([0, 0, 1, 1, 1])
+    numbers = jnp.array([5, 1, 9, 3, 7], jnp.uint32) << 8
+    np.testing.assert_array_equal(grids.ranks(numbers, part[:, None] == part), [1, 0, 2, 0, 1])
+
+
+class Chequered(grids.Grid):
+    """Two boards: a cell in two colours beside a column of plain ones."""
+
+    spec = EnvSpec("chequered", (1,), 1)
+
+    def boards(self, state: None) -> tuple[grids.Board, ...]:
+        left = np.array([[[[255, 255, 255]], [[0, 0, 0]]], [[[0, 0, 255]], [[0, 0, 0]]]], np.uint8)
+        right = np.full((1, 2, 1, 3), 9, np.uint8)
+        return grids.Board(np.array([["a"], ["b"]]), left), grids.Board(np.array([["c"], ["d"]]), right)
+
+
+def test_pictures_have_smaller_squares_on_larger_ones() -> None:
+    picture = Chequered().render(None)
+    cell = grids.CELL
+    assert picture.shape == (2 * cell, 2 * cell + grids.GAP, 3)
+    assert picture.dtype == np.uint8
+    middle, edge = cell // 2, grids.BORDER + 1
+    np.testing.assert_array_equal(picture[middle, middle], [0, 0, 255])
+    np.testing.assert_array_equal(picture[edge, edge], [255, 255, 255])
+    np.testing.assert_array_equal(picture[0, 0], grids.LINES)
+    np.testing.assert_array_equal(picture[middle, cell + grids.GAP // 2], grids.LINES)
+    np.testing.assert_array_equal(picture[middle, -middle], [9, 9, 9])
+
+
+def test_text_is_plain_or_coloured() -> None:
+    assert Chequered().text(None) == "a   c\nb   d"
+    lines = Chequered().text(None, colours=True).split("\n")
+    assert lines[0] == "\x1b[30;48;2;255;255;255m a \x1b[0m   \x1b[97;48;2;9;9;9m c \x1b[0m"
+    assert lines[1].startswith("\x1b[97;48;2;0;0;0m b ")
