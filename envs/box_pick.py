@@ -44,7 +44,7 @@ from flax import struct
 
 from rljax.agent import Array, EnvSpec
 from rljax.envs.environment import Environment
-from rljax.envs.grids import Board, Grid, ranks
+from rljax.envs.grids import Board, Grid, lowest
 
 BEGINNING = "rljax/BoxPick-"
 SIZES = (2, 10)  # rows and columns, at least and at most
@@ -163,23 +163,26 @@ class BoxPick(Grid):
 
     def _anywhere(self, order: Array, agent: Array, _: Array) -> BoxPickState:
         """From random numbers, uint32 [M N] and int32 [] twice: boxes, targets and the agent on any cells."""
-        place, agent = ranks(order), agent % self.cells
+        agent = agent % self.cells
         half = {"": jnp.ones(self.cells, bool), "horizontal": self.below, "vertical": self.right}[self.split]
         allowed = half == (self._at(agent) & half).any()
         # The first in the order are boxes on their targets, then come boxes to move, then the targets of these.
-        targets = (place < BOXES - self.moving) | ((place >= BOXES) & (place < BOXES + self.moving))
-        return self._first(place < BOXES, targets, allowed, agent)
+        boxes = lowest(order, BOXES)
+        targets = lowest(order, BOXES - self.moving) | (lowest(order, BOXES + self.moving) & ~boxes)
+        return self._first(boxes, targets, allowed, agent)
 
     def _quarters(self, order: Array, agent: Array, pair: Array) -> BoxPickState:
         """The same for boxes in one quarter, targets in another and the agent among the boxes."""
-        place = ranks(order, self.quarter[:, None] == self.quarter)
         source = pair % 4
         # Quarters differ by one bit from those that they share a side with, by both from the opposite one.
         target = source ^ (3 if self.test else 1 + pair // 4 % 2)
-        boxes = (self.quarter == source) & (place < BOXES)
-        targets = (self.quarter == target) & (place < BOXES)
+        # In the order of quarters, and within each at random: a quarter's first come after all of those before it.
+        size, order = self.cells // 4, order >> 2 | self.quarter.astype(np.uint32) << 30
+        boxes, targets = (
+            (self.quarter == quarter) & lowest(order, quarter * size + BOXES) for quarter in (source, target)
+        )
         width = self.columns // 2
-        agent = agent % (self.cells // 4)
+        agent = agent % size
         row, column = agent // width + source // 2 * (self.rows // 2), agent % width + source % 2 * width
         allowed = (self.quarter == source) | (self.quarter == target)
         return self._first(boxes, targets, allowed, row * self.columns + column)

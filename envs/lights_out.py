@@ -33,7 +33,7 @@ from flax import struct
 
 from rljax.agent import Array, EnvSpec
 from rljax.envs.environment import Environment
-from rljax.envs.grids import Board, Grid, ranks
+from rljax.envs.grids import Board, Grid, lowest
 
 BEGINNING = "rljax/LightsOut-"
 SIZES = (2, 20)  # rows and columns, at least and at most
@@ -76,7 +76,7 @@ class LightsOut(Grid):
         lights = drawn[:words] & self._pack(jnp.ones(self.cells, bool))
         low, high = self.presses
         number = low + (drawn[words] % np.uint32(high - low)).astype(jnp.int32)
-        pressed = ranks(drawn[words + 1 :]) < number
+        pressed = lowest(drawn[words + 1 :], number)
         changes = jnp.where(pressed[:, None], self.toggles, 0)
         changes = jax.lax.reduce(changes, np.uint32(0), jax.lax.bitwise_xor, (0,))
         state = LightsOutState(lights, lights ^ changes, self._pack(pressed))

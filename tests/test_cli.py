@@ -91,7 +91,7 @@ def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_play_shows_grids_as_video_and_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = runs.train("ppo", "rljax/LightsOut-2x2", 100, tmp_path / "run")
+    out = runs.train("stream_q", "rljax/LightsOut-2x2", 100, tmp_path / "run")
     cli.main(["play", str(out), "--terminal", "--max-steps", "3"])
     shown = capsys.readouterr().out
     assert shown.startswith("step 0\n")

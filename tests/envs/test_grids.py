@@ -8,22 +8,18 @@ from rljax.agent import EnvSpec
 from rljax.envs import grids
 
 
-def test_ranks_are_those_of_a_sort() -> None:
+def test_the_lowest_are_those_that_come_first_in_a_sort() -> None:
     numbers = jax.random.bits(jax.random.key(0), (500, 25), jnp.uint32)
-    places = np.asarray(jax.vmap(grids.ranks)(numbers))
-    np.testing.assert_array_equal(np.sort(places, axis=1), np.broadcast_to(np.arange(25), (500, 25)))
     clear = np.asarray(numbers) >> 5  # what is left of them beside the index
-    np.testing.assert_array_equal(np.take_along_axis(clear, places.argsort(axis=1), axis=1), np.sort(clear, axis=1))
+    for count in (0, 1, 7, 24, 25):
+        chosen = np.asarray(jax.vmap(lambda row: grids.lowest(row, count))(numbers))  # noqa: B023
+        assert (chosen.sum(axis=1) == count).all()
+        assert (np.where(chosen, clear, 0).max(axis=1) <= np.where(chosen, 2**27, clear).min(axis=1)).all()
 
 
-def test_equal_numbers_have_different_ranks() -> None:
-    np.testing.assert_array_equal(grids.ranks(jnp.full(7, 123, jnp.uint32)), np.arange(7))
-
-
-def test_ranks_among_a_part() -> None:
-    part = np.array([0, 0, 1, 1, 1])
-    numbers = jnp.array([5, 1, 9, 3, 7], jnp.uint32) << 8
-    np.testing.assert_array_equal(grids.ranks(numbers, part[:, None] == part), [1, 0, 2, 0, 1])
+def test_equal_numbers_are_chosen_by_their_index() -> None:
+    np.testing.assert_array_equal(grids.lowest(jnp.full(7, 2**32 - 1, jnp.uint32), jnp.int32(3)), np.arange(7) < 3)
+    assert grids.lowest(jnp.full(8, 2**32 - 1, jnp.uint32), 8).all()
 
 
 class Chequered(grids.Grid):
