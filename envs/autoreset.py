@@ -11,7 +11,10 @@ from flax import struct
 from rljax.agent import Array, Step
 from rljax.envs.environment import Environment
 
-CHUNK = 256  # environments that begin again in one go: a large batch does not reset wholly for the few that ended
+# Environments that begin again in one go: a large batch does not reset wholly for the few that ended in a step, nor in
+# many small parts where all did.
+CHUNK = 64  # at least
+SHARE = 16  # a part of all, if that is more
 
 
 @struct.dataclass
@@ -98,11 +101,12 @@ class AutoReset:
     def _begin_again(self, ended: Array, keys: Array, observation: Array, state: Any) -> tuple[Array, Any]:
         """Replace the rows where `ended` by fresh episodes."""
         number = ended.shape[0]
+        chunk = min(number, max(CHUNK, number // SHARE))
 
         def replace(carry: tuple[Array, tuple[Array, Any]]) -> tuple[Array, tuple[Array, Any]]:
             waiting, rows = carry
             # Rows beyond the number of those waiting point past the end: they read any key and write nowhere.
-            (index,) = jnp.nonzero(waiting, size=min(number, CHUNK), fill_value=number)
+            (index,) = jnp.nonzero(waiting, size=chunk, fill_value=number)
             fresh = jax.vmap(self._reset)(_half(keys[index], 1))
             rows = jax.tree.map(lambda row, new: row.at[index].set(new, mode="drop"), rows, fresh)
             return waiting.at[index].set(False, mode="drop"), rows
