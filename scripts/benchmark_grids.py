@@ -60,8 +60,8 @@ def random_actions(name: str, number: int, steps: int, repetitions: int) -> dict
         wall.append(time.perf_counter() - began)
         processor.append(time.process_time() - used)
     return {
-        "steps_per_second": number * steps / min(wall),
-        "steps_per_processor_second": number * steps / min(processor),
+        "steps/s": number * steps / min(wall),
+        "steps/s of the processor": number * steps / min(processor),
     }
 
 
@@ -87,7 +87,7 @@ def main() -> None:
                 sys.executable, "random_actions", name, number, options.steps, options.repetitions, script=__file__
             )
             for what, value in result.items():
-                full = f"{name} {what.replace('steps_per', 'steps/').replace('_', ' ')}"
+                full = f"{name} {what}"
                 samples.setdefault(full, []).append(value)
                 print(f"{full:<56} {value:>14,.0f}", flush=True)
     medians = {name: statistics.median(values) for name, values in samples.items()}
