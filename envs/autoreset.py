@@ -11,7 +11,10 @@ from flax import struct
 from rljax.agent import Array, Step
 from rljax.envs.environment import Environment
 
-CHUNK = 256  # environments that begin again in one go: a large batch does not reset wholly for the few that ended
+# Environments that begin again in one go: a large batch does not reset wholly for the few that ended in a step, nor in
+# many small parts where all did.
+CHUNK = 64  # at least
+SHARE = 16  # a part of all, if that is more
 
 
 @struct.dataclass
@@ -53,16 +56,15 @@ class AutoReset:
         where the environment says so, and is truncated after `spec.max_episode_steps` steps. Where it ends,
         `Step.observation` [N, O...] is the new episode's first and `Step.next_observation` the old one's last.
         """
-        key_step, key_reset = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
         next_observation, environment, reward, terminated, truncated = jax.vmap(self._step)(
-            key_step, state.environment, action
+            _half(keys, 0), state.environment, action
         )
         episode_return = state.episode_return + reward
         episode_length = state.episode_length + 1
         if self.spec.max_episode_steps is not None:
             truncated = truncated | (episode_length >= self.spec.max_episode_steps)
         ended = terminated | truncated
-        observation, environment = self._begin_again(ended, key_reset, next_observation, environment)
+        observation, environment = self._begin_again(ended, keys, next_observation, environment)
         step = Step(
             observation=observation,
             next_observation=next_observation,
@@ -99,16 +101,25 @@ class AutoReset:
     def _begin_again(self, ended: Array, keys: Array, observation: Array, state: Any) -> tuple[Array, Any]:
         """Replace the rows where `ended` by fresh episodes."""
         number = ended.shape[0]
+        chunk = min(number, max(CHUNK, number // SHARE))
 
         def replace(carry: tuple[Array, tuple[Array, Any]]) -> tuple[Array, tuple[Array, Any]]:
             waiting, rows = carry
             # Rows beyond the number of those waiting point past the end: they read any key and write nowhere.
-            (index,) = jnp.nonzero(waiting, size=min(number, CHUNK), fill_value=number)
-            fresh = jax.vmap(self._reset)(keys[index])
+            (index,) = jnp.nonzero(waiting, size=chunk, fill_value=number)
+            fresh = jax.vmap(self._reset)(_half(keys[index], 1))
             rows = jax.tree.map(lambda row, new: row.at[index].set(new, mode="drop"), rows, fresh)
             return waiting.at[index].set(False, mode="drop"), rows
 
         return jax.lax.while_loop(lambda carry: carry[0].any(), replace, (ended, (observation, state)))[1]
+
+
+def _half(keys: Array, which: int) -> Array:
+    """The first or second of the two keys that each of `keys` [N] splits into.
+
+    Split where they are used: of environments whose steps are not random, only the keys of those that begin again are.
+    """
+    return jax.vmap(jax.random.split)(keys)[:, which]
 
 
 def _strong(leaf: Any) -> Array:

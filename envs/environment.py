@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from rljax.agent import Array, EnvSpec
 
 
@@ -35,6 +37,45 @@ class Environment(Protocol):
         successor, also where the episode ends. `terminated` [] is the environment's own end; `truncated` [] an end
         from outside that the environment knows of itself, always False where it knows of none.
         """
+        ...
+
+
+class Drawable(Environment, Protocol):
+    """An environment that can be looked at, on the host: what `rljax play` films and prints."""
+
+    frames_per_second: float
+
+    def render(self, state: Any, params: Any) -> np.ndarray:
+        """A picture of one state, [H, W, 3] uint8 of the same size for all states."""
+        ...
+
+    def text(self, state: Any, params: Any, colours: bool) -> str:
+        """One state as lines of text, with `colours` by the escape codes of terminals."""
+        ...
+
+
+class GoalConditioned(Environment, Protocol):
+    """An environment whose observations [..., O] hold a goal [..., G] that can be replaced in hindsight.
+
+    Pure functions on any leading axes. A transition [..., O] is relabelled with a goal by `relabelled` on both of its
+    observations, and `goal_reward` of what its next observation achieves; a goal that was reached is `achieved` of a
+    later observation of the same episode.
+    """
+
+    def achieved(self, observation: Array) -> Array:
+        """The goal [..., G] that observations [..., O] have reached."""
+        ...
+
+    def desired(self, observation: Array) -> Array:
+        """The goal [..., G] that observations [..., O] ask for."""
+        ...
+
+    def relabelled(self, observation: Array, goal: Array) -> Array:
+        """The observations [..., O] that ask for `goal` [..., G] instead."""
+        ...
+
+    def goal_reward(self, achieved: Array, goal: Array) -> Array:
+        """The reward [...] float32 of a step that reaches `achieved` [..., G], for `goal` [..., G]."""
         ...
 
 

@@ -29,7 +29,7 @@ training
   extract DIR              make learners of a run a run of their own
 looking
   eval DIR                 play complete episodes with the policy of a run
-  play DIR                 write a video of the policy (and Brax's HTML view)
+  play DIR                 write a video of the policy (and Brax's HTML view), or show it in the terminal
   plot DIR...              draw learning curves with intervals
   report DIR...            compare all runs in and below folders on one page:  rljax report runs/
   watch DIR...             follow running runs in the terminal
@@ -141,6 +141,7 @@ class Play:
     seed: int = 0  # seed of the episode
     max_steps: int = 1_000  # steps at most
     output: Path | None = None  # file to write; default DIR/play.mp4
+    terminal: bool = False  # print the episode as text instead: environments on grids
 
 
 @dataclasses.dataclass
@@ -380,15 +381,13 @@ def _play(arguments: list[str]) -> None:
     options = _parse(Play, arguments, "play")
     from rljax import policy
 
-    for path in policy.play(
-        options.run,
-        learner=options.learner,
-        best=options.best,
-        seed=options.seed,
-        max_steps=options.max_steps,
-        output=options.output,
-    ):
-        print(path)
+    episode: dict[str, Any] = {name: getattr(options, name) for name in ("learner", "best", "seed", "max_steps")}
+    if options.terminal:
+        shown = policy.tell(options.run, **episode, colours=sys.stdout.isatty())
+    else:
+        shown = policy.play(options.run, **episode, output=options.output)
+    for part in shown:
+        print(part)
 
 
 def _plot(arguments: list[str]) -> None:

@@ -1,9 +1,9 @@
-"""Films of episodes: MP4 files, and the HTML view of Brax."""
+"""Episodes to look at: MP4 files, the HTML view of Brax, and text for terminals."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from rljax.envs import drawing
 from rljax.envs.autoreset import AutoReset
+from rljax.envs.environment import Drawable
 from rljax.envs.timed import Timed
 
 
@@ -40,6 +41,41 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
     return path
 
 
+def episode(environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int) -> Iterator[Any]:
+    """The states of one episode of an environment inside the program, the first and the last included."""
+    adapter: Any = environment.environment
+    timed = isinstance(adapter, Timed)
+    reset, step = jax.jit(adapter.reset), jax.jit(adapter.step)
+    key = jax.random.key(seed)
+    observation, state = reset(key, adapter.params)
+    yield state.environment if timed else state
+    for time in range(min(max_steps, environment.spec.max_episode_steps or max_steps)):
+        observation, state, _, terminated, truncated, _ = step(
+            jax.random.fold_in(key, time), state, policy(observation), adapter.params
+        )
+        yield state.environment if timed else state
+        if terminated or truncated:
+            break
+
+
+def drawn(
+    environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, path: Path
+) -> list[Path]:
+    """Film one episode of an environment with pictures of its own; raises `ValueError` where it has none."""
+    drawer = _drawer(environment, "render")
+    frames = [drawer.render(state, drawer.params) for state in episode(environment, policy, seed, max_steps)]
+    return [write(frames, path, drawer.frames_per_second)]
+
+
+def told(
+    environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, colours: bool
+) -> Iterator[str]:
+    """One episode as text, state by state; raises `ValueError` where the environment has no text."""
+    drawer = _drawer(environment, "text")
+    for time, state in enumerate(episode(environment, policy, seed, max_steps)):
+        yield f"step {time}\n{drawer.text(state, drawer.params, colours)}\n"
+
+
 def brax(
     environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
@@ -50,19 +86,8 @@ def brax(
     """
     from brax.io import html, image
 
-    adapter: Any = environment.environment
-    timed = isinstance(adapter, Timed)
-    brax: Any = adapter.environment if timed else adapter
-    simulator = brax.simulator
-    reset, step = jax.jit(adapter.reset), jax.jit(adapter.step)
-    key = jax.random.key(seed)
-    observation, state = reset(key, None)
-    states = [(state.environment if timed else state).pipeline_state]
-    for _ in range(min(max_steps, environment.spec.max_episode_steps or max_steps)):
-        observation, state, _, terminated, _, _ = step(key, state, policy(observation), None)
-        states.append((state.environment if timed else state).pipeline_state)
-        if terminated:
-            break
+    simulator = _bare(environment).simulator
+    states = [state.pipeline_state for state in episode(environment, policy, seed, max_steps)]
     system = simulator.sys.tree_replace({"opt.timestep": simulator.dt})
     path.parent.mkdir(parents=True, exist_ok=True)
     page = path.with_suffix(".html")
@@ -75,3 +100,19 @@ def brax(
             f"Its HTML view is in {page}"
         ) from error
     return [page, write(frames, path, 1.0 / float(simulator.dt))]
+
+
+def _bare(environment: AutoReset) -> Any:
+    """The environment itself, without what tells the time."""
+    inside = environment.environment
+    return inside.environment if isinstance(inside, Timed) else inside
+
+
+def _drawer(environment: AutoReset, part: str) -> Drawable:
+    drawer = _bare(environment)
+    if not hasattr(drawer, part):
+        raise ValueError(
+            f"'{environment.spec.name}' has no pictures: `rljax play` films Gymnasium's and Brax's environments and "
+            f"those with a `render` of their own, such as rljax/LightsOut-5x5, and prints those with a `text`."
+        )
+    return drawer

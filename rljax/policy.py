@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,18 +174,11 @@ def play(
     Raises `ValueError` for an environment that cannot be rendered.
     """
     drawing.choose_renderer()
-    policies = load_all(out, best=best)
-    policy = Policy(policies, learner)
-    name = policies.settings.env
-    if name == "none":
-        raise ValueError(f"the run in '{out}' has no environment to play in.")
+    name, seen, policy, start = _player(out, learner, best, seed)
     output = output or Path(out) / "play.mp4"
-    (start,) = environment_seeds(seed, EVALUATE, number=1)
-    seen = configuration.environment(name, policies.config)
-    if name.startswith("brax/"):
-        return film.brax(envs.make(seen), policy, start, max_steps, output)
     if envs.is_compiled(name):
-        raise ValueError(f"'{name}' has no pictures: `rljax play` films Gymnasium's and Brax's environments.")
+        filmed = film.brax if name.startswith("brax/") else film.drawn
+        return filmed(envs.make(seen), policy, start, max_steps, output)
     hosted = envs.make_hosted(envs.evaluated(seen), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
@@ -197,6 +190,36 @@ def play(
         observation = step.observation
     hosted.close()
     return [film.write(frames, output, hosted.frames_per_second)]
+
+
+def tell(
+    out: str | Path,
+    *,
+    learner: int = 0,
+    best: bool = False,
+    seed: int = 0,
+    max_steps: int = 1_000,
+    colours: bool = False,
+) -> Iterator[str]:
+    """One episode as text, state by state: of environments on grids, or of your own with a `text`.
+
+    Raises `ValueError` for any other.
+    """
+    name, seen, policy, start = _player(out, learner, best, seed)
+    if not envs.is_compiled(name):
+        raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
+    return film.told(envs.make(seen), policy, start, max_steps, colours)
+
+
+def _player(out: str | Path, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
+    """The run's environment, what its agent sees of it, a learner's policy, and the seed of the episode to play."""
+    policies = load_all(out, best=best)
+    policy = Policy(policies, learner)
+    name = policies.settings.env
+    if name == "none":
+        raise ValueError(f"the run in '{out}' has no environment to play in.")
+    (start,) = environment_seeds(seed, EVALUATE, number=1)
+    return name, configuration.environment(name, policies.config), policy, start
 
 
 def _require_fit(trained: EnvSpec, given: EnvSpec) -> None:

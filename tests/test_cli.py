@@ -88,3 +88,21 @@ def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.Captur
         cli.main(["play", str(out)])
     assert exit.value.code == 2
     assert "'rljax/Pendulum' has no pictures" in capsys.readouterr().err
+
+
+def test_play_shows_grids_as_video_and_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = runs.train("stream_q", "rljax/LightsOut-2x2", 100, tmp_path / "run")
+    cli.main(["play", str(out), "--terminal", "--max-steps", "3"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("step 0\n")
+    assert set(shown) <= set(".# \nstep0123"), "without colours where it is no terminal"
+    cli.main(["play", str(out)])
+    assert capsys.readouterr().out.strip() == str(out / "play.mp4")
+    assert (out / "play.mp4").stat().st_size > 500
+
+
+def test_play_tells_as_text_what_is_on_grids_only(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["play", str(trained), "--terminal"])
+    assert exit.value.code == 2
+    assert f"cannot be shown as text. As a video: rljax play {trained}" in capsys.readouterr().err

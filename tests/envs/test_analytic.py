@@ -14,6 +14,7 @@ from rljax.envs import analytic
 
 NAMES = analytic.names()
 PROBES = [name for name in NAMES if name not in ("rljax/Pendulum", "rljax/RandomWalk")]
+GRIDS = ["rljax/LightsOut-2x2", "rljax/LightsOut-4x4-dense-test", "rljax/BoxPick-4x4", "rljax/BoxPick-6x6-quarter-test"]
 DISCOUNT = 0.9
 
 
@@ -60,7 +61,7 @@ def check_environment(environment: Any) -> None:
     assert not truncated.any()  # the time limit is kept by AutoReset
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *GRIDS])
 def test_conformance(name):
     environment = envs.make(name)
     assert environment.spec.name == name

@@ -126,6 +126,22 @@ def test_dtypes_and_shapes_are_those_of_the_contract_and_stay():
     assert not any(weak for _, _, weak in describe)
 
 
+def test_a_step_and_the_reset_after_it_have_keys_of_their_own():
+    class Noisy(Counter):
+        params = 1
+
+        def step(self, key, state, action, params) -> Any:
+            _, *rest = super().step(key, state, action, params)
+            return jnp.full(2, jax.random.uniform(key)), *rest
+
+    environment, keys = AutoReset(Noisy()), keys_of(3)
+    step, _ = environment.step(keys, environment.reset(keys_of(3, first=9))[1], jnp.zeros((3, 1)))
+    assert step.terminated.all()
+    expected = jax.vmap(lambda key: jax.vmap(jax.random.uniform)(jax.random.split(key)))(keys)
+    np.testing.assert_array_equal(step.next_observation[:, 0], expected[:, 0])
+    np.testing.assert_array_equal(step.observation[:, 0], expected[:, 1])
+
+
 def test_stepping_compiles_once():
     environment = AutoReset(Counter())
     step: Any = jax.jit(environment.step)
@@ -136,7 +152,9 @@ def test_stepping_compiles_once():
     assert step._cache_size() == 1
 
 
-@pytest.mark.parametrize("name", ["rljax/Observation", "rljax/Endless-discrete"])
+@pytest.mark.parametrize(
+    "name", ["rljax/Observation", "rljax/Endless-discrete", "rljax/LightsOut-2x2", "rljax/BoxPick-4x4-vertical"]
+)
 def test_a_trajectory_does_not_depend_on_the_batch(name):
     environment = envs.make(name)
     play = jax.jit(lambda keys: roll(environment, keys, 8))

@@ -41,6 +41,12 @@ def tipped(observation: np.ndarray) -> np.ndarray:
     return np.abs(observation[..., 1]) > 0.2
 
 
+def solved(observation: np.ndarray) -> np.ndarray:
+    """Lights out: the lights are the goal's."""
+    lights, goal = np.split(observation, 2, axis=-1)
+    return (lights == goal).all(axis=-1)
+
+
 def never(observation: np.ndarray) -> np.ndarray:
     """Only the time limit ends it."""
     return np.zeros(observation.shape[:-1], bool)
@@ -57,6 +63,8 @@ TASKS = [
     Task("envpool/Pendulum-v1", never, 200, 410),
     Task("gymnax/Pendulum-v1", never, 200, 410),
     Task("rljax/Pendulum", never, 200, 410),
+    Task("rljax/LightsOut-5x5", solved, 25, 120),
+    Task("rljax/BoxPick-6x6", never, 100, 210),
     Task("timed/Hopper-v5", fell, 1000, 120),
     Task("timed/rljax/Pendulum", never, 200, 410),
     Task("rljax/Hopper", fell, 1000, 120),
