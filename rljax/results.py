@@ -7,9 +7,7 @@ runs they come; settings that differ make rows of their own.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -175,30 +173,12 @@ def _means(entries: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
 
 
 def _settings(described: Mapping[str, Any], learner: int) -> dict[str, Any]:
-    """One learner's settings: of a hyperparameter with one value per learner, its own."""
+    """One learner's settings: of those in which the learners differ, its own."""
     settings = {name: described[name] for name in PROTOCOL if described.get("data") and name in described}
-    for name, value in described["config"].items():
-        if isinstance(value, list) and _is_float(described["agent"], name, value):
-            if learner >= len(value):
-                raise ValueError(f"its config.json has {len(value)} values of '{name}', and no learner {learner}.")
-            value = value[learner]
-        settings[name] = value
-    return settings
-
-
-def _is_float(agent: str, name: str, values: Sequence[Any]) -> bool:
-    """Whether a hyperparameter is a float, which may have one value per learner; a list of integers may be sizes."""
-    if any(isinstance(value, float) for value in values):
-        return True
-    return re.search(rf"^    {re.escape(name)}: [^=#]*\bfloat\b", _source(agent), re.MULTILINE) is not None
-
-
-@functools.cache
-def _source(agent: str) -> str:
-    """An agent's file; empty where it is no longer there."""
-    if not agent.endswith(".py"):
-        return configuration.source(agent) if agent in configuration.agents() else ""
-    return Path(agent).read_text(encoding="utf-8") if Path(agent).is_file() else ""
+    members = described.get("learners", [])
+    if members and learner >= len(members):
+        raise ValueError(f"its config.json describes {len(members)} learners, and no learner {learner}.")
+    return settings | described["config"] | (members[learner]["settings"] if members else {})
 
 
 def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:

@@ -24,19 +24,22 @@ def write(
     episodes: int = 4,
     config: dict[str, Any] | None = None,
     evaluation: dict[str, Any] | None = None,
+    own: dict[str, list[float]] | None = None,
     **described: Any,
 ) -> Path:
     """A run in which learner k ends at `level` + 10 k, having risen to that in proportion to its steps.
 
-    `evaluation` is added to each of its evaluations, `described` to config.json. It is complete if its last step is
+    `own` has settings in which the learners differ. `evaluation` is added to each of its evaluations, `described` to config.json. It is complete if its last step is
     its `budget`.
     """
     path.mkdir(parents=True)
-    settings = {"actor_lr": 3e-4, "hidden": [256, 256]} | (config or {})
+    own = own or {}
+    settings = {"actor_lr": 3e-4, "hidden": [256, 256]} | (config or {}) | own
+    learners = [{"seed": s, "settings": {name: x[p] for name, x in own.items()}} for p, s in enumerate(seeds)]
     write_json(
         path / "config.json",
         {"agent": agent, "env": environment, "environment": environment, "steps": budget}
-        | {"seeds": list(seeds), "config": settings}
+        | {"seeds": list(seeds), "config": settings, "learners": learners}
         | {
             "command": f"rljax train {agent} --env {environment}",
             "processor": "a processor",

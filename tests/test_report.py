@@ -220,7 +220,7 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
 
 
 def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
-    folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), config={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]})
+    folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), own={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]})
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
     assert page.table("agent", "actor_lr")["sac actor-lr=0.001"]["actor_lr"] == "0.001"
     assert page.table("agent", "diverged")["sac actor-lr=0.0003"]["learners"] == "2"

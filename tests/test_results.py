@@ -67,8 +67,8 @@ def test_whole_numbers_are_the_same_as_floats(tmp_path):
 
 def test_a_population_is_split_by_what_its_learners_differ_in(tmp_path):
     # Two seeds of each of two learning rates; `hidden` is a list of as many entries and means another thing.
-    rates = {"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4], "hidden": [64, 64, 64, 64]}
-    folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), config=rates)
+    rates = {"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]}
+    folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), config={"hidden": [64, 64, 64, 64]}, own=rates)
     table = only(tmp_path)
     assert {row.label: list(row.values("returns")) for row in table.rows} == {
         "sac actor-lr=0.001": [1000.0, 1010.0],
@@ -77,18 +77,12 @@ def test_a_population_is_split_by_what_its_learners_differ_in(tmp_path):
 
 
 def test_a_population_of_several_settings_and_one_seed(tmp_path):
-    path = folders.write(tmp_path / "grid", seeds=(0, 0), config={"actor_lr": [1e-3, 3e-4]})
-    described = json.loads((path / "config.json").read_text()) | {"seeds": [0]}
-    (path / "config.json").write_text(json.dumps(described))
+    path = folders.write(tmp_path / "grid", seeds=(0, 0), own={"actor_lr": [1e-3, 3e-4]})
     assert rows([tmp_path]) == {"Hopper-v5": {"sac actor-lr=0.001": 1, "sac actor-lr=0.0003": 1}}
-    folders.write(tmp_path / "short", seeds=(0, 1), config={"actor_lr": [1e-3]})
+    described = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(described | {"learners": described["learners"][:1]}))
     _, skipped = results.load([tmp_path])
-    assert skipped[0][1] == "its config.json has 1 values of 'actor_lr', and no learner 1."
-
-
-def test_whole_numbers_by_learner_are_told_from_sizes_by_the_agents_file(tmp_path):
-    folders.write(tmp_path / "a", seeds=(0, 1), config={"reward_scale": [1, 2], "hidden": [64, 32]})
-    assert rows([tmp_path]) == {"Hopper-v5": {"sac reward-scale=1": 1, "sac reward-scale=2": 1}}
+    assert skipped[0][1] == "its config.json describes 1 learners, and no learner 1."
 
 
 def test_users_own_files_of_one_name_are_kept_apart(tmp_path):
