@@ -152,7 +152,8 @@ class Run:
             )
         ended = _written(self.folder / "summary.json")
         if ended is not None and ended >= latest:
-            return "stopped"
+            lost = json.loads((self.folder / "summary.json").read_text(encoding="utf-8")).get("diverged", [])
+            return "diverged" if len(lost) == self.learners else "stopped"
         walls = [wall for _, wall in self.pace]
         patience = max(SILENCE, 10 * max(np.diff(walls), default=0.0))
         return "running" if now - latest < patience else "stalled"

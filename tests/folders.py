@@ -29,8 +29,8 @@ def write(
 ) -> Path:
     """A run in which learner k ends at `level` + 10 k, having risen to that in proportion to its steps.
 
-    `own` has settings in which the learners differ. `evaluation` is added to each of its evaluations, `described` to config.json. It is complete if its last step is
-    its `budget`.
+    `own` has settings in which the learners differ. `evaluation` is added to each of its evaluations, `described` to
+    config.json. The run is complete if its last step is its `budget`.
     """
     path.mkdir(parents=True)
     own = own or {}

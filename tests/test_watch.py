@@ -84,6 +84,16 @@ def test_some_learners_have_diverged(tmp_path):
     assert "running, 1 of 3 diverged" in printed([path])
 
 
+def test_a_run_of_which_no_learner_is_left_has_diverged(tmp_path):
+    path = folders.write(tmp_path / "a", seeds=(0, 1), steps=(10_000,))
+    with Recorder(path) as recorder:
+        lost = [{"learner": learner, "step": 11_000, "cause": "a metric is not finite"} for learner in range(2)]
+        recorder.summary({"complete": False, "diverged": lost})
+        assert seen(path).state == "diverged"
+        recorder.summary({"complete": False, "diverged": lost[:1]})
+        assert seen(path).state == "stopped"
+
+
 # What is read
 
 
