@@ -1,0 +1,195 @@
+"""Many learners in one program beside many runs, the cost of the population's axis for one, and a sweep beside trials.
+
+  python scripts/benchmark_populations.py --output results/benchmark_populations.json
+
+Measurements alternate, each in a process of its own, and medians are reported. Runs one after the other are what a
+shell loop over `rljax train` does, compiled programs kept between them, and, for comparison, not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmark_online import conclude, measure, prepared, timed, work
+
+LEARNERS = 16
+SWEEP = {"trials": 64, "population": 16, "steps": 50_000}
+PPO: dict[str, Any] = {"num_envs": 8, "num_steps": 128, "batch_size": 256, "num_epochs": 4}
+FLAGS = [word for name, value in PPO.items() for word in (f"--config.{name.replace('_', '-')}", str(value))]
+QUIET = ["--eval-episodes", "10", "--quiet"]
+
+
+def command(*words: Any, cache: str) -> None:
+    """The command line in a process of its own, with compiled programs in `cache`, or not kept where it is empty."""
+    kept = {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    words = tuple(map(str, (sys.executable, "-m", "rljax", *words)))
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | kept)
+
+
+def together(steps: int) -> dict[str, Any]:
+    """Seconds of one command that trains all learners, from nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        words = ["train", "ppo", "--env", "gymnax/Pendulum-v1", "--steps", steps, "--eval-every", steps]
+        command(*words, "--seeds", LEARNERS, "--out", f"{folder}/run", *FLAGS, *QUIET, cache=f"{folder}/cache")
+        return {"seconds": time.perf_counter() - began}
+
+
+def one_by_one(steps: int, number: int, keep: int) -> dict[str, Any]:
+    """Seconds of as many commands as there are learners; of the first and `number` - 1 others, for all the others."""
+    with tempfile.TemporaryDirectory() as folder:
+        taken = []
+        for seed in range(number):
+            began = time.perf_counter()
+            words = ["train", "ppo", "--env", "gymnax/Pendulum-v1", "--steps", steps, "--eval-every", steps]
+            place = ["--seed", seed, "--out", f"{folder}/run-{seed}"]
+            command(*words, *place, *FLAGS, *QUIET, cache=f"{folder}/cache" if keep else "")
+            taken.append(time.perf_counter() - began)
+    return {"seconds": taken[0] + (LEARNERS - 1) * statistics.mean(taken[1:])}
+
+
+def driven(rollouts: int) -> dict[str, Any]:
+    """Steps per second of PPO's loop for one learner, as every run has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        size = PPO["num_envs"] * PPO["num_steps"]
+        training = prepared("ppo", Path(folder, "run"), 1, (2 + 2 * rollouts) * size, PPO, "gymnax/Pendulum-v1")
+        timed(training.driver, rollouts)
+        seconds = timed(training.driver, rollouts)
+    return {"steps_per_second": rollouts * size / seconds}
+
+
+def bare(rollouts: int) -> dict[str, Any]:
+    """The same loop written by hand for one learner: no axis P, no storage, no metrics but the episodes' returns."""
+    import jax
+    import jax.numpy as jnp
+
+    from rljax import envs
+    from rljax.agent import Transition
+    from rljax.agents import ppo
+
+    environment, config = envs.make("gymnax/Pendulum-v1"), ppo.Config(**PPO)
+    key_agent, key_reset, key_act, key_update = jax.random.split(jax.random.key(0), 4)
+    agent = ppo.init(key_agent, environment.spec, config)
+    observation, state = environment.reset(jax.random.split(key_reset, config.num_envs))
+
+    def step(carry: Any, time: Any) -> Any:
+        agent, observation, state, total, rollout = carry
+        action, extras = ppo.act(agent, observation, jax.random.fold_in(key_act, time), config, explore=True)
+        keys = jax.random.split(jax.random.fold_in(key_reset, time), config.num_envs)
+        found, state = environment.step(keys, state, action)
+        total += jnp.where(found.terminated | found.truncated, found.episode_return, 0).sum()
+        happened = (found.reward, found.terminated, found.truncated, found.next_observation)
+        return (agent, found.observation, state, total, rollout), Transition(observation, action, *happened, extras)
+
+    def iterate(index: Any, carry: Any) -> Any:
+        agent, observation, state, total = carry
+        times = index * config.num_steps + jnp.arange(config.num_steps)
+        carry, batch = jax.lax.scan(step, (agent, observation, state, total, index), times)
+        agent, _ = ppo.update(agent, batch, jax.random.fold_in(key_update, index), index, config)
+        return (agent, *carry[1:4])
+
+    loop = jax.jit(lambda carry: jax.lax.fori_loop(0, rollouts, iterate, carry), donate_argnums=0)
+    carry = jax.block_until_ready(loop((agent, observation, state, jnp.zeros(()))))
+    began = time.perf_counter()
+    jax.block_until_ready(loop(carry))
+    size = config.num_envs * config.num_steps
+    return {"steps_per_second": rollouts * size / (time.perf_counter() - began)}
+
+
+def swept() -> dict[str, Any]:
+    """Seconds of a sweep of PPO on CartPole in populations, from nothing, and its test."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        words = [
+            "sweep",
+            "ppo",
+            "--env",
+            "gymnax/CartPole-v1",
+            "--steps",
+            SWEEP["steps"],
+            "--eval-every",
+            SWEEP["steps"],
+        ]
+        words += ["--trials", SWEEP["trials"], "--population", SWEEP["population"], "--tuning-seeds", 0]
+        command(*words, "--out", f"{folder}/sweep", *FLAGS, *QUIET, cache=f"{folder}/cache")
+        return {"seconds": time.perf_counter() - began}
+
+
+def trial_by_trial(number: int) -> dict[str, Any]:
+    """Seconds of one process for each trial, of `number` of them; settings do not change what a trial takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        taken = []
+        for trial in range(number):
+            began = time.perf_counter()
+            words = ["train", "ppo", "--env", "gymnax/CartPole-v1", "--steps", SWEEP["steps"]]
+            words += ["--eval-every", SWEEP["steps"], "--out", f"{folder}/run-{trial}"]
+            rate = ["--config.learning-rate", f"{1e-4 * (1 + trial):g}"]
+            command(*words, *rate, *FLAGS, *QUIET, cache=f"{folder}/cache")
+            taken.append(time.perf_counter() - began)
+    return {"seconds": taken[0] + (SWEEP["trials"] - 1) * statistics.mean(taken[1:])}
+
+
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "together": together,
+    "one_by_one": one_by_one,
+    "driven": driven,
+    "bare": bare,
+    "swept": swept,
+    "trial_by_trial": trial_by_trial,
+}
+
+
+def main() -> None:
+    """Measure everything, print a table, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=100_000, help="of each of the learners that are compared")
+    parser.add_argument("--runs", type=int, default=4, help="of those one after the other that are timed")
+    parser.add_argument("--rollouts", type=int, default=400)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--worker", nargs="+")
+    options = parser.parse_args()
+    if options.worker:
+        return work(WORKERS, options.worker)
+
+    samples: dict[str, list[float]] = {}
+
+    def note(name: str, worker: str, *arguments: Any) -> None:
+        for what, value in measure(sys.executable, worker, *arguments, script=__file__).items():
+            full = f"{name}, {what.replace('steps_per_second', 'steps/s')}"
+            samples.setdefault(full, []).append(value)
+            print(f"{full:<56} {value:>14,.1f}", flush=True)
+
+    for _ in range(options.rounds):
+        note(f"{LEARNERS} PPO learners, one program", "together", options.steps)
+        note(f"{LEARNERS} PPO runs, compiled once", "one_by_one", options.steps, options.runs, 1)
+        note(f"{LEARNERS} PPO runs, each compiled", "one_by_one", options.steps, 2, 0)
+        for _ in range(3):
+            note("PPO, one learner", "driven", options.rollouts)
+            note("PPO, by hand", "bare", options.rollouts)
+    note(f"sweep of {SWEEP['trials']} in populations of {SWEEP['population']}, with its test", "swept")
+    note(f"{SWEEP['trials']} trials, a process each", "trial_by_trial", options.runs)
+
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    program = medians[f"{LEARNERS} PPO learners, one program, seconds"]
+    ratios = {
+        "runs compiled once / one program": medians[f"{LEARNERS} PPO runs, compiled once, seconds"] / program,
+        "runs each compiled / one program": medians[f"{LEARNERS} PPO runs, each compiled, seconds"] / program,
+        "one learner / by hand": medians["PPO, one learner, steps/s"] / medians["PPO, by hand, steps/s"],
+        "a process each / sweep": medians[f"{SWEEP['trials']} trials, a process each, seconds"]
+        / medians[f"sweep of {SWEEP['trials']} in populations of {SWEEP['population']}, with its test, seconds"],
+    }
+    conclude(medians, ratios, samples, options.output)
+
+
+if __name__ == "__main__":
+    main()
