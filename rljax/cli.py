@@ -63,6 +63,8 @@ class Train:
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # train all values of a setting: config.actor-lr=1e-4,3e-4
     learners_per_launch: int | None = None  # of a grid, at most; default: what memory holds
     dry_run: bool = False  # show which programs a grid would be, and do nothing
+    ray: str | None = None  # Ray cluster for a grid's launches: auto, or HOST:PORT
+    ray_cpus: int = 1  # processors of each launch there
     out: Path | None = None  # folder of the run; default runs/AGENT/ENV/TIME
     log_every: int = 1_000  # steps between lines of metrics
     eval_every: int = 10_000  # steps between evaluations
@@ -94,6 +96,9 @@ class Sweep:
     search_seed: int = 0  # of the search itself
     storage: str | None = None  # Optuna's, by URL; default: an SQLite file in the folder
     study: str = "sweep"  # its name there
+    learners_per_launch: int | None = None  # at most; default: what memory holds
+    ray: str | None = None  # Ray cluster for the launches: auto, or HOST:PORT
+    ray_cpus: int = 1  # processors of each launch there
     out: Path | None = None  # folder of the sweep; default runs/AGENT/ENV/TIME
     log_every: int = 1_000  # steps between lines of metrics
     eval_every: int = 10_000  # steps between evaluations
@@ -108,6 +113,8 @@ class Resume:
 
     run: tyro.conf.Positional[Path]  # folder of the run, the grid or the sweep
     steps: int | None = None  # new total of environment steps; default: as first planned
+    ray: str | None = None  # Ray cluster for the launches of a grid or a sweep
+    ray_cpus: int = 1  # processors of each launch there
     quiet: bool = False  # no live progress
 
 
@@ -305,8 +312,10 @@ def _train(arguments: list[str]) -> None:
     import rljax.run
 
     if not options.grid:
-        if options.dry_run or options.learners_per_launch is not None:
-            raise ValueError("--dry-run and --learners-per-launch are for a grid: --grid config.actor-lr=1e-4,3e-4")
+        if options.dry_run or options.learners_per_launch is not None or options.ray is not None:
+            raise ValueError(
+                "--dry-run, --learners-per-launch and --ray are for a grid: --grid config.actor-lr=1e-4,3e-4"
+            )
         print(rljax.run.train(**what, **how))
         return
     from rljax import grid
@@ -316,7 +325,7 @@ def _train(arguments: list[str]) -> None:
     if options.dry_run:
         print(grid.plan(order, points, options.learners_per_launch))
     else:
-        print(grid.train(order, points, most=options.learners_per_launch, **how))
+        print(grid.train(order, points, most=options.learners_per_launch, workers=_workers(options), **how))
 
 
 def _sweep(arguments: list[str]) -> None:
@@ -333,8 +342,17 @@ def _sweep(arguments: list[str]) -> None:
             out=options.out,
             quiet=options.quiet,
             command=shlex.join(["rljax", "sweep", *arguments]),
+            workers=_workers(options),
+            most=options.learners_per_launch,
         )
     )
+
+
+def _workers(options: Any) -> Any:
+    """The cluster that the options name, if any."""
+    from rljax import cluster
+
+    return None if options.ray is None else cluster.Cluster(options.ray, options.ray_cpus)
 
 
 def _value_of(arguments: list[str], flag: str) -> str | None:
@@ -352,12 +370,13 @@ def _resume(arguments: list[str]) -> None:
     import rljax.run
     from rljax import grid, sweep
 
-    resume = rljax.run.resume
-    if grid.is_grid(options.run):
-        resume = grid.resume
-    elif sweep.is_sweep(options.run):
-        resume = sweep.resume
-    print(resume(options.run, options.steps, quiet=options.quiet))
+    many = grid if grid.is_grid(options.run) else sweep if sweep.is_sweep(options.run) else None
+    if many is not None:
+        print(many.resume(options.run, options.steps, quiet=options.quiet, workers=_workers(options)))
+    elif options.ray is not None:
+        raise ValueError(f"--ray is for a grid or a sweep, '{options.run}' is a run.")
+    else:
+        print(rljax.run.resume(options.run, options.steps, quiet=options.quiet))
 
 
 def _extract(arguments: list[str]) -> None:

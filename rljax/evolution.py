@@ -54,7 +54,7 @@ class Evolution:
         place = self.task.folder / "population"
         if not grid.is_grid(place):
             grid.write(self._launch(), place, self.task.command)
-        if not grid.execute(place, quiet=self.task.quiet):
+        if not grid.execute(place, quiet=self.task.quiet, workers=self.task.workers):
             return None
         (inside,) = grid.runs(place)
         if grid.state(inside) == "diverged":

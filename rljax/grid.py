@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import platform
 import shlex
 import shutil
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljax import checkpoint, population, progress, record, run
+from rljax import checkpoint, cluster, population, progress, record, run
 from rljax import config as configuration
 from rljax.agent import float_fields
 
@@ -143,6 +144,7 @@ def train(
     quiet: bool = True,
     command: str | None = None,
     most: int | None = None,
+    workers: cluster.Cluster | None = None,
 ) -> Path:
     """Train at every one of the `points`, with every seed, and return the folder.
 
@@ -155,10 +157,10 @@ def train(
     if not quiet:
         progress.create(quiet).say(str(made))
     command = command or shlex.join(sys.argv)
-    if len(made.launches) == 1:
+    if len(made.launches) == 1 and workers is None:
         return _of(order, made.launches[0]).begin(folder, progress.create(quiet), command).execute()
     write(made, folder, command)
-    return resume(folder, quiet=quiet)
+    return resume(folder, quiet=quiet, workers=workers)
 
 
 def write(plan: Plan, folder: Path, command: str) -> None:
@@ -191,14 +193,16 @@ def runs(folder: Path) -> list[Path]:
     return [folder / entry["folder"] for entry in json.loads((folder / PLAN).read_text())["launches"]]
 
 
-def resume(folder: Path, steps: int | None = None, *, quiet: bool = True) -> Path:
+def resume(
+    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: cluster.Cluster | None = None
+) -> Path:
     """Go on with the launches of the grid in `folder`, to `steps` where given.
 
     Raises `ValueError` where there is nothing left to do, and `RunError` at the end where a launch has diverged whole.
     """
     if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
         raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
-    if not execute(folder, steps, quiet=quiet):
+    if not execute(folder, steps, quiet=quiet, workers=workers):
         progress.create(quiet).say(f"To go on with all of the grid: rljax resume {folder}")
         return folder
     lost = [inside.name for inside in runs(folder) if state(inside, steps) == "diverged"]
@@ -209,29 +213,44 @@ def resume(folder: Path, steps: int | None = None, *, quiet: bool = True) -> Pat
     return folder
 
 
-def execute(folder: Path, steps: int | None = None, *, quiet: bool = True) -> bool:
-    """Train what is left of the launches in `folder`, to `steps` where given; False where that was interrupted."""
+def execute(
+    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: cluster.Cluster | None = None
+) -> bool:
+    """Train what is left of the launches in `folder`, to `steps` where given; False where that was interrupted.
+
+    One after the other, or all at once on the `workers`, which see the folder under the same name.
+    """
+    left = [inside.name for inside in runs(folder) if state(inside, steps) in ("new", "begun")]
+    if workers is not None and left:
+        return workers.run(launch, [(folder.resolve(), name, steps) for name in left])
+    return all(launch(folder, name, steps, quiet) for name in left)
+
+
+def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True) -> bool:
+    """Train one launch of the grid in `folder`, or go on with it; False where it was interrupted.
+
+    Where all its learners diverge, its summary says so.
+    """
+    if not is_grid(folder):
+        raise run.RunError(
+            f"there is no grid in '{folder}' on '{platform.node()}': the machines of a cluster must share the folder."
+        )
     described = json.loads((folder / PLAN).read_text())
-    settings = run.settings_of(described["settings"])
-    settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
-    order = run.prepare(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
-    for entry in described["launches"]:
-        inside = folder / entry["folder"]
-        now = state(inside, steps)
-        if now in ("complete", "diverged"):
-            continue
-        view = progress.create(quiet)
-        if now == "new":
-            shutil.rmtree(inside, ignore_errors=True)
-            config = configuration.replace(order.module.Config(), entry["config"], f"'{folder / PLAN}'")
-            going = _of(order, Launch(config, tuple(entry["seeds"]), {})).begin(inside, view, described["command"])
-        else:
-            going = run.Run.open(inside, view)
-            going.resume(steps)
-        with contextlib.suppress(run.Diverged):  # the next launch is none the worse for it
-            going.execute()
-            if not going.complete:
-                return False
+    inside, view = folder / name, progress.create(quiet)
+    if state(inside, steps) == "new":
+        shutil.rmtree(inside, ignore_errors=True)
+        settings = run.settings_of(described["settings"])
+        settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
+        order = run.prepare(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
+        (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
+        config = configuration.replace(order.module.Config(), entry["config"], f"'{folder / PLAN}'")
+        going = _of(order, Launch(config, tuple(entry["seeds"]), {})).begin(inside, view, described["command"])
+    else:
+        going = run.Run.open(inside, view)
+        going.resume(steps)
+    with contextlib.suppress(run.Diverged):  # the next launch is none the worse for it
+        going.execute()
+        return going.complete
     return True
 
 

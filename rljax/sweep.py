@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rljax import cluster, grid, population, progress, record, run, search, statistics
 from rljax import config as configuration
-from rljax import grid, population, progress, record, run, search, statistics
 from rljax.evolution import Evolution
 from rljax.trials import Found, Task, Trials
 
@@ -29,6 +29,8 @@ def begin(
     out: str | Path | None = None,
     quiet: bool = True,
     command: str | None = None,
+    workers: cluster.Cluster | None = None,
+    most: int | None = None,
 ) -> Path:
     """Search `space` around the training `order`, whose own seeds do not count, test what is found, return the folder.
 
@@ -38,10 +40,10 @@ def begin(
     order = dataclasses.replace(order, settings=dataclasses.replace(order.settings, seeds=protocol.tuning_seeds))
     folder = Path(out) if out is not None else run.default_folder(order.settings)
     command = command or shlex.join(sys.argv)
-    task = Task(folder, order, protocol, space, command, quiet)
+    task = Task(folder, order, protocol, space, command, quiet, workers, most)
     method = _method(task)
     shapes = [name.replace("_", "-") for name in space.entries if not space.is_traced(name)]
-    (first, *_) = grid.plan(order, [space.corner(0), space.corner(-1)]).launches
+    (first, *_) = grid.plan(order, [space.corner(0), space.corner(-1)], most).launches
     task.say(
         f"{method.plan()}: {method.steps:,} steps in all. Then the best, and the settings as they are, with seeds "
         f"{search.listed(protocol.test_seeds)}.\n"
@@ -53,6 +55,7 @@ def begin(
         "config": configuration.as_json(order.config),
         "protocol": dataclasses.asdict(protocol),
         "space": space.entries,
+        "learners_per_launch": most,
         "command": command,
         **run.provenance(),
     }
@@ -71,7 +74,9 @@ def is_sweep(folder: Path) -> bool:
     return (folder / SWEEP).exists()
 
 
-def resume(folder: Path, steps: int | None = None, *, quiet: bool = True) -> Path:
+def resume(
+    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: cluster.Cluster | None = None
+) -> Path:
     """Go on with the sweep in `folder`. Raises `ValueError` where there is nothing left to do."""
     if steps is not None:
         raise ValueError("a sweep cannot have more steps: its trials would not compare. Begin another: rljax sweep")
@@ -85,13 +90,15 @@ def resume(folder: Path, steps: int | None = None, *, quiet: bool = True) -> Pat
     listed |= {name: tuple(listed[name]) for name in ("tuning_seeds", "test_seeds")}
     order = dataclasses.replace(order, config=config)
     space = search.Space(described["space"], config)
-    return _go_on(Task(folder, order, search.Protocol(**listed), space, described["command"], quiet))
+    most = described["learners_per_launch"]
+    return _go_on(Task(folder, order, search.Protocol(**listed), space, described["command"], quiet, workers, most))
 
 
 def _go_on(task: Task) -> Path:
     """Search and test, or go on with it; the folder holds everything either way."""
     found = _method(task).search()
-    done = found is not None and all(grid.execute(place, quiet=task.quiet) for place in _tests(task, found))
+    how = {"quiet": task.quiet, "workers": task.workers}
+    done = found is not None and all(grid.execute(place, **how) for place in _tests(task, found))
     if found is None or not done:
         progress.create(task.quiet).say(f"To go on with the sweep: rljax resume {task.folder}")
         return task.folder
@@ -117,7 +124,7 @@ def _tests(task: Task, found: Found) -> list[Path]:
         tests = {"test/untuned": (order, [untuned]), "test/tuned": (scheduled, [found.settings])}
     for name, (order, points) in tests.items():
         if not grid.is_grid(task.folder / name):
-            grid.write(grid.plan(order, points), task.folder / name, task.command)
+            grid.write(grid.plan(order, points, task.most), task.folder / name, task.command)
     return [task.folder / name for name in tests]
 
 

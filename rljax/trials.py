@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rljax import cluster, grid, population, progress, record, run, search, statistics
 from rljax import config as configuration
-from rljax import grid, population, progress, record, run, search, statistics
 from rljax.extract import extract
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Task:
     space: search.Space
     command: str
     quiet: bool
+    workers: cluster.Cluster | None = None  # machines that the launches go to
+    most: int | None = None  # learners of a launch
 
     def learners(self, inside: Path) -> list[tuple[int, dict[str, Any]]]:
         """Seed and searched settings of each learner of a run, as it began."""
@@ -140,7 +142,7 @@ class Trials:
                     self._place(trials, place, steps)
                 else:
                     self._promote(alive, folder / f"rung-{level - 1}", place)
-            if not grid.execute(place, steps, quiet=self.task.quiet):
+            if not grid.execute(place, steps, quiet=self.task.quiet, workers=self.task.workers):
                 return False
             scores = self._scores(alive, place)
             for trial in alive:
@@ -178,7 +180,7 @@ class Trials:
                 points.append(trial.settings)
         settings = dataclasses.replace(self.task.order.settings, steps=steps)
         order = dataclasses.replace(self.task.order, settings=settings)
-        grid.write(grid.plan(order, points), place, self.task.command)
+        grid.write(grid.plan(order, points, self.task.most), place, self.task.command)
 
     def _promote(self, alive: Sequence[Trial], before: Path, place: Path) -> None:
         """Take the learners of the trials that go on out of the launches `before`; `place` appears whole."""

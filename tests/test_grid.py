@@ -161,4 +161,4 @@ def test_the_command_line_plans_trains_and_resumes(tmp_path: Path, capsys: Any) 
     assert "exists. Choose another --out, or continue that grid: rljax resume" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["train", "td3", "--env", "rljax/Pendulum", "--dry-run"])
-    assert "--dry-run and --learners-per-launch are for a grid" in capsys.readouterr().err
+    assert "--dry-run, --learners-per-launch and --ray are for a grid" in capsys.readouterr().err

@@ -18,7 +18,7 @@ LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
 LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
 TRAINING = {"devices", "drivers", "envs", "courses", "population", "progress", "film", "phases", "run"}
 RUNNING = LEARNING | LOOKING | TRAINING | {"policy", "recording", "corrupt"}
-SEARCHING = {"extract", "grid", "search", "trials", "evolution", "sweep"}
+SEARCHING = {"cluster", "extract", "grid", "search", "trials", "evolution", "sweep"}
 SHOWING = {"comparison", "figures", "published", "results", "report", "watch"}
 FACE = {"cli", "cli_data"} | SEARCHING | SHOWING  # nothing below imports these
 
@@ -53,11 +53,12 @@ ROOMS: dict[str, set[str]] = {
     "recording": RUNNING - {"corrupt"},
     "corrupt": RUNNING - {"recording"},
     "extract": LEARNING | LOOKING | TRAINING,
-    "grid": LEARNING | LOOKING | TRAINING,
+    "cluster": set(),
+    "grid": LEARNING | LOOKING | TRAINING | {"cluster"},
     "search": {"agent", "config"},
-    "trials": LEARNING | LOOKING | TRAINING | {"extract", "grid", "search"},
+    "trials": LEARNING | LOOKING | TRAINING | {"cluster", "extract", "grid", "search"},
     "evolution": LEARNING | LOOKING | TRAINING | {"grid", "search", "trials"},
-    "sweep": LEARNING | LOOKING | TRAINING | {"grid", "search", "trials", "evolution"},
+    "sweep": LEARNING | LOOKING | TRAINING | {"cluster", "grid", "search", "trials", "evolution"},
     "comparison": {"statistics"},
     "figures": LOOKING | {"comparison"},
     "published": set(),
