@@ -12,9 +12,28 @@ for AGENT in bc, td3_bc, iql and riql and FILE in tianshou and sb; and from NeoR
   rljax train AGENT --data neorl2/SafetyHalfCheetah-v0 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
       --out runs/results/AGENT-neorl2-SafetyHalfCheetah
 
-for AGENT in bc and td3_bc, the latter also with --config.value-weight 2.5 --config.target-noise 0.2, its paper's; then
+for AGENT in bc and td3_bc, the latter also with --config.value-weight 2.5 --config.target-noise 0.2, its paper's.
 
-  python scripts/results_offline.py runs/results/*-pendulum-* runs/results/*-neorl2-*
+Sets by D4RL's recipe are recorded from runs of our own, HalfCheetah-v5's from 4 seeds of SAC after 50,000 steps,
+
+  rljax train sac --env HalfCheetah-v5 --steps 50000 --seeds 4 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
+      --config.temperature-lr 1e-3 --config.warmup-steps 5000 --config.initialisation lecun_uniform --out medium
+  rljax data record medium sets/HalfCheetah-medium.hdf5 --from exploring --steps 200000 --learner 0
+  rljax data record medium sets/HalfCheetah-replay-LEARNER.hdf5 --from replay --learner LEARNER
+  rljax data join sets/HalfCheetah-medium-replay.hdf5 sets/HalfCheetah-replay-*.hdf5
+  rljax data record runs/results/sac-HalfCheetah-v5-crossq sets/HalfCheetah-expert.hdf5 --from exploring \
+      --steps 200000 --learner 2
+  rljax data join sets/HalfCheetah-medium-expert.hdf5 sets/HalfCheetah-medium.hdf5 sets/HalfCheetah-expert.hdf5
+
+Hopper-v5's from 2 seeds of SAC's defaults (medium: learner 1) and, the expert, from learner 2 of
+runs/results/dsact-Hopper-v5; the experts are those of scripts/results_online.py. For each SET
+
+  rljax train AGENT --data sets/SET.hdf5 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
+      --out runs/results/AGENT-ENV-v5-KIND
+
+Then
+
+  python scripts/results_offline.py runs/results/*-pendulum-* runs/results/*-neorl2-* runs/results/*-v5-*
 
 A run is kept under the name of its folder, and what was kept before stays.
 """
