@@ -62,7 +62,7 @@ lint: setup  ## style and types
 quick: setup  ## the quick tests
 	$(BIN)/python $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
 
-learn: setup  ## the tests that train until something is learnt
+learn: setup  ## the tests that take longer, most of which train until something is learnt
 	$(BIN)/python $(PYTEST) --dist worksteal -m learn $(PYTEST_FLAGS)
 
 test-oldest: .venv-oldest/installed  ## tests with the oldest packages supported

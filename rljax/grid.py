@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljax import checkpoint, cluster, population, progress, record, run
+from rljax import checkpoint, cluster, machine, population, progress, record, run
 from rljax import config as configuration
 from rljax.agent import float_fields
 
@@ -117,7 +117,7 @@ def plan(order: run.Order, points: Sequence[Mapping[str, Any]], most: int | None
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
-    available = run.available_memory()
+    available = machine.available_memory()
     split: list[Launch] = []
     for launch in launches(order.config, points, order.settings.seeds):
         population.members(launch.config, launch.seeds)

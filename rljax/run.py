@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import platform
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +16,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, courses, datasets, envs, evaluate, phases, population, progress, record, statistics
+from rljax import (
+    checkpoint,
+    courses,
+    datasets,
+    envs,
+    evaluate,
+    machine,
+    phases,
+    population,
+    progress,
+    record,
+    statistics,
+)
 from rljax import config as configuration
 from rljax.agent import float_fields
 from rljax.drivers.common import EVALUATE, Driver, Report, environment_seeds
@@ -209,7 +219,7 @@ class Run:
             "command": command,
             "state_bytes": needed,
             "dataset": None if self.dataset is None else _described(self.dataset),
-            **provenance(),
+            **machine.provenance(),
         }
         try:
             self.folder.mkdir(parents=True, exist_ok=False)
@@ -518,7 +528,7 @@ class Run:
             "compile_seconds": self.clock.compile_seconds,
             "steps_per_second": self._speed(),
             "devices_used": self.driver.spread.num_devices,
-            "peak_memory_bytes": peak_memory(),
+            "peak_memory_bytes": machine.peak_memory(),
         }
         self.recorder.summary(summary)
         return summary
@@ -544,30 +554,6 @@ def settings_of(described: Mapping[str, Any]) -> Settings:
     values: dict[str, Any] = {name: described[name] for name in names}
     values["seeds"] = tuple(described["seeds"])
     return Settings(**values)
-
-
-def provenance() -> dict[str, Any]:
-    """Versions, devices, revision and precision: what a number can depend on beside the settings."""
-    from importlib import metadata
-
-    names = ("rljax", "jax", "jaxlib", "flax", "optax", "distrax", "gymnasium", "mujoco", "brax", "gymnax", "numpy")
-    versions = {"python": platform.python_version()}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
-    found = subprocess.run(git, capture_output=True, text=True, check=False)
-    return {
-        "versions": versions,
-        "devices": [f"{device.device_kind} ({device.platform}:{device.id})" for device in jax.devices()],
-        "processor": _processor(),
-        "platform": platform.platform(),
-        "git_revision": found.stdout.strip() or None,
-        "precision": {
-            "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
-            "jax_default_matmul_precision": jax.config.values["jax_default_matmul_precision"],
-        },
-    }
 
 
 def results(evaluations: list[dict[str, Any]], members: Sequence[population.Member], offline: bool) -> dict[str, Any]:
@@ -599,21 +585,6 @@ def _described(dataset: datasets.Dataset) -> dict[str, Any]:
     return json.loads(json.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
 
 
-def peak_memory() -> int:
-    """Peak resident memory of this process in bytes."""
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return platform.processor() or platform.machine()
-
-
 def _check_settings(settings: Settings) -> None:
     if settings.then_online < 0:
         raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
@@ -642,18 +613,8 @@ def _check_sizes(config: Any) -> None:
             raise ValueError(f"--config.{name.replace('_', '-')} is {getattr(config, name)}, it must be at least 1.")
 
 
-def available_memory() -> int | None:
-    """Bytes that the device has for us, None where it does not tell."""
-    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
-    if limit is None and sys.platform == "linux":
-        with contextlib.suppress(OSError, StopIteration):
-            lines = Path("/proc/meminfo").read_text().splitlines()
-            limit = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    return limit
-
-
 def _check_memory(needed: int, dataset: datasets.Dataset | None) -> None:
-    limit = available_memory()
+    limit = machine.available_memory()
     if limit is not None and needed > limit:
         raise ValueError(
             f"the run needs {needed / 1e9:.1f} GB on {jax.devices()[0].device_kind}, {limit / 1e9:.1f} GB are there. "

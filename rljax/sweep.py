@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rljax import cluster, grid, population, progress, record, run, search, statistics
+from rljax import cluster, grid, machine, population, progress, record, run, search, statistics
 from rljax import config as configuration
 from rljax.evolution import Evolution
 from rljax.trials import Found, Task, Trials
@@ -57,7 +57,7 @@ def begin(
         "space": space.entries,
         "learners_per_launch": most,
         "command": command,
-        **run.provenance(),
+        **machine.provenance(),
     }
     try:
         folder.mkdir(parents=True)

@@ -150,7 +150,7 @@ def main() -> None:
             options.output.write_text(json.dumps(figures, indent=1) + "\n")
         return figures[name]
 
-    from rljax.run import provenance
+    from rljax.machine import provenance
 
     figures["provenance"] = provenance()
     for agent, environment, iterations in TINY_LOOPS if options.tiny else LOOPS:

@@ -287,7 +287,7 @@ def read(path: str) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from rljax import datasets
-    from rljax.run import peak_memory
+    from rljax.machine import peak_memory
 
     jax.block_until_ready(jnp.zeros(1) + 1.0)  # the device is up
     before = peak_memory()

@@ -230,7 +230,7 @@ def conclude(
     for name, value in (medians | ratios).items():
         print(f"  {name:<36} {value:>14,.3f}")
     if output:
-        from rljax.run import provenance
+        from rljax.machine import provenance
 
         command = " ".join(["python", *sys.argv])
         figures = {"command": command, **provenance(), "medians": medians, "ratios": ratios, "samples": samples}

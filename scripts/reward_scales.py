@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rljax import record, run, statistics
-from rljax.run import provenance
+from rljax.machine import provenance
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 # The agents' own depths, small enough for a laptop. The first DSAC bounds errors in units of return.

@@ -24,7 +24,7 @@ from rljax import config as configuration
 from rljax.agent import EnvSpec, Transition
 from rljax.drivers.offline import OfflineDriver
 from rljax.learner import Learner
-from rljax.run import provenance
+from rljax.machine import provenance
 
 CENTRES = 0.6 * np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 REWARDS = np.array([1.0, 0.5, 0.25, 0.0])

@@ -19,9 +19,9 @@ from tests import runs
 EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 CASES = [
     pytest.param("sac", "rljax/Pendulum", 8, 8, id="compiled"),
-    pytest.param("ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments"),
-    pytest.param("td3", "Pendulum-v1", 4, 4, id="hosted"),
-    pytest.param("stream_ac", "rljax/Pendulum", 8, 8, id="stream"),
+    pytest.param("ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments", marks=pytest.mark.learn),
+    pytest.param("td3", "Pendulum-v1", 4, 4, id="hosted", marks=pytest.mark.learn),
+    pytest.param("stream_ac", "rljax/Pendulum", 8, 8, id="stream", marks=pytest.mark.learn),
 ]
 
 
@@ -50,6 +50,7 @@ def test_eight_devices_give_the_curves_of_one(agent: str, env: str, seeds: int, 
                     )
 
 
+@pytest.mark.learn
 def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
     words = ["train", "sac", "--env", "rljax/Pendulum", "--seeds", "8", "--quiet", *runs.flags("sac")]
     on_eight(*words, "--steps", "300", "--out", tmp_path / "whole")

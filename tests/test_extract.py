@@ -14,10 +14,10 @@ from rljax.extract import extract
 from tests import runs
 
 CASES = [
-    pytest.param("sac", "rljax/Pendulum", id="compiled"),
+    pytest.param("sac", "rljax/Pendulum", id="compiled", marks=pytest.mark.learn),
     pytest.param("td3", "Hopper-v5", id="mujoco"),
-    pytest.param("ppo", "Pendulum-v1", id="on-policy"),
-    pytest.param("stream_ac", "Pendulum-v1", id="stream"),
+    pytest.param("ppo", "Pendulum-v1", id="on-policy", marks=pytest.mark.learn),
+    pytest.param("stream_ac", "Pendulum-v1", id="stream", marks=pytest.mark.learn),
 ]
 
 

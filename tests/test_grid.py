@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax import cli, grid, record, run
+from rljax import cli, grid, machine, record, run
 from rljax.agents import iql, td3
 from tests import runs
 
@@ -87,9 +87,9 @@ def test_a_plan_fills_the_memory_and_no_more(monkeypatch: Any) -> None:
     (whole,) = grid.plan(order(seeds=1), grid.points(axes)).launches
     needed = run.Run(*_parts(whole, order()), Path(), run.progress.View()).needed()
     assert whole.bytes_needed == pytest.approx(needed, rel=1e-3)  # counters are counted for each
-    monkeypatch.setattr(run, "available_memory", lambda: int(0.65 * needed / grid.SHARE))
+    monkeypatch.setattr(machine, "available_memory", lambda: int(0.65 * needed / grid.SHARE))
     assert [len(launch.seeds) for launch in grid.plan(order(seeds=1), grid.points(axes)).launches] == [3, 2]
-    monkeypatch.setattr(run, "available_memory", lambda: None)
+    monkeypatch.setattr(machine, "available_memory", lambda: None)
     split = grid.plan(order(seeds=1), grid.points(axes), most=2).launches
     assert [launch.config.actor_lr for launch in split] == [(1e-4, 2e-4), (3e-4, 4e-4), 5e-4]
 

@@ -27,9 +27,9 @@ def states(out: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("agent", "env", "name", "wild"),
     [
-        pytest.param("td3", "rljax/Pendulum", "critic_lr", 1e18, id="compiled"),
+        pytest.param("td3", "rljax/Pendulum", "critic_lr", 1e18, id="compiled", marks=pytest.mark.learn),
         pytest.param("td3", "Pendulum-v1", "critic_lr", 1e18, id="hosted"),
-        pytest.param("ppo", "Pendulum-v1", "learning_rate", 1e38, id="hosted-on-policy"),
+        pytest.param("ppo", "Pendulum-v1", "learning_rate", 1e38, id="hosted-on-policy", marks=pytest.mark.learn),
         pytest.param("stream_ac", "Pendulum-v1", "entropy_cost", 1e38, id="stream"),
     ],
 )

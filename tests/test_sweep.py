@@ -72,6 +72,7 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
         sweep.resume(out)
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("method", ["tpe", "hyperband"])
 def test_a_sweep_that_was_stopped_finds_the_same(method: str, tmp_path: Path, monkeypatch: Any) -> None:
     protocol = search.Protocol(
@@ -128,6 +129,7 @@ def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
     assert result(out)["test"]["tuned"]["settings"] == "critic-lr=0.001"
 
 
+@pytest.mark.learn
 def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Path, monkeypatch: Any) -> None:
     protocol = search.Protocol(method="pbt", population=4, tuning_seeds=(0, 1), test_seeds=(5, 6), every=100)
     whole = begun(tmp_path / "whole", protocol, FLOATS, 400)

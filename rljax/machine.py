@@ -1,0 +1,61 @@
+"""The machine and what is installed on it: what numbers depend on beside settings, and how much memory there is."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, devices, revision and precision: what a number can depend on beside the settings."""
+    from importlib import metadata
+
+    names = ("rljax", "jax", "jaxlib", "flax", "optax", "distrax", "gymnasium", "mujoco", "brax", "gymnax", "numpy")
+    versions = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    return {
+        "versions": versions,
+        "devices": [f"{device.device_kind} ({device.platform}:{device.id})" for device in jax.devices()],
+        "processor": _processor(),
+        "platform": platform.platform(),
+        "git_revision": found.stdout.strip() or None,
+        "precision": {
+            "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
+            "jax_default_matmul_precision": jax.config.values["jax_default_matmul_precision"],
+        },
+    }
+
+
+def peak_memory() -> int:
+    """Peak resident memory of this process in bytes."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def available_memory() -> int | None:
+    """Bytes that the device has for us, None where it does not tell."""
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    if limit is None and sys.platform == "linux":
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path("/proc/meminfo").read_text().splitlines()
+            limit = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return limit
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()
