@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,9 @@ def sampler(method: str, seed: int, generation: int) -> Any:
     own = int(np.random.SeedSequence([seed, generation]).generate_state(1)[0])
     if method == "random":
         return optuna.samplers.RandomSampler(own)
-    return optuna.samplers.TPESampler(seed=own, multivariate=True, constant_liar=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # older versions say so of both
+        return optuna.samplers.TPESampler(seed=own, multivariate=True, constant_liar=True)
 
 
 def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]:
