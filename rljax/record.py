@@ -175,7 +175,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             raise ValueError(f"'{path}' is not a folder of runs: there is no such folder. rljax train makes runs/.")
         for folder, inside, files in os.walk(path):
-            inside.sort()
+            inside[:] = sorted(name for name in inside if not name.startswith("."))  # those are half-written
             if "config.json" in files or set(FILES.values()) & set(files):
                 inside.clear()
                 found.setdefault(Path(folder).resolve(), Path(folder))

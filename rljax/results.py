@@ -20,6 +20,7 @@ from rljax.comparison import Estimate
 
 NEEDED = ("agent", "environment", "steps", "seeds", "config")  # of a run's config.json
 PROTOCOL = ("then_online", "offline_share")  # settings of a run that set it apart as hyperparameters do
+SWEEP, TESTED = "sweep.json", "test"  # what is in the folder of a sweep: its description, and its test
 POINTS = 30  # of a curve over several tasks
 T = TypeVar("T")
 
@@ -124,14 +125,32 @@ class Table:
 
 def load(paths: Sequence[Path]) -> tuple[list[Run], list[tuple[Path, str]]]:
     """The runs in and below `paths`, and the folders that were skipped, each with the reason."""
-    runs, skipped = [], []
+    runs, skipped, tuning = [], [], {}
     for folder in record.find(paths):
+        sweep = _tuned_in(folder, paths)
+        if sweep is not None:
+            tuning[sweep] = tuning.get(sweep, 0) + 1
+            continue
         try:
             runs.append(_load(folder))
         except (ValueError, KeyError, TypeError, OSError) as error:
             reason = f"a record lacks {error}" if isinstance(error, KeyError) else str(error)
             skipped.append((folder, reason))
+    for sweep, number in tuning.items():
+        reason = (
+            f"{count(number, 'run')} of its search, whose settings were chosen by these seeds; its test is reported"
+        )
+        skipped.append((sweep, f"{reason}. To see them all the same, name the folders in it."))
     return runs, skipped
+
+
+def _tuned_in(folder: Path, paths: Sequence[Path]) -> Path | None:
+    """The sweep for whose search a run was trained, unless one of the `paths` is inside of that sweep."""
+    for parent in folder.parents:
+        if (parent / SWEEP).exists() and folder.relative_to(parent).parts[0] != TESTED:
+            named = any(parent.resolve() in Path(path).resolve().parents for path in paths)
+            return None if named else parent
+    return None
 
 
 def _load(folder: Path) -> Run:

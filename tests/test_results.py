@@ -85,6 +85,21 @@ def test_a_population_of_several_settings_and_one_seed(tmp_path):
     assert skipped[0][1] == "its config.json describes 1 learners, and no learner 1."
 
 
+def test_of_a_sweep_only_the_test_is_reported(tmp_path):
+    sweep = tmp_path / "sweep"
+    folders.write(sweep / "generation-000" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 1e-3})
+    folders.write(sweep / "generation-001" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 3e-3})
+    folders.write(sweep / "test" / "launch-000", seeds=(100, 101), config={"actor_lr": 1e-3})
+    folders.write(sweep / "test" / ".partial-launch-001", seeds=(102,), config={"actor_lr": 1e-3})
+    (sweep / "sweep.json").write_text("{}")
+    for path in (tmp_path, sweep):
+        found, skipped = results.load([path])
+        assert [run.folder for run in found] == [sweep / "test" / "launch-000"]
+        assert skipped[0][0] == sweep
+        assert skipped[0][1].startswith("2 runs of its search, whose settings these seeds chose: its test alone counts")
+    assert rows([sweep / "generation-001"]) == {"Hopper-v5": {"sac": 1}}
+
+
 def test_users_own_files_of_one_name_are_kept_apart(tmp_path):
     folders.write(tmp_path / "a", "./one/mine.py")
     folders.write(tmp_path / "b", "./other/mine.py")
