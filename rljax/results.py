@@ -137,10 +137,8 @@ def load(paths: Sequence[Path]) -> tuple[list[Run], list[tuple[Path, str]]]:
             reason = f"a record lacks {error}" if isinstance(error, KeyError) else str(error)
             skipped.append((folder, reason))
     for sweep, number in tuning.items():
-        reason = (
-            f"{count(number, 'run')} of its search, whose settings were chosen by these seeds; its test is reported"
-        )
-        skipped.append((sweep, f"{reason}. To see them all the same, name the folders in it."))
+        reason = f"{count(number, 'run')} of its search, whose settings these seeds chose: its test alone counts"
+        skipped.append((sweep, f"{reason}. To see them all the same, name folders in it."))
     return runs, skipped
 
 
