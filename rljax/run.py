@@ -268,7 +268,7 @@ class Run:
         notes = self.at(path)
         if steps is not None:
             self._extend(steps)
-        if notes["step"] >= self.total:
+        if notes["step"] >= self.total and self._is_summarised():
             raise ValueError(
                 f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
                 f"rljax resume {self.folder} --steps {2 * notes['step']}"
@@ -301,6 +301,12 @@ class Run:
         self.frozen.found = {found["learner"]: found for found in notes.get("diverged", [])}
         if notes.get("values"):
             self.set(notes["values"])
+
+    def _is_summarised(self) -> bool:
+        """Whether summary.json is of the end; a run that is killed just before has no such one."""
+        path = self.folder / "summary.json"
+        summary = json.loads(path.read_text()) if path.exists() else {}
+        return bool(summary.get("complete")) and summary["steps"] >= self.total
 
     def structure(self) -> dict[str, Any]:
         """What a checkpoint's arrays depend on, ready for JSON."""

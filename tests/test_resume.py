@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -50,6 +51,17 @@ def test_killed_and_resumed_equals_uninterrupted(agent: str, env: str, seeds: in
         pytest.fail(f"killed too late, at step {resumed_from}")
     run.resume(tmp_path / "broken", 400)
     runs.assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_killed_between_the_last_checkpoint_and_the_summary(tmp_path: Path) -> None:
+    out = runs.train("td3", "rljax/Pendulum", 200, tmp_path / "run")
+    before = json.loads((out / "summary.json").read_text())
+    (out / "summary.json").unlink()
+    run.resume(out)
+    after = json.loads((out / "summary.json").read_text())
+    assert (after["complete"], after["final"]) == (True, before["final"])
+    with pytest.raises(ValueError, match="is complete at 200 steps"):
+        run.resume(out)
 
 
 def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
