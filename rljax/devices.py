@@ -23,9 +23,9 @@ class Spread:
     As many devices share the learners as divide their number, and the rest of them the environments, where `split`.
     """
 
-    def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False, most: int | None = None) -> None:
-        """`split` is for environments inside the program whose agent learns from rollouts; `most` devices are used."""
-        devices = jax.devices()[:most]
+    def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False) -> None:
+        """`split` is for environments inside the program whose agent learns from rollouts."""
+        devices = jax.devices()
         learners = math.gcd(num_learners, len(devices))
         environments = math.gcd(num_envs, len(devices) // learners) if split else 1
         self.mesh: Mesh | None = None

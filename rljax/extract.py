@@ -13,6 +13,7 @@ import jax
 
 from rljax import checkpoint, population, progress, record, run
 from rljax import config as configuration
+from rljax.drivers.common import environment_rows
 
 
 def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None = None) -> Path:
@@ -111,7 +112,7 @@ def _taken(tree: Any, many: Any, few: Any, number: int, learners: Sequence[int])
             return leaf  # a counter, which all learners share
         (axis,) = axes
         each = whole.shape[axis] // number
-        rows = [learner * each + row for learner in learners for row in range(each)]
+        rows = environment_rows(learners, each)
         return leaf[(slice(None),) * axis + (jax.numpy.asarray(rows),)]
 
     return jax.tree.map(take, tree, many, few)

@@ -239,12 +239,10 @@ def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True
     inside, view = folder / name, progress.create(quiet)
     if state(inside, steps) == "new":
         shutil.rmtree(inside, ignore_errors=True)
-        settings = run.settings_of(described["settings"])
-        settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
-        order = run.prepare(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
         (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
-        config = configuration.replace(order.module.Config(), entry["config"], f"'{folder / PLAN}'")
-        going = _of(order, Launch(config, tuple(entry["seeds"]), {})).begin(inside, view, described["command"])
+        settings = run.settings_of({**described["settings"], "seeds": entry["seeds"]})
+        settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
+        going = run.order_of(settings, entry["config"], folder / PLAN).begin(inside, view, described["command"])
     else:
         going = run.Run.open(inside, view)
         going.resume(steps)

@@ -135,6 +135,13 @@ def prepare(
     return Order(chosen, module, config, dataset)
 
 
+def order_of(settings: Settings, config: Mapping[str, Any], file: Path) -> Order:
+    """The training with these settings, and the Config that `file` holds as JSON."""
+    module = configuration.load_agent(settings.agent)
+    own = configuration.replace(module.Config(), config, f"'{file}'")
+    return Order(settings, module, own, None if settings.data is None else datasets.load(settings.data))
+
+
 def resume(out: str | Path, steps: int | None = None, *, quiet: bool = True) -> Path:
     """Continue the run in folder `out` to its end, or to `steps`; the result is that of a run never stopped.
 
@@ -239,19 +246,15 @@ class Run:
     def open(cls, folder: Path, view: progress.View) -> Run:
         """The run in `folder`, with the settings that its config.json holds."""
         described = read_config(folder)
-        settings = settings_of(described)
-        module = configuration.load_agent(settings.agent)
-        config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
-        dataset = None
-        if settings.data is not None:
-            dataset = datasets.load(settings.data)
-            then, now = described["dataset"], _described(dataset)
+        order = order_of(settings_of(described), described["config"], folder / "config.json")
+        if order.dataset is not None:
+            then, now = described["dataset"], _described(order.dataset)
             if now != then:
                 raise ValueError(
-                    f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have changed. "
-                    f"Then: {then}; now: {now}."
+                    f"data set '{order.settings.data}' is not what the run in '{folder}' began with: its files have "
+                    f"changed. Then: {then}; now: {now}."
                 )
-        return cls(settings, module, config, folder, view, dataset)
+        return cls(order.settings, order.module, order.config, folder, view, order.dataset)
 
     def needed(self) -> int:
         """Bytes of the largest state, and of the data set."""

@@ -83,13 +83,10 @@ def resume(
     if (folder / RESULT).exists():
         raise ValueError(f"the sweep in '{folder}' is complete: {folder / RESULT} is what it found.")
     described = json.loads((folder / SWEEP).read_text())
-    settings = run.settings_of(described["settings"])
-    order = run.prepare(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
-    config = configuration.replace(order.module.Config(), described["config"], f"'{folder / SWEEP}'")
+    order = run.order_of(run.settings_of(described["settings"]), described["config"], folder / SWEEP)
     listed = described["protocol"]
     listed |= {name: tuple(listed[name]) for name in ("tuning_seeds", "test_seeds")}
-    order = dataclasses.replace(order, config=config)
-    space = search.Space(described["space"], config)
+    space = search.Space(described["space"], order.config)
     most = described["learners_per_launch"]
     return _go_on(Task(folder, order, search.Protocol(**listed), space, described["command"], quiet, workers, most))
 
@@ -97,12 +94,12 @@ def resume(
 def _go_on(task: Task) -> Path:
     """Search and test, or go on with it; the folder holds everything either way."""
     found = _method(task).search()
+    places = [] if found is None else _tests(task, found)
     how = {"quiet": task.quiet, "workers": task.workers}
-    done = found is not None and all(grid.execute(place, **how) for place in _tests(task, found))
-    if found is None or not done:
+    if found is not None and all(grid.execute(place, **how) for place in places):
+        _conclude(task, found, places)
+    else:
         progress.create(task.quiet).say(f"To go on with the sweep: rljax resume {task.folder}")
-        return task.folder
-    _conclude(task, found)
     return task.folder
 
 
@@ -128,10 +125,10 @@ def _tests(task: Task, found: Found) -> list[Path]:
     return [task.folder / name for name in tests]
 
 
-def _conclude(task: Task, found: Found) -> None:
+def _conclude(task: Task, found: Found, places: list[Path]) -> None:
     """Write what was found, and say it."""
     lines, learners = [], []
-    for inside in (inside for place in _tests(task, found) for inside in grid.runs(place)):
+    for inside in (inside for place in places for inside in grid.runs(place)):
         first = len(learners)
         learners += task.learners(inside)
         lines += [line | {"learner": first + line["learner"]} for line in record.read(inside, "evaluations")]

@@ -212,23 +212,13 @@ class Trials:
             lost = {entry["learner"] for entry in summary["diverged"]}
             for p, (_, settings) in enumerate(self.task.learners(inside)):
                 bad = p in lost or p not in last
-                found.append((settings, -math.inf if bad else float(np.mean(_floats(last[p]["returns"])))))
+                found.append((settings, -math.inf if bad else float(statistics.mean(last[p]["returns"]))))
         scores = {}
         for trial in alive:
             own = [score for settings, score in found if settings == trial.settings]
             fine = np.isfinite(own).all() and len(own) == len(self.task.protocol.tuning_seeds)
             scores[trial.number] = float(statistics.iqm(own)) if fine else -math.inf
         return scores
-
-    def _learners(self, inside: Path) -> list[tuple[int, dict[str, Any]]]:
-        """Seed and searched settings of each learner of a run."""
-        described = run.read_config(inside)
-        config = configuration.replace(self.task.order.module.Config(), described["config"], f"'{inside}'")
-        own = [population.of_learners(config, [p]) for p in range(len(described["seeds"]))]
-        return [
-            (seed, {name: getattr(config, name) for name in self.task.space.entries})
-            for seed, config in zip(described["seeds"], own, strict=True)
-        ]
 
     def _tell(self, study: optuna.Study, trial: Trial, values: Mapping[int, float], finished: bool) -> None:
         from optuna.trial import Trial as Reporter
@@ -305,7 +295,3 @@ def require_optuna() -> Any:
             "a sweep needs the package 'optuna', which is not installed: pip install 'rljax[sweep]'"
         ) from None
     return optuna
-
-
-def _floats(values: Sequence[float | None]) -> np.ndarray:
-    return np.asarray(values, np.float64)
