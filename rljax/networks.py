@@ -61,10 +61,10 @@ class Network(struct.PyTreeNode):
     params: Any
     module: nn.Module = struct.field(pytree_node=False)
 
-    def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Any:
-        """Apply the module to `inputs`, without hidden units that `dropout` chooses."""
-        options: dict[str, Any] = {} if dropout is None else {"dropout": dropout}
-        return self.module.apply({"params": self.params}, *inputs, **options)
+    def __call__(self, *inputs: Array, **options: Any) -> Any:
+        """Apply the module to `inputs`; `options` are its own, such as `dropout`, and None is the same as none."""
+        given = {name: option for name, option in options.items() if option is not None}
+        return self.module.apply({"params": self.params}, *inputs, **given)
 
 
 def create(module: nn.Module, key: Array, *inputs: Array) -> Network:
@@ -169,7 +169,7 @@ class MLP(nn.Module):
     """Dense layers with an activation between; inputs are concatenated on their last axis."""
 
     hidden: tuple[int, ...]
-    features: int
+    features: int | None  # None: no last layer, the hidden ones are all
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
@@ -192,6 +192,8 @@ class MLP(nn.Module):
             if dropout is not None:
                 kept = jax.random.bernoulli(jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape)
                 x = jnp.where(kept, x / (1.0 - dropout.rate), 0.0)
+        if self.features is None:
+            return x
         output = Dense(self.features, self.initialisation, self.output_scale, True, self.precision, name="output")
         return output(x)
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-CORE = {"agent", "networks", "distributions", "normalise", "traces", "generative"}
+CORE = {"agent", "networks", "torsos", "distributions", "normalise", "traces", "generative"}
 LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
 LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
 TRAINING = {"machine", "devices", "drivers", "envs", "courses", "population", "progress", "film", "phases", "run"}
@@ -26,6 +26,7 @@ FACE = {"cli", "cli_data"} | SEARCHING | SHOWING  # nothing below imports these
 ROOMS: dict[str, set[str]] = {
     "agent": set(),
     "networks": {"agent", "networks"},
+    "torsos": {"agent", "networks"},
     "distributions": {"agent", "networks"},
     "normalise": {"agent", "networks"},
     "traces": {"agent", "networks"},

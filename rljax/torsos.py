@@ -1,0 +1,354 @@
+"""Torsos: what lies between observations and the last layer, with a fixed amount of computation or as much as wished.
+
+Chosen by an agent's settings `torso` and `compute`; one number per part in `hidden`:
+
+    mlp     dense layers, each a number wide
+    resnet  an input layer and residual blocks, one per number, all of one width
+    iru     interpolation recurrent unit [1]: its cells, all of one width m, work T times on what they see
+    recall  Deep Thinking's residual blocks with recall [2]: all of one width, T times
+    drc     DRC [3]: layers of convolutional LSTMs, a number of channels each, T ticks
+
+The last three have the same parameters for every T, `compute`, and cost in proportion to it. T may be another one when
+acting than it was in training. They keep nothing from one observation to the next: T steps, and all is forgotten.
+
+iru, with x the input's recall, computed once, c = h = 0 at first, and in each of T steps for each cell:
+
+    x  = LN(W_x o + b_x)
+    u  = LN([x; h])
+    f  = sigmoid(W_f u + b_f)      b_f is 1 at first
+    i  = tanh(W_i u + b_i)
+    c <- f c + (1 - f) i
+    h <- h + tanh(c)               with several cells, tanh(c) is the next one's h, and the last one's is added
+
+recall, with e the input's projection, and all blocks in each of T steps:
+
+    h <- W_r [h; o] + b_r,  then for each block  h <- act(h + W_2 act(W_1 h + b_1) + b_2)          h = e at first
+
+drc, with e the encoded picture, h_d and c_d of layer d, and in each of T ticks for each layer:
+
+    z   = [e; h_{d-1}; h_d; pooled(h_d); edge]              below the first layer is the last one, of the tick before
+    c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j),  h_d <- sigmoid(o) tanh(c_d)       f, i, j, o: 3x3 convolutions of z
+
+and at the end a dense layer over [h_D; e]. Where pictures are given as a vector, `grid` are their rows and columns.
+
+Gradients need memory that grows with the root of T beyond `SEGMENT_FROM` steps: the rest is computed again.
+
+[1] Ghugare et al., On (the Role of Iterative) Computation and Reinforcement Learning, arXiv:2602.05999
+[2] Bansal et al., End-to-end Algorithm Synthesis with Recurrent Networks, arXiv:2202.05826
+[3] Guez et al., An Investigation of Model-Free Planning, arXiv:1901.03559
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from rljax import networks
+from rljax.agent import Array, EnvSpec
+from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, centred, initialisers, joined
+
+Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
+THINKING = ("iru", "recall", "drc")  # those that use `compute`
+
+SEGMENT_FROM = 16  # steps: from here on gradients keep some of them and compute the others again
+DRC_FEATURES = 256  # behind the ticks of a DRC; [3]
+
+
+class Span(NamedTuple):
+    """A part of the thinking steps: gradients flow from `start` on, and none is taken from `stop` on."""
+
+    start: Array  # [] int32
+    stop: Array  # [] int32
+
+
+def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
+    """Raise `ValueError` for settings that make no torso; `hidden` are the parts of each network.
+
+    Reads of a config: `torso`, `compute`, `grid`.
+    """
+    kind, compute, grid = config.torso, config.compute, config.grid
+    if compute < 1:
+        raise ValueError(f"--config.compute is {compute}, it must be at least 1.")
+    if compute > 1 and kind not in THINKING:
+        raise ValueError(
+            f"--config.compute is {compute}, --config.torso {kind} has nothing to do more than once. "
+            f"Choose one that has: --config.torso {' or '.join(THINKING)}"
+        )
+    for parts in hidden:
+        if kind != "mlp" and not parts:
+            raise ValueError(f"--config.torso {kind} needs at least one number for its hidden layers.")
+        if kind in ("resnet", "iru", "recall") and len(set(parts)) > 1:
+            raise ValueError(f"the parts of a torso '{kind}' are of one width, not {' '.join(map(str, parts))}.")
+    shape = spec.observation_shape
+    if kind != "drc":
+        if grid is not None:
+            raise ValueError(f"--config.grid is for --config.torso drc, not {kind}.")
+    elif grid is None and len(shape) != 3:
+        raise ValueError(
+            f"observations have shape {shape}, a DRC is for pictures: give their rows and columns, for example "
+            "--config.grid 5 5"
+        )
+    elif grid is not None and (len(shape) != 1 or shape[0] % math.prod(grid)):
+        raise ValueError(f"observations of shape {shape} hold no pictures of --config.grid {grid[0]} {grid[1]} cells.")
+
+
+def torso(config: Any, hidden: tuple[int, ...]) -> nn.Module:
+    """The torso alone: inputs [..., I] to features [..., m].
+
+    Reads of a config: `torso`, `compute`, `grid`, `activation`, `initialisation`, and `layer_norm` where it has one.
+    """
+    style = (config.activation, config.initialisation)
+    match config.torso:
+        case "mlp":
+            return networks.MLP(hidden, None, *style, layer_norm=getattr(config, "layer_norm", False))
+        case "resnet":
+            return ResNet(hidden, *style)
+        case "iru":
+            return IRU(hidden, config.compute, config.initialisation)
+        case "recall":
+            return Recall(hidden, config.compute, *style)
+        case "drc":
+            return DRC(hidden, config.compute, *style, grid=config.grid)
+    raise ValueError(f"no torso '{config.torso}'.")
+
+
+def network(config: Any, hidden: tuple[int, ...], features: int, output_scale: float = 1.0) -> nn.Module:
+    """A torso and a dense layer behind it: inputs [..., I] to [..., features]. Reads of a config what `torso` does."""
+    if config.torso == "mlp":
+        return torso(config, hidden).clone(features=features, output_scale=output_scale)
+    return Headed(torso(config, hidden), features, config.initialisation, output_scale)
+
+
+def ensemble(
+    config: Any, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
+) -> networks.Ensemble | Ensemble:
+    """`size` independent networks, as `network` makes them: inputs [..., I] to [C, ...], or [C, ..., K], K features."""
+    if config.torso == "mlp":
+        norm = getattr(config, "layer_norm", False)
+        style = (config.activation, config.initialisation, norm, features, output_scale)
+        return networks.Ensemble(size, hidden, *style)
+    return Ensemble(size, network(config, hidden, features, output_scale))
+
+
+class Headed(nn.Module):
+    """A torso with a dense layer behind it."""
+
+    torso: nn.Module
+    features: int
+    initialisation: Initialisation = "torch"
+    output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
+
+    @nn.compact
+    def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to [..., features]."""
+        options = {} if span is None else {"span": span}
+        output = Dense(self.features, self.initialisation, self.output_scale, last=True, name="output")
+        return output(self.torso(*inputs, **options))
+
+
+class Ensemble(nn.Module):
+    """`size` independent copies of a network as one batched product."""
+
+    size: int
+    member: nn.Module
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to [C, ...], or [C, ..., K] with K > 1 outputs."""
+        shared: Any = None  # every copy sees the same inputs
+        call: Any = nn.vmap(
+            lambda member, x: member(x),
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=shared,
+            axis_size=self.size,
+        )
+        outputs = call(self.member, joined(inputs))
+        return outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs
+
+
+def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | None = None) -> Any:
+    """`state` after `compute` steps, those of `span` if one is given."""
+
+    start, stop = span or (None, None)
+
+    def body(state: Any, t: Array) -> tuple[Any, None]:
+        if span is None:
+            return step(state), None
+        state = jax.tree.map(lambda x: jnp.where(t == start, jax.lax.stop_gradient(x), x), state)
+        return jax.tree.map(lambda new, old: jnp.where(t < stop, new, old), step(state), state), None
+
+    def steps(state: Any, times: Array) -> tuple[Any, None]:
+        return jax.lax.scan(body, state, times)
+
+    times = jnp.arange(compute)
+    if compute < SEGMENT_FROM:
+        return steps(state, times)[0]
+    segment = math.isqrt(compute)
+    rest = compute % segment
+    state, _ = jax.checkpoint(steps)(state, times[:rest])
+    return jax.lax.scan(jax.checkpoint(steps), state, times[rest:].reshape(-1, segment))[0]
+
+
+class ResNet(nn.Module):
+    """Residual blocks whose two layers are normalised and activated before their weights; normalised at the end."""
+
+    hidden: tuple[int, ...]
+    activation: Activation = "relu"
+    initialisation: Initialisation = "torch"
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to [..., m]."""
+        width, act, gain = self.hidden[0], ACTIVATIONS[self.activation], math.sqrt(2.0)
+        x = Dense(width, self.initialisation, gain, name="input")(joined(inputs))
+        for block in range(len(self.hidden)):
+            y = x
+            for layer in range(2):
+                y = act(nn.LayerNorm(name=f"norm_{block}_{layer}")(y))
+                y = Dense(width, self.initialisation, gain, name=f"hidden_{block}_{layer}")(y)
+            x = x + y
+        return act(nn.LayerNorm(name="norm")(x))
+
+
+class IRU(nn.Module):
+    """The interpolation recurrent unit; see the top of this file."""
+
+    hidden: tuple[int, ...]  # the width m, once per cell
+    compute: int  # T
+    initialisation: Initialisation = "torch"
+
+    @nn.compact
+    def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
+        width = self.hidden[0]
+        x = nn.LayerNorm(name="norm")(Dense(width, self.initialisation, name="input")(joined(inputs)))
+        cells = [self._cell(i, width) for i in range(len(self.hidden))]
+
+        def step(state: tuple[Array, tuple[Array, ...]]) -> tuple[Array, tuple[Array, ...]]:
+            h, memory = state
+            seen, after = h, []
+            for (scale, shift, kernel, bias), c in zip(cells, memory, strict=True):
+                u = centred(jnp.concatenate([x, seen], axis=-1)) * scale + shift
+                gates = u @ kernel + bias
+                f, i = jax.nn.sigmoid(gates[..., :width]), jnp.tanh(gates[..., width:])
+                after.append(f * c + (1.0 - f) * i)
+                seen = jnp.tanh(after[-1])
+            return h + seen, tuple(after)
+
+        zero = jnp.zeros_like(x)
+        return think(step, (zero, (zero,) * len(cells)), self.compute, span)[0]
+
+    def _cell(self, index: int, width: int) -> tuple[Array, Array, Array, Array]:
+        """Scale and shift [2 m] of a cell's normalisation; kernel [2 m, 2 m] and bias [2 m] of f, then of i."""
+        kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)
+        shape, ones = (2 * width, width), nn.initializers.ones_init()
+        kernel = [self.param(f"{name}_kernel_{index}", kernel_init, shape) for name in ("forget", "input")]
+        bias = [
+            self.param(f"forget_bias_{index}", ones, (width,)),
+            self.param(f"input_bias_{index}", bias_init, (width,)),
+        ]
+        scale = self.param(f"scale_{index}", ones, (2 * width,))
+        shift = self.param(f"shift_{index}", nn.initializers.zeros_init(), (2 * width,))
+        return scale, shift, jnp.concatenate(kernel, axis=1), jnp.concatenate(bias)
+
+
+class Recall(nn.Module):
+    """Deep Thinking's blocks, which see the input again in every step; see the top of this file."""
+
+    hidden: tuple[int, ...]  # the width m, once per residual block
+    compute: int  # T
+    activation: Activation = "relu"
+    initialisation: Initialisation = "torch"
+
+    @nn.compact
+    def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
+        width, act = self.hidden[0], ACTIVATIONS[self.activation]
+        seen = joined(inputs)
+        first = act(Dense(width, self.initialisation, math.sqrt(2.0), name="input")(seen))
+        recall = dense(self, "recall", width + seen.shape[-1], width, 1.0)
+        blocks = [[dense(self, f"hidden_{i}_{j}", width, width) for j in range(2)] for i in range(len(self.hidden))]
+
+        def step(h: Array) -> Array:
+            h = recall(jnp.concatenate([h, seen], axis=-1))
+            for one, two in blocks:
+                h = act(h + two(act(one(h))))
+            return h
+
+        return think(step, first, self.compute, span)
+
+
+class DRC(nn.Module):
+    """Convolutional LSTMs, layer over layer, that tick T times; see the top of this file."""
+
+    hidden: tuple[int, ...]  # channels of each layer
+    compute: int  # T
+    activation: Activation = "relu"
+    initialisation: Initialisation = "torch"
+    grid: tuple[int, int] | None = None  # rows and columns of pictures that come as vectors, channel by channel
+
+    @nn.compact
+    def __call__(self, observation: Array, *, span: Span | None = None) -> Array:
+        """Map pictures [..., H, W, K], or vectors [..., K H W] with a `grid`, to [..., `DRC_FEATURES`]."""
+        act, layers = ACTIVATIONS[self.activation], range(len(self.hidden))
+        if self.grid is not None:
+            planes = observation.reshape(*observation.shape[:-1], -1, *self.grid)
+            observation = jnp.moveaxis(planes, -3, -1)
+        leading, pictures = observation.shape[:-3], observation.reshape(-1, *observation.shape[-3:])
+        size = pictures.shape[:-1]  # [N, H, W]
+        encoder = dense(self, "encoder", 9 * pictures.shape[-1], self.hidden[0], math.sqrt(2.0))
+        encoded = act(encoder(around(pictures)))
+        inside = jnp.pad(jnp.zeros(size[1:]), 1, constant_values=1.0)[None, :, :, None]
+        edge = jnp.broadcast_to(networks.patches(inside, 3, 1), (*size, 9))  # what lies outside of the picture
+        below = [self.hidden[d - 1] for d in layers]
+        channels = [self.hidden[0] + below[d] + 2 * self.hidden[d] for d in layers]
+        gates = [dense(self, f"gates_{d}", 9 * (channels[d] + 1), 4 * self.hidden[d]) for d in layers]
+        pools = [dense(self, f"pool_{d}", 2 * self.hidden[d], self.hidden[d]) for d in layers]
+
+        def step(state: tuple[tuple[Array, ...], tuple[Array, ...]]) -> Any:
+            hidden, memory = list(state[0]), list(state[1])
+            for d in layers:
+                own = hidden[d]
+                pooled = pools[d](jnp.concatenate([own.mean(axis=(1, 2)), own.max(axis=(1, 2))], axis=-1))
+                pooled = jnp.broadcast_to(pooled[:, None, None], own.shape)
+                seen = around(jnp.concatenate([encoded, hidden[d - 1], own, pooled], axis=-1))
+                f, i, j, o = jnp.split(gates[d](jnp.concatenate([seen, edge], axis=-1)), 4, axis=-1)
+                memory[d] = jax.nn.sigmoid(f) * memory[d] + jax.nn.sigmoid(i) * jnp.tanh(j)
+                hidden[d] = jax.nn.sigmoid(o) * jnp.tanh(memory[d])
+            return tuple(hidden), tuple(memory)
+
+        zeros = tuple(jnp.zeros((*size, width)) for width in self.hidden)
+        top = think(step, (zeros, zeros), self.compute, span)[0][-1]
+        flat = jnp.concatenate([top, encoded], axis=-1).reshape(*leading, -1)
+        return act(Dense(DRC_FEATURES, self.initialisation, math.sqrt(2.0), name="dense")(flat))
+
+
+def dense(
+    module: nn.Module, name: str, inputs: int, features: int, scale: float = math.sqrt(2.0)
+) -> Callable[[Array], Array]:
+    """A dense layer as a function, so that it can be called inside of a loop, whose parameters are those of `module`.
+
+    `module` is a `ResNet`, `Recall` or `DRC`, inside of its call.
+    """
+    kernel_init, bias_init = initialisers(module.initialisation, inputs, scale)  # type: ignore[attr-defined]
+    kernel = module.param(f"{name}_kernel", kernel_init, (inputs, features))
+    bias = module.param(f"{name}_bias", bias_init, (features,))
+    return lambda x: x @ kernel + bias
+
+
+def around(pictures: Array) -> Array:
+    """What a 3x3 convolution sees around each cell, [N, H, W, K] as [N, H, W, 9 K], with zeros outside."""
+    return networks.patches(jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)
+
+
+def spans(key: Array, compute: int) -> Span:
+    """What progressive training [2] goes through: n ~ U{0, ..., T - 1} without gradient, then k ~ U{1, ..., T - n}."""
+    key_start, key_number = jax.random.split(key)
+    start = jax.random.randint(key_start, (), 0, compute)
+    return Span(start, start + jax.random.randint(key_number, (), 1, compute - start + 1))
