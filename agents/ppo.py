@@ -9,7 +9,7 @@ gamma discount, lambda trace decay, epsilon clip range, pi actor, pi_old the act
   L       = L(pi) + value_cost L(V) - entropy_cost mean H(pi(.|s))            [1, eq. 9]
 
 pi(.|s) is a diagonal Gaussian whose actions are clipped to [-1, 1] on their way out, tanh of a Gaussian, or, over
-discrete actions, a softmax.
+discrete actions, a softmax. Actor and critic are two networks, or two last layers behind one torso (`shared`).
 
 Departs from the paper: what [3] found to matter, each a setting. Bootstraps at time limits, and can recompute
 advantages in each epoch, as Tianshou does. Statistics of observations and rewards move once per rollout and not once
@@ -20,6 +20,7 @@ per step, so that pi_old is exactly the policy that gathered.
 [3] Huang et al., The 37 Implementation Details of Proximal Policy Optimization, ICLR blog track 2022
 
   rljax train ppo --env HalfCheetah-v5
+  rljax train ppo --env rljax/LightsOut-3x3 --config.torso iru --config.compute 5 --config.actor-hidden 64
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, distributions, networks, normalise
+from rljax import agent, distributions, networks, normalise, torsos
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 
 storage = "rollout"
@@ -66,6 +67,11 @@ class Config:
     # Policy and networks
     policy: Literal["gaussian", "tanh_gaussian"] = "gaussian"  # of continuous actions; Brax: tanh_gaussian
     init_log_std: float = 0.0  # log std at the start, the same in all states (gaussian only); [3]
+    torso: torsos.Kind = "mlp"  # of actor and critic; [1]
+    compute: int = 1  # T, thinking steps of torsos that take any number of them; own setting
+    progressive: float | None = None  # weight of the loss after a part of the thinking steps; arXiv:2202.05826
+    grid: tuple[int, int] | None = None  # rows and columns of pictures that a torso `drc` is given as vectors
+    shared: bool = False  # one torso, the actor's, for actor and critic; arXiv:2602.05999
     actor_hidden: tuple[int, ...] = (64, 64)  # widths of the actor's hidden layers; [1]
     critic_hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers; [1]
     activation: networks.Activation = "tanh"  # of the hidden layers; [1]
@@ -76,6 +82,7 @@ class Config:
 class Parameters(struct.PyTreeNode):
     """What the one optimiser moves."""
 
+    torso: networks.Network | None  # [O] -> [m], where it is shared; then m is O below
     actor: networks.Network  # [O] -> [A]: mean, or logits; [2 A] for tanh_gaussian
     critic: networks.Network  # [O] -> [1]
     log_std: Array | None  # [A] for gaussian
@@ -99,19 +106,24 @@ def check(spec: EnvSpec, config: Config) -> None:
     if config.decay_steps is not None:
         agent.require_range(config, decay_steps=(1, None))
     agent.require_at_least(config, num_epochs=1)
+    torsos.check(spec, config, config.actor_hidden, *([] if config.shared else [config.critic_hidden]))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters: small actions (or equal logits) at first."""
     key_actor, key_critic = jax.random.split(key)
     observation = jnp.zeros(spec.observation_shape)
-    style = (config.activation, config.initialisation)
     squashed = config.policy == "tanh_gaussian" and not spec.discrete
     features = spec.action_size * (2 if squashed else 1)
-    actor = networks.MLP(config.actor_hidden, features, *style, output_scale=0.01)
-    critic = networks.MLP(config.critic_hidden, 1, *style)
+    actor = torsos.network(config, config.actor_hidden, features, output_scale=0.01)
+    critic, torso = torsos.network(config, config.critic_hidden, 1), None
+    if config.shared:
+        torso = networks.create(torsos.torso(config, config.actor_hidden), jax.random.fold_in(key, 1), observation)
+        observation = torso(observation)
+        actor, critic = torsos.last(config, features, output_scale=0.01), torsos.last(config, 1)
     plain = not (spec.discrete or squashed)
     parameters = Parameters(
+        torso=torso,
         actor=networks.create(actor, key_actor, observation),
         critic=networks.create(critic, key_critic, observation),
         log_std=jnp.full(spec.action_size, config.init_log_std, jnp.float32) if plain else None,
@@ -136,7 +148,8 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
     """Actions [..., A] or [...] for observations [..., O]: sampled, or the likeliest when not exploring."""
-    pi = policy(state.parameters, scaled(state, observation, config), state.discrete, config)
+    features = embedded(state.parameters, scaled(state, observation, config))
+    pi = policy(state.parameters, features, state.discrete, config)
     if not explore:
         return emitted(pi.mode(), state.discrete, config), {}
     raw = pi.sample(seed=key)
@@ -148,9 +161,14 @@ def scaled(state: State, observation: Array, config: Config) -> Array:
     return normalise.normalise(state.statistics, observation) if config.normalise_observations else observation
 
 
-def policy(parameters: Parameters, observation: Array, discrete: bool, config: Config) -> distributions.Distribution:
-    """pi(.|s) for observations [..., O], over raw actions: before they are clipped or squashed."""
-    output = parameters.actor(observation)
+def embedded(parameters: Parameters, observation: Array) -> Array:
+    """What actor and critic read [..., m] of observations [..., O]: these themselves unless a torso is shared."""
+    return observation if parameters.torso is None else parameters.torso(observation)
+
+
+def policy(parameters: Parameters, features: Array, discrete: bool, config: Config) -> distributions.Distribution:
+    """pi(.|s) for features [..., m] of observations, over raw actions: before they are clipped or squashed."""
+    output = parameters.actor(features)
     if discrete:
         return distributions.categorical(output)
     if config.policy == "gaussian":
@@ -177,8 +195,8 @@ def log_prob(pi: distributions.Distribution, raw: Array, discrete: bool, config:
 # [2, eq. 16]
 def advantages(parameters: Parameters, batch: Transition, config: Config) -> tuple[Array, Array]:
     """A_t and V(s_t), [T, E] each, of a rollout whose observations are scaled."""
-    value = parameters.critic(batch.observation).squeeze(-1)
-    next_value = parameters.critic(batch.next_observation).squeeze(-1)
+    value = parameters.critic(embedded(parameters, batch.observation)).squeeze(-1)
+    next_value = parameters.critic(embedded(parameters, batch.next_observation)).squeeze(-1)
     delta = batch.reward + config.discount * (1.0 - batch.terminated) * next_value - value
     decay = config.discount * config.trace_decay * (1.0 - (batch.terminated | batch.truncated))
 
@@ -193,12 +211,18 @@ def advantages(parameters: Parameters, batch: Transition, config: Config) -> tup
 
 # [1, eq. 7]
 def actor_loss(
-    parameters: Parameters, state: State, batch: Transition, advantage: Array, key: Array, config: Config
+    parameters: Parameters,
+    features: Array,
+    state: State,
+    batch: Transition,
+    advantage: Array,
+    key: Array,
+    config: Config,
 ) -> tuple[Array, Metrics]:
     """Clipped surrogate of a minibatch [B], less the entropy bonus."""
     if config.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    pi = policy(parameters, batch.observation, state.discrete, config)
+    pi = policy(parameters, features, state.discrete, config)
     log_ratio = log_prob(pi, batch.extras["raw"], state.discrete, config) - batch.extras["log_prob"]
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - config.clip_ratio, 1.0 + config.clip_ratio)
@@ -216,10 +240,10 @@ def actor_loss(
 
 # [1, eq. 9]
 def critic_loss(
-    parameters: Parameters, batch: Transition, target: Array, old: Array, config: Config
+    parameters: Parameters, features: Array, target: Array, old: Array, config: Config
 ) -> tuple[Array, Metrics]:
     """Half the squared error of V(s) [B]; `old` is V before this epoch."""
-    value = parameters.critic(batch.observation).squeeze(-1)
+    value = parameters.critic(features).squeeze(-1)
     error = jnp.square(value - target)
     if config.clip_values:
         near = old + jnp.clip(value - old, -config.clip_ratio, config.clip_ratio)
@@ -243,13 +267,14 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     first = advantages(state.parameters, batch, config)
 
     def losses(parameters: Parameters, batch: Transition, advantage: Array, value: Array, key: Array) -> Any:
-        policy_loss, policy_metrics = actor_loss(parameters, state, batch, advantage, key, config)
-        value_loss, value_metrics = critic_loss(parameters, batch, advantage + value, value, config)
+        features = embedded(parameters, batch.observation)
+        policy_loss, policy_metrics = actor_loss(parameters, features, state, batch, advantage, key, config)
+        value_loss, value_metrics = critic_loss(parameters, features, advantage + value, value, config)
         return policy_loss + config.value_cost * value_loss, policy_metrics | value_metrics
 
     def learn(carry: tuple[Any, Any], inputs: Any) -> tuple[tuple[Any, Any], Metrics]:
         parameters, moments = carry
-        gradient, metrics = jax.grad(losses, has_aux=True)(parameters, *inputs)
+        gradient, metrics = jax.grad(torsos.progressive(losses, config), has_aux=True)(parameters, *inputs)
         changes, moments = adam.update(gradient, moments)
         return (optax.apply_updates(parameters, changes), moments), metrics
 

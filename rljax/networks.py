@@ -60,10 +60,11 @@ class Network(struct.PyTreeNode):
 
     params: Any
     module: nn.Module = struct.field(pytree_node=False)
+    options: Any = None  # of every call, by name, beside those that it is given
 
     def __call__(self, *inputs: Array, **options: Any) -> Any:
         """Apply the module to `inputs`; `options` are its own, such as `dropout`, and None is the same as none."""
-        given = {name: option for name, option in options.items() if option is not None}
+        given = {name: option for name, option in ((self.options or {}) | options).items() if option is not None}
         return self.module.apply({"params": self.params}, *inputs, **given)
 
 

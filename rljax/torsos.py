@@ -40,6 +40,7 @@ Gradients need memory that grows with the root of T beyond `SEGMENT_FROM` steps:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -48,7 +49,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax import networks
+from rljax import agent, networks
 from rljax.agent import Array, EnvSpec
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, centred, initialisers, joined
 
@@ -69,7 +70,7 @@ class Span(NamedTuple):
 def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
     """Raise `ValueError` for settings that make no torso; `hidden` are the parts of each network.
 
-    Reads of a config: `torso`, `compute`, `grid`.
+    Reads of a config: `torso`, `compute`, `grid`, `progressive`.
     """
     kind, compute, grid = config.torso, config.compute, config.grid
     if compute < 1:
@@ -79,6 +80,10 @@ def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
             f"--config.compute is {compute}, --config.torso {kind} has nothing to do more than once. "
             f"Choose one that has: --config.torso {' or '.join(THINKING)}"
         )
+    if config.progressive is not None:
+        agent.require_range(config, progressive=(0, 1))
+        if kind not in THINKING:
+            raise ValueError(f"--config.progressive is for torsos that think ({', '.join(THINKING)}), not for {kind}.")
     for parts in hidden:
         if kind != "mlp" and not parts:
             raise ValueError(f"--config.torso {kind} needs at least one number for its hidden layers.")
@@ -135,6 +140,14 @@ def ensemble(
     return Ensemble(size, network(config, hidden, features, output_scale))
 
 
+def last(config: Any, features: int, output_scale: float = 1.0) -> nn.Module:
+    """The dense layer behind a torso that several networks share: [..., m] to [..., features].
+
+    Reads of a config: `initialisation`.
+    """
+    return networks.MLP((), features, initialisation=config.initialisation, output_scale=output_scale)
+
+
 class Headed(nn.Module):
     """A torso with a dense layer behind it."""
 
@@ -158,11 +171,11 @@ class Ensemble(nn.Module):
     member: nn.Module
 
     @nn.compact
-    def __call__(self, *inputs: Array) -> Array:
+    def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to [C, ...], or [C, ..., K] with K > 1 outputs."""
         shared: Any = None  # every copy sees the same inputs
         call: Any = nn.vmap(
-            lambda member, x: member(x),
+            lambda member, x: member(x, span=span),
             variable_axes={"params": 0},
             split_rngs={"params": True},
             in_axes=shared,
@@ -175,13 +188,15 @@ class Ensemble(nn.Module):
 def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | None = None) -> Any:
     """`state` after `compute` steps, those of `span` if one is given."""
 
-    start, stop = span or (None, None)
+    def whole(state: Any, t: Array) -> tuple[Any, None]:
+        del t
+        return step(state), None
 
-    def body(state: Any, t: Array) -> tuple[Any, None]:
-        if span is None:
-            return step(state), None
-        state = jax.tree.map(lambda x: jnp.where(t == start, jax.lax.stop_gradient(x), x), state)
-        return jax.tree.map(lambda new, old: jnp.where(t < stop, new, old), step(state), state), None
+    def part(span: Span, state: Any, t: Array) -> tuple[Any, None]:
+        state = jax.tree.map(lambda x: jnp.where(t == span.start, jax.lax.stop_gradient(x), x), state)
+        return jax.tree.map(lambda new, old: jnp.where(t < span.stop, new, old), step(state), state), None
+
+    body = whole if span is None else functools.partial(part, span)
 
     def steps(state: Any, times: Array) -> tuple[Any, None]:
         return jax.lax.scan(body, state, times)
@@ -352,3 +367,31 @@ def spans(key: Array, compute: int) -> Span:
     key_start, key_number = jax.random.split(key)
     start = jax.random.randint(key_start, (), 0, compute)
     return Span(start, start + jax.random.randint(key_number, (), 1, compute - start + 1))
+
+
+def during(networks_: Any, span: Span) -> Any:
+    """A tree of networks in which those that think take the steps of `span` only."""
+
+    def bind(network: Any) -> Any:
+        module = getattr(network, "module", None)
+        thinks = isinstance(getattr(module, "torso", getattr(module, "member", module)), IRU | Recall | DRC)
+        return network.replace(options={"span": span}) if thinks else network
+
+    return jax.tree.map(bind, networks_, is_leaf=lambda x: isinstance(x, networks.Network))
+
+
+def progressive(loss: Callable[..., tuple[Array, Any]], config: Any) -> Callable[..., tuple[Array, Any]]:
+    """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random part of them.
+
+    `loss(networks, ..., key)` returns a scalar and metrics; so does what is returned here, which is `loss` itself
+    without an alpha. Reads of a config: `progressive`, which is alpha or None, and `compute`.
+    """
+    if config.progressive is None:
+        return loss
+
+    def mixed(networks_: Any, *inputs: Any) -> tuple[Array, Any]:
+        whole, metrics = loss(networks_, *inputs)
+        part, _ = loss(during(networks_, spans(jax.random.fold_in(inputs[-1], 1), config.compute)), *inputs)
+        return (1.0 - config.progressive) * whole + config.progressive * part, metrics
+
+    return mixed

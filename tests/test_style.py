@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 AGENTS = sorted(path for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
 MODULES = sorted(path for folder in ("rljax", "agents", "envs") for path in (ROOT / folder).rglob("*.py"))
-LINES = 280  # of an agent's file; past it, something belongs in rljax/ or is a second agent
+LINES = 300  # of an agent's file; past it, something belongs in rljax/ or is a second agent
 
 agents = pytest.mark.parametrize("path", AGENTS, ids=lambda path: path.stem)
 
