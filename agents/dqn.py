@@ -9,8 +9,8 @@ gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smal
   L(alpha) = mean [ (H(softmax(Q(s, .) / alpha)) - target_entropy)^2 ]                          [5], its code
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                    every target_every-th update, rho target_rate
 
-Actions are greedy but for a share epsilon of uniform ones, which falls linearly, or drawn from softmax(Q(s, .) / alpha).
-Torsos that think (rljax/torsos.py) may learn by (1 - w) L(Q) + w L(Q after a part of the steps) [6].
+Actions are greedy but for a share epsilon of uniform ones, which falls linearly, or drawn from softmax(Q(s, .) /
+alpha). Torsos that think (rljax/torsos.py) may learn by (1 - w) L(Q) + w L(Q after a part of the steps) [6].
 
 Departs from the paper: Adam and not RMSProp; V and A share all but the last layer.
 

@@ -146,7 +146,7 @@ def _evaluator(
 def _sampler(
     kind: str, config: Any, name: str, inside: AutoReset | None
 ) -> tuple[Callable[..., Transition] | None, bool]:
-    """What draws batches by `config.n_step` and `config.hindsight`, None without them; whether it reads steps' times."""
+    """What draws batches by `n_step` and `hindsight`, None without them, and whether it needs to know steps' times."""
     summed, replaced = getattr(config, "n_step", 1) > 1, np.max(getattr(config, "hindsight", 0.0)) > 0
     if not (summed or replaced):
         return None, False

@@ -61,7 +61,7 @@ def mixed(
 
 
 def n_step(replay: Replay, key: Array, config: Any) -> Transition:
-    """Draw as `uniform` does, and sum the rewards of up to `n_step` steps; of a config it reads `discount`, `num_envs`.
+    """Draw as `uniform` does, and sum the rewards of up to `n_step` steps; it reads `discount` and `num_envs`, too.
 
     Of a row and those that follow it in its episode, n or fewer where the episode ends or the ring's newest row is
     reached, k in all: `reward` is the sum of discount^i r_i, `extras["discount"]` is discount^k, and the last one's
@@ -92,7 +92,7 @@ def n_step(replay: Replay, key: Array, config: Any) -> Transition:
 
 
 def hindsight(replay: Replay, key: Array, config: Any, environment: Any) -> Transition:
-    """Draw as `uniform` does, and replace the goals of a share `hindsight`; of a config it reads `discount`, `num_envs`.
+    """Draw as `uniform` does, and replace the goals of a share `hindsight`; it reads `discount` and `num_envs`, too.
 
     One half of these are what the row's episode reached in step k from there on, P(k) ~ discount^k among its k >= 1 in
     the ring, the other half what another environment reached in any row (the same one, where there is no other).

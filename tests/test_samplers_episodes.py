@@ -1,4 +1,4 @@
-"""Draws that look along episodes, n steps ahead or for goals in hindsight, against plain Python on rings made by hand."""
+"""Draws along episodes, n steps ahead or of goals in hindsight, against plain Python on rings made by hand."""
 
 from __future__ import annotations
 
