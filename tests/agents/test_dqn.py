@@ -390,7 +390,7 @@ def test_refuses_an_action_as_an_input_of_what_values_all(changes: dict[str, Any
         ("CartPole-v1", {"hindsight": [0.0, 0.5]}, r"the observations of 'CartPole-v1' hold none"),
         (
             "rljax/BoxPick-2x4",
-            {"hindsight": 0.5, "n_step": 2},
+            {"hindsight": 0.5, "n_step": 2, "num_envs": 2},
             r"^--config\.n-step sums rewards that --config\.hindsight would have to replace: use one of them, with "
             r"--config\.n-step 1 or --config\.hindsight 0\.$",
         ),
