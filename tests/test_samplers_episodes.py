@@ -216,6 +216,16 @@ def test_future_goals_are_geometric_up_to_the_end() -> None:
                 np.testing.assert_allclose(shares, expected / expected.sum(), atol=0.03)
 
 
+def test_the_oldest_rows_do_not_go_on_with_the_newest() -> None:
+    """Of an episode of 8 steps the last 4 are left, right behind the first 4 of the next, as if they were its own."""
+    row = [Row(0, 0, t, 0.0, t == 7, False) for t in range(8)] + [Row(0, 1, t, 0.0, False, False) for t in range(4)]
+    batch = relabelled(ring([row, [x._replace(environment=1) for x in row]], 8), 2, discount=np.ones(2, np.float32))
+    observation = np.asarray(batch.observation).reshape(-1, 8)
+    own = observation[observation[:, 1] == observation[:, 5]]
+    assert len(own) > 300
+    np.testing.assert_array_equal(own[:, 2], own[:, 6])
+
+
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_future_goals_at_the_discounts_limits(discount: float) -> None:
     row = [Row(0, 0, t, 0.0, False, False) for t in range(8)]
