@@ -176,6 +176,7 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if text.lower() == "none" and type(None) in kinds:
         return None
+    hint = _given(hint)
     readers: dict[Any, Any] = {float: float, int: int, bool: {"true": True, "false": False}.__getitem__}
     try:
         for kind in kinds:
@@ -191,6 +192,12 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
     return text
 
 
+def _given(hint: Any) -> Any:
+    """Of a list of integers that may be None, what it is where it is given."""
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else ()
+    return next((kind for kind in kinds if typing.get_origin(kind) is tuple), hint)
+
+
 def _described(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         return "integers such as 256x256"
@@ -201,6 +208,7 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and type(None) in kinds:
         return None
+    hint = _given(hint)
     if float in kinds:
         several = value if isinstance(value, list | tuple) else (value,)  # one per learner
         if not hasattr(value, "dtype") and any(isinstance(x, bool) or not isinstance(x, Real) for x in several):

@@ -54,6 +54,7 @@ class Learner:
     num_envs: int  # E, of each learner
     sampler: Callable[..., Transition] | None = None  # None: the storage's own, of `samplers.DEFAULTS`
     storage: str | None = None  # of `storage.STORAGES`; None: the one that the agent names
+    timed: bool = False  # store in `extras["time"]` which step of its episode a transition is, from 1 on
 
     @property
     def kind(self) -> str:
@@ -160,6 +161,8 @@ class Learner:
     ) -> Storage:
         """Add transitions to a storage; all leaves are [P, E, ...]."""
         assert storage is not None, "nothing is added to a data set"
+        if self.timed:
+            extras = extras | {"time": step.episode_length}
         return storage.add(_transition(observation, action, extras, step))
 
     def follow(
@@ -254,6 +257,8 @@ class Learner:
         observation = shaped(self.spec.observation_shape, jnp.float32)
         act = self.over_learners(lambda *arguments: self.agent.act(*arguments, explore=True))
         action, extras = jax.eval_shape(act, agent_state, observation, keys, config)
+        if self.timed:
+            extras = extras | {"time": shaped((), jnp.int32)}
         return Transition(
             observation=observation,
             action=action,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -73,10 +74,7 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
         )
     module.check(spec, config)
 
-    data, sampler = None, None
-    if dataset is not None:
-        data, affine = prepared(dataset, config)
-        sampler = functools.partial(samplers.mixed, offline_share=settings.offline_share, affine=affine)
+    data, affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, config)
     phases, end = [], 0
     each = config.num_steps * config.num_envs
     if offline:
@@ -88,7 +86,10 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     if online:
         kind = module.storage if dataset is None else "mixed"
         STORAGES[kind].check(config, config.num_envs)
-        learner = Learner(module, spec, number, config.num_envs, sampler, storage=kind)
+        sampler, timed = _sampler(kind, config, name, inside)
+        if kind == "mixed":
+            sampler = functools.partial(samplers.mixed, offline_share=settings.offline_share, affine=affine)
+        learner = Learner(module, spec, number, config.num_envs, sampler, storage=kind, timed=timed)
         if inside is not None:
             driver: Driver = CompiledDriver(learner, inside, stacked, data)
         else:
@@ -140,6 +141,32 @@ def _evaluator(
         return evaluate.CompiledEvaluator(module, inside, number), inside.spec
     hosted = envs.make_hosted(envs.evaluated(name), number * episodes)
     return evaluate.HostedEvaluator(module, hosted, number), hosted.spec
+
+
+def _sampler(
+    kind: str, config: Any, name: str, inside: AutoReset | None
+) -> tuple[Callable[..., Transition] | None, bool]:
+    """What draws batches by `n_step` and `hindsight`, None without them, and whether it needs to know steps' times."""
+    summed, replaced = getattr(config, "n_step", 1) > 1, np.max(getattr(config, "hindsight", 0.0)) > 0
+    if not (summed or replaced):
+        return None, False
+    if summed and replaced:
+        raise ValueError(
+            "--config.n-step sums rewards that --config.hindsight would have to replace: use one of them, with "
+            "--config.n-step 1 or --config.hindsight 0."
+        )
+    flag = "n-step" if summed else "hindsight"
+    if kind != "replay":
+        raise ValueError(f"--config.{flag} draws from a replay of new experience alone, not with --data.")
+    if summed:
+        return samplers.n_step, False
+    environment = getattr(inside, "environment", None)
+    if not all(hasattr(environment, part) for part in ("achieved", "desired", "relabelled", "goal_reward")):
+        raise ValueError(
+            f"--config.hindsight replaces goals, and the observations of '{name}' hold none. Choose an environment "
+            "whose do, such as rljax/BoxPick-4x4, or --config.hindsight 0."
+        )
+    return functools.partial(samplers.hindsight, environment=environment), True
 
 
 def _require_source(settings: Any, module: Any, dataset: datasets.Dataset | None) -> None:

@@ -36,6 +36,7 @@ class Config:
     activation: Literal["relu", "tanh"] = "relu"
     layer_norm: bool = False
     title: str = "none"
+    grid: tuple[int, int] | None = None
 
 
 def replaced(**values: Any) -> Config:
@@ -364,3 +365,12 @@ def test_lists_of_lists() -> None:
     for wrong in ([16, 3, 1], [[16, 3]], [[16, 3, 1.0]], 16):
         with pytest.raises(TypeError, match=r"it must be a list of lists of 3 integers\.$"):
             configuration.replace(stream_q.Config(), {"convolutions": wrong}, "test")
+
+
+def test_integers_that_may_be_none() -> None:
+    assert replaced(grid=[5, 6]).grid == (5, 6)
+    assert replaced(grid=None).grid is None
+    assert configuration.parse(Config(), "grid", "5x6", "here") == (5, 6)
+    assert configuration.parse(Config(), "grid", "none", "here") is None
+    with pytest.raises(TypeError, match=r"^here: 'grid' is 5, it must be a list of integers\.$"):
+        replaced(grid=5)

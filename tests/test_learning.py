@@ -43,6 +43,44 @@ def test_thinking_solves_lights_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.learn
+@pytest.mark.parametrize("env", ["CartPole-v1", "gymnax/CartPole-v1"])
+def test_learns_from_replay_what_to_choose(env: str, tmp_path: Path) -> None:
+    out = run.train("dqn", env, 50_000, out=tmp_path / "run", eval_every=5_000, eval_episodes=10)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["best"]["mean"] >= 475, summary["best"]
+
+
+BOXES: dict[str, Any] = {  # for minutes on a CPU; the preset is the paper's
+    "num_envs": 32,
+    "num_steps": 20,
+    "num_updates": 40,
+    "batch_size": 256,
+    "replay_size": 200_000,
+    "warmup_steps": 3_200,
+    "learning_rate": 1e-3,
+    "discount": 0.9,
+    "target_rate": 0.02,
+    "hidden": (128, 128),
+    "action_input": False,
+    "activation": "relu",
+    "initialisation": "torch",
+    "normalise_observations": True,
+}
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize(("share", "learns"), [(1.0, True), (0.0, False)])
+def test_learns_to_pick_boxes_from_goals_in_hindsight(share: float, learns: bool, tmp_path: Path) -> None:
+    """While exploring; uniform actions earn 1.8 an episode."""
+    out = run.train(
+        "dqn", "rljax/BoxPick-2x4", 144_000, config=BOXES | {"hindsight": share}, out=tmp_path / "run",
+        log_every=16_000, eval_every=72_000, eval_episodes=20,
+    )  # fmt: skip
+    last = record.read(out, "metrics")[-1]["episode/return"][0]
+    assert last > 10 if learns else last < 5, last
+
+
+@pytest.mark.learn
 @pytest.mark.parametrize(
     ("agent", "env", "steps", "solved"),
     [

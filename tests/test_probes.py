@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rljax import config as configuration
-from rljax import envs
+from rljax import envs, samplers
 from rljax.agent import Transition
 from rljax.drivers.compiled import CompiledDriver
 from rljax.drivers.offline import OfflineDriver
@@ -80,12 +80,14 @@ ACTS = {"Action", "Both", "Follow", "Memory"}
 SLOW = {"Constant", "Observation", "Action", "Both", "Memory", "Delay"}
 
 
-def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500) -> tuple[Any, Any]:
+def trained(
+    module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500, sampler: Any = None
+) -> tuple[Any, Any]:
     """One learner's State after training on a probe, and its Config."""
     config = configuration.replace(module.Config(), changes, "test")
     stacked = configuration.stack(config, 1)
     environment = envs.make(name)
-    driver = CompiledDriver(Learner(module, environment.spec, 1, config.num_envs), environment, stacked)
+    driver = CompiledDriver(Learner(module, environment.spec, 1, config.num_envs, sampler), environment, stacked)
     driver.start([0])
     driver.advance(iterations)
     return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
@@ -128,6 +130,34 @@ def test_probe(agent: str, probe: str) -> None:
     expected = np.asarray(known.value(observations, DISCOUNT))
     np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
     if probe in ACTS:
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+
+
+CHOOSING: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "double, dueling": {"double": True, "dueling": True, "num_critics": 2},
+    "3 steps": {"n_step": 3},
+}
+
+
+@pytest.mark.parametrize("changes", CHOOSING.values(), ids=CHOOSING)
+@pytest.mark.parametrize(
+    "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
+)
+def test_probe_of_values_of_actions(probe: str, changes: dict[str, Any]) -> None:
+    module, name = configuration.load_agent("dqn"), f"rljax/{probe}-discrete"
+    quick = {key: value for key, value in QUICK.items() if key not in ("actor_lr", "critic_lr")}
+    learning = {"learning_rate": 3e-3, "target_every": 1, "num_steps": 1, "epsilon_steps": 6_000.0}
+    sampler = samplers.n_step if "n_step" in changes else None
+    state, config = trained(module, name, quick | learning | changes, sampler=sampler)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    known: Any = envs.make(name).environment
+    q = module.reduced(module.values(state.critic, observations, state, config), config)
+    expected = np.asarray(known.value(observations, DISCOUNT))
+    if probe != "Memory" or "n_step" not in changes:  # there a second step sums what came of an action that explored
+        np.testing.assert_allclose(q.max(axis=-1), expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+    if probe in ACTS:
+        action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
 
 

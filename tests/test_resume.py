@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ CASES = [
     pytest.param("ppo", "Hopper-v5", 2, id="mujoco-on-policy"),
     pytest.param("stream_ac", "rljax/Pendulum", 2, id="compiled-stream"),
     pytest.param("stream_ac", "Hopper-v5", 2, id="mujoco-stream"),
+    pytest.param("dqn", "CartPole-v1", 2, id="gymnasium-discrete"),
     pytest.param("stream_sarsa", "CartPole-v1", 1, id="gymnasium-stream"),
 ]
 
@@ -81,6 +83,18 @@ def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
     counts = [array for place, array in runs.arrays(tmp_path / "half").items() if place.endswith("statistics.count")]
     # Every observation acted on is counted once: on the host also the one that waits for its action to be taken.
     assert counts[0].item() in (400, 402)
+
+
+@pytest.mark.parametrize(
+    ("env", "changes"),
+    [("rljax/BoxPick-2x4", {"hindsight": 0.8, "exploration": "softmax"}), ("gymnax/CartPole-v1", {"n_step": 3})],
+)
+def test_draws_along_episodes_are_resumed(env: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    config = changes | {"num_envs": 5, "num_steps": 2, "num_updates": 2, "target_every": 1}
+    runs.train("dqn", env, 400, tmp_path / "whole", config)
+    runs.train("dqn", env, 200, tmp_path / "half", config)
+    run.resume(tmp_path / "half", 400)
+    runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
 
 def test_same_seed_same_bits(tmp_path: Path) -> None:

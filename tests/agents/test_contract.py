@@ -32,7 +32,7 @@ SIGNATURES = {
 OPTIONAL = {"perceive": ["state", "observation", "first", "config"], "prepare": ["state", "data", "config"]}
 KEY = jax.random.key(0)
 
-DISCRETE = {"ppo", "stream_ac", "stream_q", "stream_sarsa", "stream_td"}  # agents that choose among actions, too
+DISCRETE = {"dqn", "ppo", "stream_ac", "stream_q", "stream_sarsa", "stream_td"}  # agents that choose among actions, too
 # Agents whose policy is a draw, and acts so without exploring, too
 DRAWING = {"dql", "fql", "ifql", "ofql", "stream_td"}
 PREPARED = [name for name in AGENTS if "\ndef prepare(" in (ROOT / "agents" / f"{name}.py").read_text()]

@@ -1,0 +1,273 @@
+"""DQN: Q-learning from replayed transitions with a target network, and what was added to it since as settings.
+
+gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smallest) of them;  s' is k <= n steps ahead
+  R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: rljax/samplers.py   [4]
+  y        = R + gamma^k (1 - terminated) max_a Q'(s', a)                                       [1, algorithm 1]
+       or    R + gamma^k (1 - terminated) Q'(s', argmax_a Q(s', a))                             double [2]
+  L(Q)     = sum_c mean l(Q_c(s, a) - y)                 l: Huber's, the clipped error of [1], or the square
+  Q_c(s, a) = V_c(s) + A_c(s, a) - mean_a' A_c(s, a')                                           dueling [3, eq. 9]
+  L(alpha) = mean [ (H(softmax(Q(s, .) / alpha)) - target_entropy)^2 ]                          [5], its code
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c                    every target_every-th update, rho target_rate
+
+Actions are greedy but for a share epsilon of uniform ones, which falls linearly, or drawn from softmax(Q(s, .) /
+alpha). Torsos that think (rljax/torsos.py) may learn by (1 - w) L(Q) + w L(Q after a part of the steps) [6].
+
+Departs from the paper: Adam and not RMSProp; V and A share all but the last layer.
+
+[1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
+[2] van Hasselt et al., Deep Reinforcement Learning with Double Q-learning, arXiv:1509.06461
+[3] Wang et al., Dueling Network Architectures for Deep Reinforcement Learning, arXiv:1511.06581
+[4] Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning, arXiv:1710.02298
+[5] Ghugare et al., On (the Role of Iterative) Computation and Reinforcement Learning, arXiv:2602.05999
+[6] Bansal et al., End-to-end Algorithm Synthesis with Recurrent Networks, arXiv:2202.05826
+
+  rljax train dqn --env CartPole-v1
+  rljax train dqn --env rljax/BoxPick-4x4 --config.torso iru --config.compute 3
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax import agent, distributions, networks, normalise, torsos
+from rljax.agent import Array, EnvSpec, Metrics, Transition
+
+storage = "replay"
+
+
+@agent.config
+class Config:
+    """Hyperparameters; floats can differ between the learners of one program."""
+
+    # Optimisation
+    learning_rate: float = 2.5e-4  # of Adam, for the critics; CleanRL
+    max_grad_norm: float = 10.0  # limit of the gradient's norm over all parameters, 0 for none; SB3
+    batch_size: int = 128  # transitions per update; CleanRL
+    # Experience
+    replay_size: int = 100_000  # transitions kept, the oldest give way; RL Zoo, CartPole
+    warmup_steps: int = 10_000  # environment steps with uniform actions and no update; CleanRL
+    num_envs: int = 1  # environments stepped side by side
+    num_steps: int = 10  # steps of each environment per iteration; CleanRL
+    num_updates: int = 1  # updates per iteration, each on a fresh batch; CleanRL
+    n_step: int = 1  # n, rewards summed before the bootstrap; [1], 3 in [4]
+    hindsight: float = 0.0  # share of goals replaced: half by what followed, half by other episodes' states; 1 in [5]
+    # Targets
+    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
+    target_rate: float = 1.0  # rho, share of the online critics in the targets: 1 is a copy; [1], 0.005 in [5]
+    target_every: int = 500  # updates between moves of the targets; CleanRL, 1 in [5]
+    double: bool = False  # choose the next action by Q, judge it by Q'; [2]
+    loss: Literal["huber", "squared"] = "huber"  # of the error; [1], squared in [5]
+    # Policy
+    exploration: Literal["epsilon", "softmax"] = "epsilon"  # how actions are drawn; [1], softmax in [5]
+    epsilon_start: float = 1.0  # share of uniform actions at first; [1]
+    epsilon_end: float = 0.05  # and at last; CleanRL, 0.1 in [1]
+    epsilon_steps: float = 250_000.0  # environment steps over which it falls, from the warm-up's end; CleanRL
+    init_temperature: float = 1.0  # alpha at the start; [5]
+    target_entropy: float | None = None  # of the softmax in nats; None is log(A / 2), [5]
+    temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [5]
+    # Networks
+    torso: torsos.Kind = "mlp"  # what lies before the last layer: rljax/torsos.py
+    compute: int = 1  # T, thinking steps of torsos that take any number of them; 5 in [5]
+    progressive: float | None = None  # w, weight of the loss after a part of the thinking steps; 0.01 for mazes in [6]
+    hidden: tuple[int, ...] = (120, 84)  # widths of the torso's parts; CleanRL
+    grid: tuple[int, int] | None = None  # rows and columns of the pictures that a drc sees in vectors
+    num_critics: int = 1  # C; 2 in [5]
+    reduction: Literal["mean", "min"] = "mean"  # of the critics, for actions and targets; [5]
+    dueling: bool = False  # a value and advantages in place of Q; [3]
+    action_input: bool = False  # the action is an input of the critics, one-hot, and not one of their outputs; [5]
+    activation: networks.Activation = "relu"  # of the hidden layers; [1]
+    layer_norm: bool = False  # normalise an mlp's hidden layers before activation; own setting
+    initialisation: networks.Initialisation = "torch"  # of all layers; CleanRL, SB3
+    normalise_observations: bool = False  # running mean and std of observations; own setting
+
+
+class State(struct.PyTreeNode):
+    """Everything that learning changes."""
+
+    critic: networks.Network  # [O] -> [C, A], or [C, 1 + A] dueling; [O], [A] -> [C] with action_input
+    target_critic: networks.Network
+    log_temperature: Array | None  # [], of softmax exploration
+    critic_optimiser: optax.OptState
+    temperature_optimiser: optax.OptState | None
+    statistics: normalise.Statistics  # of observations [O]
+    steps: Array  # [] int32: updates so far, which epsilon falls over
+    action_size: int = struct.field(pytree_node=False)  # A
+
+
+def check(spec: EnvSpec, config: Config) -> None:
+    """Raise `ValueError` for continuous actions or a hyperparameter out of range."""
+    agent.require_discrete("dqn", spec, "sac")
+    agent.require_range(config, learning_rate=(0, None), max_grad_norm=(0, None), temperature_lr=(0, None))
+    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), hindsight=(0, 1), epsilon_steps=(1, None))
+    agent.require_range(config, epsilon_start=(0, 1), epsilon_end=(0, 1), init_temperature=(1e-6, None))
+    if config.target_entropy is not None:
+        agent.require_range(config, target_entropy=(0, math.log(spec.action_size)))
+    agent.require_at_least(config, target_every=1, num_critics=1, n_step=1)
+    torsos.check(spec, config, config.hidden)
+    if config.action_input and (config.dueling or config.torso == "drc"):
+        other = "--config.dueling" if config.dueling else "--config.torso drc"
+        raise ValueError(f"--config.action-input does not go with {other}, whose outputs are of all actions.")
+
+
+def init(key: Array, spec: EnvSpec, config: Config) -> State:
+    """Fresh parameters, targets equal to the critics."""
+    inputs = [jnp.zeros(spec.observation_shape)] + [jnp.zeros(spec.action_size)] * config.action_input
+    features = 1 if config.action_input else spec.action_size + config.dueling
+    critic = networks.create(torsos.ensemble(config, config.num_critics, config.hidden, features), key, *inputs)
+    log_temperature = temperature_optimiser = None
+    if config.exploration == "softmax":
+        log_temperature = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
+        temperature_optimiser = optax.adam(config.temperature_lr).init(log_temperature)
+    return State(
+        critic=critic,
+        target_critic=networks.copy(critic),
+        log_temperature=log_temperature,
+        critic_optimiser=optimiser(config).init(critic),
+        temperature_optimiser=temperature_optimiser,
+        statistics=normalise.create(spec.observation_shape),
+        steps=jnp.zeros((), jnp.int32),
+        action_size=spec.action_size,
+    )
+
+
+def optimiser(config: Config) -> optax.GradientTransformation:
+    """Adam on limited gradients."""
+    limit = jnp.where(jnp.asarray(config.max_grad_norm) > 0, config.max_grad_norm, jnp.inf)
+    return optax.chain(optax.clip_by_global_norm(limit), optax.adam(config.learning_rate))
+
+
+def perceive(state: State, observation: Array, first: Array, config: Config) -> State:
+    """Count observations [E, O] into the input statistics; `first` [E] marks the starts of episodes."""
+    del first
+    if not config.normalise_observations:
+        return state
+    return state.replace(statistics=normalise.update(state.statistics, observation))
+
+
+def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+    """Actions [...] for observations [..., O]: the greedy ones, but for what explores."""
+    q = reduced(values(state.critic, scaled(state, observation, config), state, config), config)
+    greedy = q.argmax(axis=-1).astype(jnp.int32)
+    if not explore:
+        return greedy, {}
+    if config.exploration == "softmax":
+        return policy(state.log_temperature, q).sample(seed=key), {}
+    key_choice, key_action = jax.random.split(key)
+    uniform = jax.random.randint(key_action, greedy.shape, 0, state.action_size)
+    return jnp.where(jax.random.uniform(key_choice, greedy.shape) < epsilon(state, config), uniform, greedy), {}
+
+
+def epsilon(state: State, config: Config) -> Array:
+    """The share of uniform actions, []: by the environment steps that came with the updates so far."""
+    steps = state.steps * (config.num_envs * config.num_steps / config.num_updates)
+    passed = jnp.minimum(steps / config.epsilon_steps, 1.0)
+    return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * passed
+
+
+def policy(log_temperature: Array | None, q: Array) -> distributions.Distribution:
+    """softmax(Q(s, .) / alpha) for values [..., A]."""
+    return distributions.categorical(q / jnp.maximum(jnp.exp(log_temperature), 1e-6))
+
+
+def scaled(state: State, observation: Array, config: Config) -> Array:
+    """Observations [..., O] as the critics see them."""
+    return normalise.normalise(state.statistics, observation) if config.normalise_observations else observation
+
+
+def values(critic: networks.Network, observation: Array, state: State, config: Config) -> Array:
+    """Q_c(s, .) [C, ..., A] for observations [..., O]."""
+    if config.action_input:
+        return critic(observation[..., None, :], jnp.eye(state.action_size))
+    output = critic(observation)
+    if not config.dueling:
+        return output
+    value, advantage = output[..., :1], output[..., 1:]
+    return value + advantage - advantage.mean(axis=-1, keepdims=True)  # [3, eq. 9]
+
+
+def reduced(q: Array, config: Config) -> Array:
+    """One value [..., A] of the critics' [C, ..., A]."""
+    return q.mean(axis=0) if config.reduction == "mean" else q.min(axis=0)
+
+
+# [1, algorithm 1]
+def critic_loss(critic: networks.Network, state: State, batch: Transition, config: Config) -> tuple[Array, Metrics]:
+    """Errors of all critics to the target, summed over critics."""
+    next_q = reduced(values(state.target_critic, batch.next_observation, state, config), config)  # [B, A]
+    judge = next_q
+    if config.double:
+        judge = reduced(values(state.critic, batch.next_observation, state, config), config)
+    best = jax.nn.one_hot(judge.argmax(axis=-1), state.action_size)
+    discount = config.discount if config.n_step == 1 else batch.extras["discount"]  # gamma^k [B], with R in the reward
+    target = batch.reward + discount * (1.0 - batch.terminated) * (next_q * best).sum(axis=-1)
+    action = jax.nn.one_hot(batch.action, state.action_size)
+    if config.action_input:
+        q = critic(batch.observation, action)  # [C, B]
+    else:
+        q = (values(critic, batch.observation, state, config) * action).sum(axis=-1)
+    error = q - jax.lax.stop_gradient(target)
+    each = optax.losses.huber_loss(error) if config.loss == "huber" else jnp.square(error)
+    loss = each.mean(axis=-1).sum()
+    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+
+
+# [5], its code
+def temperature_loss(log_temperature: Array, q: Array, config: Config) -> tuple[Array, Metrics]:
+    """Squared distance of the softmax's entropy to its target, for values [B, A]."""
+    target_entropy = math.log(q.shape[-1] / 2) if config.target_entropy is None else config.target_entropy
+    entropy = policy(log_temperature, q).entropy()  # [B]
+    loss = jnp.square(entropy - target_entropy).mean()
+    metrics = {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}
+    return loss, metrics | {"actor/entropy": entropy.mean()}
+
+
+def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
+    """One update of the critics, of the temperature if it counts, and every `target_every`-th time of the targets."""
+    batch = batch.replace(
+        observation=scaled(state, batch.observation, config),
+        next_observation=scaled(state, batch.next_observation, config),
+    )
+
+    def loss(critic: networks.Network, key: Array) -> tuple[Array, Metrics]:
+        del key  # chooses the part of the thinking steps
+        return critic_loss(critic, state, batch, config)
+
+    gradient, metrics = jax.grad(torsos.progressive(loss, config), has_aux=True)(state.critic, key)
+    changes, critic_optimiser = optimiser(config).update(gradient, state.critic_optimiser)
+    critic = optax.apply_updates(state.critic, changes)
+
+    log_temperature, temperature_optimiser = state.log_temperature, state.temperature_optimiser
+    if config.exploration == "softmax":
+        q = reduced(values(state.critic, batch.observation, state, config), config)
+        gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(log_temperature, q, config)
+        changes, temperature_optimiser = optax.adam(config.temperature_lr).update(gradient, temperature_optimiser)
+        log_temperature = optax.apply_updates(log_temperature, changes)
+        metrics |= temperature_metrics
+    else:
+        metrics |= {"actor/epsilon": epsilon(state, config)}
+
+    def move(target: networks.Network) -> tuple[networks.Network, Metrics]:
+        return networks.polyak(critic, target, config.target_rate), {}
+
+    target_critic, _ = agent.every(config.target_every, step, move, state.target_critic)
+    state = state.replace(
+        critic=critic,
+        target_critic=target_critic,
+        log_temperature=log_temperature,
+        critic_optimiser=critic_optimiser,
+        temperature_optimiser=temperature_optimiser,
+        steps=state.steps + 1,
+    )
+    return state, metrics
+
+
+if __name__ == "__main__":
+    from rljax import cli
+
+    cli.train_file(__file__)

@@ -1,0 +1,401 @@
+"""DQN against float64 NumPy written from the papers, and what they promise of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import networks, torsos
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import dqn
+from tests import runs
+from tests.agents import reference
+
+ACTIONS = 4
+SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
+CONFIG = dqn.Config(hidden=(8, 8), batch_size=5, learning_rate=1e-2, target_rate=0.1, target_every=1)
+SOFTMAX: dict[str, Any] = {"exploration": "softmax", "temperature_lr": 1e-2, "init_temperature": 0.5}
+KEY = jax.random.key(0)
+
+
+def transitions(seed: int = 0, n_step: int = 1) -> Transition:
+    """A batch of every kind, as a sampler of `n_step` draws it."""
+    batch, generator = reference.transitions(seed), np.random.default_rng(seed)
+    batch = batch.replace(action=jnp.asarray(generator.integers(ACTIONS, size=5), jnp.int32))
+    if n_step == 1:
+        return batch
+    steps = generator.integers(1, n_step + 1, size=5)
+    return batch.replace(extras={"discount": jnp.asarray(CONFIG.discount**steps, jnp.float32)})
+
+
+def example() -> tuple[EnvSpec, dqn.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, transitions()
+
+
+class Reference:
+    """Q-learning with targets in float64; the numbers are those of the papers in agents/dqn.py."""
+
+    def __init__(self, state: dqn.State, config: dqn.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.adam = reference.Adam(config.learning_rate)
+        self.temperature_adam = reference.Adam(config.temperature_lr)
+        self.log_temperature = None if state.log_temperature is None else np.asarray(state.log_temperature, np.float64)
+
+    def inputs(self, observation: np.ndarray) -> np.ndarray:
+        """What a critic is given for each action [B, A, I]: the action too, where it is an input."""
+        rows = np.repeat(observation[:, None], ACTIONS, axis=1)
+        each = np.broadcast_to(np.eye(ACTIONS), (len(observation), ACTIONS, ACTIONS))
+        return np.concatenate([rows, each], axis=-1) if self.config.action_input else rows
+
+    def head(self) -> np.ndarray:
+        """Q is outputs @ head, [K, A]: with [3, eq. 9], of a value and A advantages."""
+        if self.config.action_input:
+            return np.ones((1, 1))
+        each = np.eye(ACTIONS)
+        return np.vstack([np.ones(ACTIONS), each - 1.0 / ACTIONS]) if self.config.dueling else each
+
+    def q(self, critic: reference.MLP, observation: np.ndarray) -> np.ndarray:
+        """Q(s, .) [B, A]."""
+        if self.config.action_input:
+            return reference.forward(critic, self.inputs(observation))[0][..., 0]
+        return reference.forward(critic, observation)[0] @ self.head()
+
+    def reduced(self, critics: Any, observation: np.ndarray) -> np.ndarray:
+        """The critics' mean or smallest values [B, A]."""
+        q = np.stack([self.q(critic, observation) for critic in critics])
+        return q.mean(axis=0) if self.config.reduction == "mean" else q.min(axis=0)
+
+    def gradient(self, critic: reference.MLP, observation: np.ndarray, action: np.ndarray, change: np.ndarray) -> Any:
+        """Of the parameters, where `change` [B] is that of Q(s, a)."""
+        if self.config.action_input:
+            inputs = reference.forward(critic, self.inputs(observation)[np.arange(len(action)), action])[1]
+            return reference.backward(critic, inputs, change[:, None])[0]
+        inputs = reference.forward(critic, observation)[1]
+        return reference.backward(critic, inputs, change[:, None] * self.head()[:, action].T)[0]
+
+    def update(self, batch: Transition, step: int) -> dict[str, float]:
+        """One update, and its metrics."""
+        config, size, row = self.config, len(batch.reward), np.arange(len(batch.reward))
+        observation, successor = (
+            reference.normalised(self.seen, x) for x in (batch.observation, batch.next_observation)
+        )
+        action = np.asarray(batch.action)
+        next_q = self.reduced(self.targets, successor)
+        judge = self.reduced(self.critics, successor) if config.double else next_q  # [2]
+        alive = 1.0 - np.asarray(batch.terminated, np.float64)
+        discount = config.discount if config.n_step == 1 else np.asarray(batch.extras["discount"], np.float64)
+        y = np.asarray(batch.reward, np.float64) + discount * alive * next_q[row, judge.argmax(axis=-1)]
+        policy_q = self.reduced(self.critics, observation)
+
+        q = np.stack([self.q(critic, observation)[row, action] for critic in self.critics])
+        error = q - y
+        inside = np.abs(error) <= 1.0
+        if config.loss == "huber":  # e^2 / 2 within 1, |e| - 1/2 beyond: the slope is the clipped error
+            loss, slope = np.where(inside, 0.5 * error**2, np.abs(error) - 0.5), np.clip(error, -1.0, 1.0)
+        else:
+            loss, slope = error**2, 2.0 * error
+        gradient = [
+            self.gradient(critic, observation, action, slope[c] / size) for c, critic in enumerate(self.critics)
+        ]
+        limit = config.max_grad_norm if config.max_grad_norm > 0 else None
+        self.critics = self.adam.step(self.critics, reference.limited(gradient, limit))
+        metrics = {"critic/loss": loss.mean(axis=1).sum(), "critic/q": q.mean(), "critic/target": y.mean()}
+        metrics |= self.policy(policy_q) if config.exploration == "softmax" else {"actor/epsilon": self.epsilon(step)}
+        if (step + 1) % config.target_every == 0:
+            self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        return metrics
+
+    def policy(self, q: np.ndarray) -> dict[str, float]:
+        """The temperature's step: dH / dlog alpha = var(Q / alpha) under the softmax."""
+        config = self.config
+        target = np.log(ACTIONS / 2) if config.target_entropy is None else config.target_entropy
+        assert self.log_temperature is not None
+        logits = q / np.exp(self.log_temperature)
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        entropy = -(p * np.log(p)).sum(axis=1)
+        variance = (p * logits**2).sum(axis=1) - (p * logits).sum(axis=1) ** 2
+        metrics = {
+            "temperature/loss": np.square(entropy - target).mean(),
+            "temperature/value": np.exp(self.log_temperature),
+            "actor/entropy": entropy.mean(),
+        }
+        change = (2.0 * (entropy - target) * variance).mean()
+        self.log_temperature = self.temperature_adam.step(self.log_temperature, change)
+        return metrics
+
+    def epsilon(self, step: int) -> float:
+        """Falls from its start to its end over so many environment steps."""
+        config = self.config
+        steps = step * config.num_envs * config.num_steps / config.num_updates
+        share = min(steps / config.epsilon_steps, 1.0)
+        return (1.0 - share) * config.epsilon_start + share * config.epsilon_end
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {"epsilon_steps": 30.0},
+    "double": {"double": True, "discount": 0.8, "max_grad_norm": 0.1},
+    "dueling, squared": {"dueling": True, "loss": "squared", "target_every": 2, "target_rate": 1.0},
+    "n-step, double, dueling": {"n_step": 3, "double": True, "dueling": True},
+    "twins averaged, softmax": {"num_critics": 2, "loss": "squared", "max_grad_norm": 0.0, **SOFTMAX},
+    "the smallest of three, normalised": {"num_critics": 3, "reduction": "min", "normalise_observations": True},
+    "twins with the action as an input": {"num_critics": 2, "action_input": True, "target_entropy": 0.9, **SOFTMAX},
+}
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(dqn.update)
+perceive = jax.jit(dqn.perceive)
+act = jax.jit(dqn.act, static_argnames="explore")
+
+
+def fresh(config: dqn.Config) -> dqn.State:
+    """A State to start from."""
+    known: dict[str, Any] = {}
+    if config.exploration == "softmax":
+        known["log_temperature"] = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
+    return reference.state(dqn, SPEC, config, action_size=ACTIONS, **known)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    dqn.check(SPEC, config)
+    state = fresh(config)
+    seen = reference.observed() if config.normalise_observations else None
+    if seen is not None:
+        state = perceive(state, seen, np.zeros(12, bool), config)
+    expected = Reference(state, config, seen)
+    for step in range(4):
+        batch = transitions(step, config.n_step)
+        state, metrics = update(state, batch, KEY, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, step))
+    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+    if config.exploration == "softmax":
+        reference.assert_same(state.log_temperature, expected.log_temperature, "log_temperature")
+    assert state.steps == 4
+
+
+def loss(state: dqn.State, batch: Transition, config: dqn.Config) -> Any:
+    """The loss with its metrics, and its gradients in the critics and in all else that it reads."""
+
+    def of(critic: Any, online: Any, target_critic: Any) -> Any:
+        return dqn.critic_loss(critic, state.replace(critic=online, target_critic=target_critic), batch, config)
+
+    parts = (state.critic, state.critic, state.target_critic)
+    return jax.value_and_grad(of, argnums=(0, 1, 2), has_aux=True)(*parts)
+
+
+def test_losses_by_hand() -> None:
+    batch = jax.tree.map(lambda x: x[:2], transitions())
+    batch = batch.replace(
+        reward=np.array([1.0, 2.0]), terminated=np.array([False, True]), action=np.array([0, 3]),
+        observation=np.zeros((2, 3)), next_observation=np.ones((2, 3)),
+    )  # fmt: skip
+    config = dataclasses.replace(CONFIG, discount=0.5)
+    online: Any = lambda x: jnp.where(x[..., :1] > 0, jnp.array([3.0, 9.0, 0.0, 0.0]), jnp.arange(4.0))[None]  # noqa: E731
+    target: Any = lambda x: jnp.broadcast_to(jnp.array([8.0, 4.0, 2.0, 0.0]), (*x.shape[:-1], 4))[None]  # noqa: E731
+    state = fresh(CONFIG).replace(critic=online, target_critic=target)
+    # Q(s, a) = (0, 3); y = (1 + 0.5 max(8, 4, 2, 0), 2) = (5, 2): errors -5 and 1, Huber 4.5 and 0.5.
+    found, metrics = dqn.critic_loss(online, state, batch, config)
+    np.testing.assert_allclose([found, metrics["critic/target"], metrics["critic/q"]], [2.5, 3.5, 1.5])
+    # Double: the online critic takes action 1, of which the target thinks 4: y = (3, 2), errors -3 and 1.
+    found, metrics = dqn.critic_loss(online, state, batch, dataclasses.replace(config, double=True))
+    np.testing.assert_allclose([found, metrics["critic/target"]], [1.5, 2.5])
+
+
+def test_only_termination_cuts_the_bootstrap() -> None:
+    state, batch = fresh(CONFIG), transitions()
+    never, always = np.zeros(5, bool), np.ones(5, bool)
+
+    def target(**flags: np.ndarray) -> Any:
+        return dqn.critic_loss(state.critic, state, batch.replace(**flags), CONFIG)[1]["critic/target"]
+
+    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
+    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+
+
+def test_loss_teaches_the_critic_alone() -> None:
+    own, *others = loss(fresh(CONFIG), transitions(), dataclasses.replace(CONFIG, double=True))[1]
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(own))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(others))
+
+
+def test_targets_rest_between_their_moves() -> None:
+    config = dataclasses.replace(CONFIG, target_every=3, target_rate=1.0)
+    state = fresh(config)
+    for step in range(6):
+        new, _ = update(state, transitions(), KEY, step, config)
+        pairs = list(zip(*map(jax.tree.leaves, (state.target_critic, new.target_critic)), strict=True))
+        moved = any(np.any(x != y) for x, y in pairs)
+        assert moved == (step % 3 == 2)
+        if moved:
+            for copied, online in zip(*map(jax.tree.leaves, (new.target_critic, new.critic)), strict=True):
+                np.testing.assert_allclose(copied, online, atol=1e-6)
+        state = new
+
+
+def test_dueling_advantages_have_no_mean_of_their_own() -> None:
+    config = dataclasses.replace(CONFIG, dueling=True)
+    state = fresh(config)
+    shifted = jax.tree.map(lambda x: x, state.critic)
+    bias = shifted.params["members"]["output"]["bias"]
+    shifted.params["members"]["output"]["bias"] = bias.at[:, 1:].add(5.0)
+    observation = jnp.ones((2, 3))
+    plain = dqn.values(state.critic, observation, state, config)
+    assert plain.shape == (1, 2, ACTIONS)
+    np.testing.assert_allclose(dqn.values(shifted, observation, state, config), plain, atol=1e-5)
+
+
+def test_explores_less_and_less() -> None:
+    changes: dict[str, Any] = {"epsilon_start": 0.8, "epsilon_end": 0.2, "epsilon_steps": 100.0}
+    config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, num_updates=10, **changes)
+    state, observation = fresh(config), jnp.ones((20_000, 3))
+    best = dqn.act(state, observation[0], KEY, config, explore=False)[0]
+    for updates, share in ((0, 0.8), (25, 0.5), (50, 0.2), (1_000, 0.2)):  # 2 environment steps with each
+        action, _ = act(state.replace(steps=jnp.asarray(updates)), observation, KEY, config, explore=True)
+        np.testing.assert_allclose((action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02)
+
+
+def test_softmax_draws_by_the_values() -> None:
+    config = dataclasses.replace(CONFIG, num_critics=2, **SOFTMAX)
+    state = fresh(config)
+    observation = jnp.ones((40_000, 3))
+    q = np.asarray(dqn.values(state.critic, observation[0], state, config)).mean(axis=0) / 0.5
+    expected = np.exp(q - q.max()) / np.exp(q - q.max()).sum()
+    drawn = np.bincount(act(state, observation, KEY, config, explore=True)[0], minlength=ACTIONS) / 40_000
+    np.testing.assert_allclose(drawn, expected, atol=0.01)
+    assert act(state, observation, KEY, config, explore=False)[0].tolist() == [q.argmax()] * 40_000
+
+
+def test_temperature_finds_its_entropy() -> None:
+    config = dataclasses.replace(CONFIG, **SOFTMAX | {"temperature_lr": 0.05}, learning_rate=0.0)
+    state = fresh(config)
+    for step in range(300):
+        state, metrics = update(state, transitions(), KEY, step, config)
+    np.testing.assert_allclose(metrics["actor/entropy"], np.log(2.0), atol=0.1)
+
+
+@pytest.mark.parametrize("torso", ["iru", pytest.param("drc", marks=pytest.mark.learn)])
+def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
+    """With weight 1 only that part counts."""
+    spec = EnvSpec("test/Pictures-v0", (8,), ACTIONS, discrete=True)
+    changes: dict[str, Any] = {"torso": torso, "compute": 4, "hidden": (8,), "num_critics": 2}
+    config = dataclasses.replace(CONFIG, grid=(2, 2) if torso == "drc" else None, progressive=1.0, **changes)
+    dqn.check(spec, config)
+    state = dqn.init(KEY, spec, config)
+    state = state.replace(target_critic=jax.tree.map(lambda x: 1.5 * x, state.critic))
+    batch = transitions()
+    seen = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)
+    batch = batch.replace(observation=seen[0], next_observation=seen[1])
+
+    @jax.jit
+    def gradient(critic: Any, span: Any) -> Any:
+        return jax.grad(lambda x: dqn.critic_loss(torsos.during(x, span), state, batch, config)[0])(critic)
+
+    def norm(tree: Any) -> float:
+        return float(np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(tree))))
+
+    span = torsos.spans(jax.random.fold_in(KEY, 1), config.compute)
+    part, whole = (gradient(state.critic, x) for x in (span, torsos.Span(jnp.asarray(0), jnp.asarray(4))))
+    assert norm(jax.tree.map(lambda x, y: x - y, part, whole)) > 1e-4, "another gradient"
+    stepped, _ = update(state, batch, KEY, 0, config)
+    by_hand, _ = dqn.optimiser(config).update(part, state.critic_optimiser)
+    expected = jax.tree.map(lambda x, y: x + y, state.critic, by_hand)
+    for left, right in zip(*map(jax.tree.leaves, (stepped.critic, expected)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("torso", ["mlp", "resnet", "iru", "recall"])
+@pytest.mark.parametrize("action_input", [False, True])
+def test_torsos(torso: Any, action_input: bool) -> None:
+    changes: dict[str, Any] = {"torso": torso, "hidden": (8,), "num_critics": 2, "action_input": action_input}
+    config = dataclasses.replace(CONFIG, compute=3 if torso in torsos.THINKING else 1, **changes)
+    dqn.check(SPEC, config)
+    state = jax.eval_shape(lambda key: dqn.init(key, SPEC, config), KEY)
+    assert isinstance(state.critic, networks.Network)
+    q = jax.eval_shape(lambda state: dqn.values(state.critic, jnp.zeros((6, 3)), state, config), state)
+    assert q.shape == (2, 6, ACTIONS)
+    again, _ = jax.eval_shape(lambda state: dqn.update(state, transitions(), KEY, 0, config), state)
+    assert jax.tree.structure(again) == jax.tree.structure(state)
+
+
+def test_refuses_continuous_actions() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"^agent 'dqn' chooses among discrete actions, those of 'Pendulum-v1' are continuous\. Use: "
+        r"rljax train sac --env Pendulum-v1, or choose an environment such as CartPole-v1\.$",
+    ):
+        dqn.check(EnvSpec("Pendulum-v1", (3,), 1), CONFIG)
+
+
+OUTSIDE: dict[str, tuple[float, str]] = {
+    "learning_rate": (-1.0, "at least 0"),
+    "discount": (1.5, r"in \[0, 1\]"),
+    "target_rate": (2.0, r"in \[0, 1\]"),
+    "hindsight": (-0.5, r"in \[0, 1\]"),
+    "epsilon_start": (1.5, r"in \[0, 1\]"),
+    "epsilon_end": (-0.5, r"in \[0, 1\]"),
+    "epsilon_steps": (0.0, "at least 1"),
+    "target_entropy": (1.5, r"in \[0, 1\.386"),
+    "max_grad_norm": (float("nan"), "at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_refuses_numbers_out_of_range(name: str) -> None:
+    value, limits = OUTSIDE[name]
+    with pytest.raises(
+        ValueError, match=rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite and {limits}"
+    ):
+        dqn.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
+
+
+@pytest.mark.parametrize("name", ["target_every", "num_critics", "n_step"])
+def test_refuses_counts_below_one(name: str) -> None:
+    changes: Any = {name: 0}
+    with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is 0, it must be at least 1\.$"):
+        dqn.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dueling": True}, r"^--config\.action-input does not go with --config\.dueling, whose outputs are of all"),
+        ({"torso": "drc", "grid": (1, 3)}, r"^--config\.action-input does not go with --config\.torso drc, whose"),
+    ],
+)
+def test_refuses_an_action_as_an_input_of_what_values_all(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dqn.check(SPEC, dataclasses.replace(CONFIG, action_input=True, **changes))
+
+
+@pytest.mark.parametrize(
+    ("env", "config", "message"),
+    [
+        (
+            "gymnax/CartPole-v1",
+            {"hindsight": 0.5},
+            r"^--config\.hindsight replaces goals, and the observations of 'gymnax/CartPole-v1' hold none\. Choose an "
+            r"environment whose do, such as rljax/BoxPick-4x4, or --config\.hindsight 0\.$",
+        ),
+        ("CartPole-v1", {"hindsight": [0.0, 0.5]}, r"the observations of 'CartPole-v1' hold none"),
+        (
+            "rljax/BoxPick-2x4",
+            {"hindsight": 0.5, "n_step": 2, "num_envs": 2},
+            r"^--config\.n-step sums rewards that --config\.hindsight would have to replace: use one of them, with "
+            r"--config\.n-step 1 or --config\.hindsight 0\.$",
+        ),
+    ],
+)
+def test_refuses_draws_that_cannot_be(env: str, config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        runs.train("dqn", env, 100, tmp_path / "run", config, seeds=2)
