@@ -68,6 +68,7 @@ class Config:
     epsilon_start: float = 1.0  # share of uniform actions at first; [1]
     epsilon_end: float = 0.05  # and at last; CleanRL, 0.1 in [1]
     epsilon_steps: float = 250_000.0  # environment steps over which it falls, from the warm-up's end; CleanRL
+    evaluation: Literal["greedy", "softmax"] = "greedy"  # the actions that are judged: [1], draws in [5]
     init_temperature: float = 1.0  # alpha at the start; [5]
     target_entropy: float | None = None  # of the softmax in nats; None is log(A / 2), [5]
     temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [5]
@@ -110,6 +111,8 @@ def check(spec: EnvSpec, config: Config) -> None:
         agent.require_range(config, target_entropy=(0, math.log(spec.action_size)))
     agent.require_at_least(config, target_every=1, num_critics=1, n_step=1)
     torsos.check(spec, config, config.hidden)
+    if config.evaluation == "softmax" and config.exploration != "softmax":
+        raise ValueError("--config.evaluation softmax needs the temperature that --config.exploration softmax learns.")
     if config.action_input and (config.dueling or config.torso == "drc"):
         other = "--config.dueling" if config.dueling else "--config.torso drc"
         raise ValueError(f"--config.action-input does not go with {other}, whose outputs are of all actions.")
@@ -151,10 +154,10 @@ def perceive(state: State, observation: Array, first: Array, config: Config) -> 
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [...] for observations [..., O]: the greedy ones, but for what explores."""
+    """Actions [...] for observations [..., O]: the greedy ones, but for what explores, or is judged by draws."""
     q = reduced(values(state.critic, scaled(state, observation, config), state, config), config)
     greedy = q.argmax(axis=-1).astype(jnp.int32)
-    if not explore:
+    if not explore and config.evaluation == "greedy":
         return greedy, {}
     if config.exploration == "softmax":
         return policy(state.log_temperature, q).sample(seed=key), {}

@@ -77,7 +77,18 @@ def box_pick(size: str, steps: int) -> Task:
             "mlp": {"torso": "mlp", "hidden": (512,) * 3},
             "resnet": {"torso": "resnet", "hidden": (256,) * 10},
         },
-        {"num_envs": 32, "replay_size": 200_000, "batch_size": 256},
+        {
+            "num_envs": 32,
+            "num_steps": 20,
+            "num_updates": 40,
+            "batch_size": 256,
+            "replay_size": 200_000,
+            "learning_rate": 1e-3,
+            "discount": 0.9,
+            "target_rate": 0.02,
+            "action_input": False,
+            "normalise_observations": True,
+        },
     )
 
 

@@ -378,6 +378,19 @@ def test_refuses_an_action_as_an_input_of_what_values_all(changes: dict[str, Any
         dqn.check(SPEC, dataclasses.replace(CONFIG, action_input=True, **changes))
 
 
+def test_is_judged_by_its_best_actions_or_by_draws() -> None:
+    observation = jnp.asarray(np.random.default_rng(0).normal(size=(200, 3)), jnp.float32)
+    chosen = {}
+    for name in ("greedy", "softmax"):
+        config = dataclasses.replace(CONFIG, evaluation=name, **SOFTMAX)
+        state = reference.state(dqn, SPEC, config, log_temperature=jnp.zeros(()), action_size=ACTIONS)
+        chosen[name] = [dqn.act(state, observation, jax.random.key(i), config, explore=False)[0] for i in range(2)]
+    np.testing.assert_array_equal(*chosen["greedy"])
+    assert 0.1 < np.mean(chosen["softmax"][0] != chosen["softmax"][1]) < 0.9
+    with pytest.raises(ValueError, match=r"^--config\.evaluation softmax needs the temperature that"):
+        dqn.check(SPEC, dataclasses.replace(CONFIG, evaluation="softmax"))
+
+
 @pytest.mark.parametrize(
     ("env", "config", "message"),
     [
