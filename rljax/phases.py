@@ -74,17 +74,16 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
         )
     module.check(spec, config)
 
-    data, sampler, of_data = None, None, samplers.resident
+    data, sampler = None, None
     if dataset is not None:
         data, affine = prepared(dataset, config)
         sampler = functools.partial(samplers.mixed, offline_share=settings.offline_share, affine=affine)
-        if goals:
-            data, of_data = samplers.with_last_rows(data), samplers.goals
     phases, end = [], 0
     num_envs = getattr(config, "num_envs", 1)  # of agents that never go on online there is no such setting
     each = getattr(config, "num_steps", 1) * num_envs
     if offline:
         assert data is not None
+        data, of_data = (samplers.with_last_rows(data), samplers.goals) if goals else (data, samplers.resident)
         multiple = math.lcm(config.num_updates, each) if online else config.num_updates
         end = round_up(settings.steps, multiple)
         learner = Learner(module, spec, number, num_envs, of_data, storage="dataset")

@@ -374,7 +374,9 @@ def during(networks_: Any, span: Span) -> Any:
 
     def bind(network: Any) -> Any:
         module = getattr(network, "module", None)
-        thinks = isinstance(getattr(module, "torso", getattr(module, "member", module)), IRU | Recall | DRC)
+        for part in ("member", "torso"):
+            module = getattr(module, part, module)
+        thinks = isinstance(module, IRU | Recall | DRC)
         return network.replace(options={"span": span}) if thinks else network
 
     return jax.tree.map(bind, networks_, is_leaf=lambda x: isinstance(x, networks.Network))
