@@ -56,7 +56,7 @@ class AutoReset:
         where the environment says so, and is truncated after `spec.max_episode_steps` steps. Where it ends,
         `Step.observation` [N, O...] is the new episode's first and `Step.next_observation` the old one's last.
         """
-        next_observation, environment, reward, terminated, truncated = jax.vmap(self._step)(
+        next_observation, environment, reward, terminated, truncated, success = jax.vmap(self._step)(
             _half(keys, 0), state.environment, action
         )
         episode_return = state.episode_return + reward
@@ -73,6 +73,7 @@ class AutoReset:
             truncated=truncated,
             episode_return=episode_return,
             episode_length=episode_length,
+            success=success,
         )
         state = AutoResetState(
             environment=environment,
@@ -85,9 +86,9 @@ class AutoReset:
         observation, state = self.environment.reset(key, self.environment.params)
         return jnp.asarray(observation, jnp.float32), jax.tree.map(_strong, state)
 
-    def _step(self, key: Array, state: Any, action: Array) -> tuple[Array, Any, Array, Array, Array]:
+    def _step(self, key: Array, state: Any, action: Array) -> tuple[Array, Any, Array, Array, Array, Array | None]:
         kinds = jax.tree.map(lambda leaf: leaf.dtype, state)
-        observation, state, reward, terminated, truncated, _ = self.environment.step(
+        observation, state, reward, terminated, truncated, info = self.environment.step(
             key, state, action, self.environment.params
         )
         return (
@@ -96,6 +97,7 @@ class AutoReset:
             jnp.asarray(reward, jnp.float32),
             jnp.asarray(terminated, jnp.bool_),
             jnp.asarray(truncated, jnp.bool_),
+            jnp.asarray(info["success"], jnp.bool_) if "success" in info else None,
         )
 
     def _begin_again(self, ended: Array, keys: Array, observation: Array, state: Any) -> tuple[Array, Any]:

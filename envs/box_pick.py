@@ -127,7 +127,7 @@ class BoxPick(Grid):
         )
         reward = (state.boxes == state.targets).all().astype(jnp.float32)
         left = ~(self._at(state.agent) & state.allowed).any()
-        return self._observe(state), state, reward, jnp.zeros((), jnp.bool_), left, {}
+        return self._observe(state), state, reward, jnp.zeros((), jnp.bool_), left, {"success": reward > 0}
 
     def achieved(self, observation: Array) -> Array:
         """The goal [..., M N] that is reached in observations [..., 2 M N]: their grid."""

@@ -35,7 +35,8 @@ class Environment(Protocol):
 
         `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size). `observation` [O...] is the true
         successor, also where the episode ends. `terminated` [] is the environment's own end; `truncated` [] an end
-        from outside that the environment knows of itself, always False where it knows of none.
+        from outside that the environment knows of itself, always False where it knows of none. An `info` with a
+        "success" [] bool says whether the task is done; evaluations report that of an episode's last step.
         """
         ...
 

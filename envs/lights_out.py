@@ -96,7 +96,8 @@ class LightsOut(Grid):
             reward = solved - 0.1
         else:
             reward = self.presses_needed(state) - self.presses_needed(after) + solved
-        return self._observe(after), after, jnp.float32(reward), solved, jnp.zeros((), jnp.bool_), {}
+        info = {"success": solved}
+        return self._observe(after), after, jnp.float32(reward), solved, jnp.zeros((), jnp.bool_), info
 
     def presses_needed(self, state: LightsOutState) -> Array:
         """n [] int32: the size of the smallest set of presses that leads to the goal; of dense environments only."""

@@ -93,6 +93,7 @@ class Step(struct.PyTreeNode):
     truncated: Array  # [...] bool
     episode_return: Array  # [...] float32, undiscounted
     episode_length: Array  # [...] int32, environment steps
+    success: Array | None = None  # [...] bool: the task is done, of environments inside the program that say so
 
 
 @dataclass_transform(frozen_default=True)

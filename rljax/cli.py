@@ -136,6 +136,7 @@ class Evaluate:
     env: str | None = None  # another environment of the same shapes; default: the run's
     best: bool = False  # the policy of each learner's best evaluation, not the last one
     seed: int = 0  # seed of the episodes
+    compute: tuple[int, ...] = ()  # thinking steps of an action, one evaluation each; default: as in training
 
 
 @dataclasses.dataclass
@@ -390,10 +391,9 @@ def _eval(arguments: list[str]) -> None:
     options = _parse(Evaluate, arguments, "eval")
     from rljax import policy
 
-    result = policy.evaluate_run(
-        options.run, episodes=options.episodes, env=options.env, best=options.best, seed=options.seed
-    )
-    print(policy.table(result))
+    same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed")}
+    for compute in options.compute or (None,):
+        print(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
 
 
 def _play(arguments: list[str]) -> None:

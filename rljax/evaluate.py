@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Agent, Array
+from rljax.agent import Agent, Array, Step
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.gymnasium import Hosted
 
@@ -92,32 +92,41 @@ class CompiledEvaluator:
         """Play one episode in each environment, started from `seeds` (P x N of them)."""
         keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
         drawn = _keys(seeds, self.num_learners)
-        returns, lengths = jax.device_get(self._play(state, keys, drawn, config))
-        return Episodes(returns.reshape(self.num_learners, -1), lengths.reshape(self.num_learners, -1))
+        played = jax.device_get(self._play(state, keys, drawn, config))
+        returns, lengths, success = jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played)
+        return Episodes(returns, lengths, success)
 
-    def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array]:
+    def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array | None]:
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
         act = policy(self.agent)
         key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
 
         def body(carry: Any) -> Any:
-            time, observation, environment, done, returns, lengths = carry
+            time, observation, environment, done, returns, lengths, success = carry
             action = act(state, observation.reshape(*rows, *observation.shape[1:]), drawn, time, config)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
             step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
             returns = jnp.where(done, returns, step.episode_return)
             lengths = jnp.where(done, lengths, step.episode_length)
-            return time + 1, step.observation, environment, done | ended, returns, lengths
+            if step.success is not None:
+                success = jnp.where(done, success, step.success)
+            return time + 1, step.observation, environment, done | ended, returns, lengths, success
 
         observation, environment = self.environment.reset(key_reset)
         zero = jnp.zeros((), jnp.int32)
         carry = (zero, observation, environment, jnp.zeros(number, jnp.bool_))
-        carry += (jnp.zeros(number), jnp.zeros(number, jnp.int32))
+        reports = jax.eval_shape(self._first_step, key_step, environment).success is not None
+        carry += (jnp.zeros(number), jnp.zeros(number, jnp.int32), jnp.zeros(number) if reports else None)
         limit = self.environment.spec.max_episode_steps or LIMIT
         carry = jax.lax.while_loop(lambda carry: ~carry[3].all() & (carry[0] < limit), body, carry)
-        return carry[4], carry[5]
+        return carry[4], carry[5], carry[6]
+
+    def _first_step(self, keys: Array, environment: Any) -> Step:
+        spec = self.environment.spec
+        action = jnp.zeros((keys.shape[0], *spec.action_shape), spec.action_dtype)
+        return self.environment.step(keys, environment, action)[0]
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, envs, evaluate, film, statistics
+from rljax import checkpoint, cost, envs, evaluate, film, statistics
 from rljax import config as configuration
 from rljax.agent import EnvSpec
 from rljax.drivers.common import EVALUATE, environment_seeds
@@ -74,10 +74,11 @@ def unnormalise(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.nda
     return low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
 
 
-def load_all(out: str | Path, *, best: bool = False) -> Policies:
+def load_all(out: str | Path, *, best: bool = False, compute: int | None = None) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or those of their best evaluations.
 
-    Raises `ValueError` where `out` is no run, `CheckpointError` where it has no usable checkpoint.
+    `compute` is the number of thinking steps where it is to differ from training's. Raises `ValueError` where `out` is
+    no run, or its policies do not think in steps; `CheckpointError` where it has no usable checkpoint.
     """
     folder = Path(out)
     described = read_config(folder)
@@ -88,6 +89,11 @@ def load_all(out: str | Path, *, best: bool = False) -> Policies:
         name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()
     }
     spec = EnvSpec(**tuples)
+    if compute is not None:
+        if not hasattr(config, "compute"):
+            raise ValueError(f"agent '{settings.agent}' does not think in steps: it has no --compute to choose.")
+        config = dataclasses.replace(config, compute=compute)
+        module.check(spec, config)
     path = checkpoint.newest(folder / "checkpoints")
     values = json.loads((path / "run.json").read_text()).get("values") or {}
     stacked = configuration.stack(dataclasses.replace(config, **values), len(settings.seeds))
@@ -103,15 +109,21 @@ def load(out: str | Path, *, learner: int = 0, best: bool = False) -> Policy:
 
 
 def evaluate_run(
-    out: str | Path, *, episodes: int = 10, env: str | None = None, best: bool = False, seed: int = 0
+    out: str | Path,
+    *,
+    episodes: int = 10,
+    env: str | None = None,
+    best: bool = False,
+    seed: int = 0,
+    compute: int | None = None,
 ) -> dict[str, Any]:
-    """Play `episodes` complete episodes of each learner; returns the evaluation's records and their summary.
+    """Play `episodes` complete episodes of each learner: their records and summary, and what an action costs.
 
-    Raises `ValueError` where the environment does not fit the policy.
+    Raises `ValueError` where the environment does not fit the policy, and what `load_all` raises.
     """
     if episodes < 1:
         raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
-    policies = load_all(out, best=best)
+    policies = load_all(out, best=best, compute=compute)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
     seen = configuration.environment(name, policies.config)
     if name == "none":
@@ -138,24 +150,35 @@ def evaluate_run(
         }
         for i in range(number)
     ]
-    return {"environment": name, "episodes": records, "summary": statistics.summarise(records)["final"]}
+    return {
+        "environment": name,
+        "compute": getattr(policies.config, "compute", None),
+        **cost.of_action(policies.module, policies.state, policies.spec, policies.config),
+        "episodes": records,
+        "summary": statistics.summarise(records)["final"],
+    }
 
 
 def table(result: dict[str, Any]) -> str:
     """An evaluation as text: a line per learner, and one over learners."""
     lines = [f"{result['environment']}, checkpoint of step {result['summary']['step']:,}"]
+    thinking = f"{result['compute']} thinking steps, " if (result["compute"] or 1) > 1 else ""
+    operations = "" if result["flops_per_action"] is None else f", {result['flops_per_action']:,} FLOPs an action"
+    lines.append(f"  {thinking}{result['parameters']:,} parameters{operations}")
     for record in result["episodes"]:
         returns, lengths = np.array(record["returns"]), np.array(record["lengths"])
         lines.append(
             f"  learner {record['learner']} (seed {record['seed']}): "
             f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
             f"length {lengths.mean():,.0f}"
+            + (f", success {np.mean(record['success']):.1%}" if "success" in record else "")
         )
     summary = result["summary"]
     if summary["interval"] is not None:
         low, high = summary["interval"]
         lines.append(
             f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
+            + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
         )
     return "\n".join(lines)
 

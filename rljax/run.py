@@ -18,6 +18,7 @@ import numpy as np
 
 from rljax import (
     checkpoint,
+    cost,
     courses,
     datasets,
     envs,
@@ -225,6 +226,7 @@ class Run:
             "spec": dataclasses.asdict(self.spec),
             "command": command,
             "state_bytes": needed,
+            **cost.of_action(self.module, self.driver.template(self.settings.seeds)["agent"], self.spec, self.stacked),
             "dataset": None if self.dataset is None else _described(self.dataset),
             **machine.provenance(),
         }

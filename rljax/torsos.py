@@ -56,6 +56,7 @@ from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, centr
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # those that use `compute`
 
+UNROLLED = 8  # steps at most that are compiled one after the other: a quarter faster than a loop on the CPU
 SEGMENT_FROM = 16  # steps: from here on gradients keep some of them and compute the others again
 DRC_FEATURES = 256  # behind the ticks of a DRC; [3]
 
@@ -199,7 +200,7 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
     body = whole if span is None else functools.partial(part, span)
 
     def steps(state: Any, times: Array) -> tuple[Any, None]:
-        return jax.lax.scan(body, state, times)
+        return jax.lax.scan(body, state, times, unroll=compute <= UNROLLED)
 
     times = jnp.arange(compute)
     if compute < SEGMENT_FROM:

@@ -16,7 +16,19 @@ ROOT = Path(__file__).parents[1]
 CORE = {"agent", "networks", "torsos", "distributions", "normalise", "traces", "generative"}
 LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
 LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
-TRAINING = {"machine", "devices", "drivers", "envs", "courses", "population", "progress", "film", "phases", "run"}
+TRAINING = {
+    "cost",
+    "machine",
+    "devices",
+    "drivers",
+    "envs",
+    "courses",
+    "population",
+    "progress",
+    "film",
+    "phases",
+    "run",
+}
 RUNNING = LEARNING | LOOKING | TRAINING | {"policy", "recording", "corrupt"}
 SEARCHING = {"cluster", "extract", "grid", "search", "trials", "evolution", "sweep"}
 SHOWING = {"comparison", "figures", "published", "results", "report", "watch"}
@@ -42,6 +54,7 @@ ROOMS: dict[str, set[str]] = {
     "record": {"agent", "envs"},
     "checkpoint": {"agent", "envs"},
     "evaluate": {"agent", "envs"},
+    "cost": {"agent"},
     "machine": set(),
     "devices": set(),
     "courses": set(),

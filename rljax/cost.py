@@ -1,0 +1,66 @@
+"""What an action costs: the parameters that it depends on, and its floating-point operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+
+from rljax.agent import Agent, EnvSpec
+
+
+def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str, int | None]:
+    """Of one action of one learner, without exploring: `parameters` and `flops_per_action`.
+
+    `state` and `config` are those of P learners, of which only the shapes matter. Parameters are the numbers in
+    the networks that the action depends on: no critic's that it does not ask, no target's, no statistics. Operations
+    are those that XLA's cost analysis counts, None where it does not tell.
+    """
+
+    def act(state: Any, observation: Any, key: Any, config: Any) -> Any:
+        return agent.act(state, observation, key, config, explore=False)[0]
+
+    state, config = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (state, config))
+    observation = jax.ShapeDtypeStruct(spec.observation_shape, jnp.float32)
+    arguments = (state, observation, jax.eval_shape(lambda: jax.random.key(0)), config)
+    program = jax.make_jaxpr(act)(*arguments)
+    leaves = jax.tree_util.tree_leaves_with_path(arguments)
+    read = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}
+    parameters = sum(
+        math.prod(leaf.shape)
+        for (path, leaf), variable in zip(leaves, program.jaxpr.invars, strict=True)
+        if jax.tree_util.GetAttrKey("params") in path and id(variable) in read
+    )
+    operations = flops(program)
+    return {"parameters": parameters, "flops_per_action": None if operations is None else round(operations)}
+
+
+def flops(program: ClosedJaxpr) -> float | None:
+    """Floating-point operations of a program by XLA's cost analysis, None where it does not tell.
+
+    The analysis counts a loop's body once; here it counts as often as it runs, where the program says how often.
+    """
+    shapes = [jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in program.jaxpr.invars]
+    analysis = jax.jit(jaxpr_as_fun(program)).lower(*shapes).cost_analysis() or {}
+    if "flops" not in analysis:
+        return None
+    return analysis["flops"] + sum(times * (flops(body) or 0.0) for body, times in _repeated(program.jaxpr))
+
+
+def _repeated(jaxpr: Jaxpr) -> Iterator[tuple[ClosedJaxpr, int]]:
+    """The bodies of the loops in a program, and how much more often they run than XLA counts them."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            length, unroll = equation.params["length"], max(equation.params["unroll"], 1)
+            counted = length if length <= unroll else unroll + length % unroll
+            yield equation.params["jaxpr"], length - counted
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(inner, ClosedJaxpr):
+                    yield from _repeated(inner.jaxpr)
+                elif isinstance(inner, Jaxpr):
+                    yield from _repeated(inner)
