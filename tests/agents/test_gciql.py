@@ -1,4 +1,4 @@
-"""GCIQL against float64 NumPy written from the papers and the authors' code, and on a chain whose values are a table."""
+"""GCIQL against float64 NumPy written from the papers and the authors' code, and on a chain of known values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import samplers
 from rljax import config as configuration
+from rljax import samplers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import gciql
 from rljax.drivers.offline import OfflineDriver
@@ -227,7 +227,7 @@ def test_refuses_more_than_all_goals(name: str) -> None:
 
 
 def test_refuses_thinking_where_there_is_nothing_to_do_twice() -> None:
-    with pytest.raises(ValueError, match=r"--config\.compute is 3, --config\.torso mlp has nothing to do more than once"):
+    with pytest.raises(ValueError, match=r"--config\.compute is 3, --config\.torso mlp has nothing to do more"):
         gciql.check(SPEC, dataclasses.replace(CONFIG, compute=3))
     with pytest.raises(ValueError, match=r"^--config\.num-critics is 0, it must be at least 1\.$"):
         gciql.check(SPEC, dataclasses.replace(CONFIG, num_critics=0))
@@ -266,8 +266,11 @@ def table() -> np.ndarray:
     return v
 
 
-@pytest.mark.parametrize("torso", ["mlp", pytest.param("iru", marks=pytest.mark.learn)])
-def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(torso: Any) -> None:
+@pytest.mark.parametrize(
+    ("torso", "policy_loss"),
+    [("mlp", "ddpg_bc"), *(pytest.param(*x, marks=pytest.mark.learn) for x in (("mlp", "awr"), ("iru", "ddpg_bc")))],
+)
+def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(torso: str, policy_loss: str) -> None:
     changes: dict[str, Any] = {
         "torso": torso,
         "compute": 1 if torso == "mlp" else 3,
@@ -278,7 +281,8 @@ def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(torso: An
         "value_goal_current": SHARE,
         "value_goal_future": 0.0,
         "actor_goal_future": 0.0,
-        "imitation_weight": 0.1,
+        "policy_loss": policy_loss,
+        "imitation_weight": 0.5,
         "target_rate": 0.05,
         "num_critics": 1,
     } | {f"{name}_lr": 1e-3 for name in ("actor", "critic", "value")}
