@@ -170,7 +170,7 @@ def test_every_torso_learns(torso: Any) -> None:
 
 
 def test_progressive_losses_are_of_a_part_of_the_steps_in_every_network() -> None:
-    config = dataclasses.replace(CONFIG, torso="iru", compute=4, hidden=(8,))
+    config = dataclasses.replace(CONFIG, torso="iru", compute=12, hidden=(8,))
     state, batch = gciql.init(KEY, SPEC, config), transitions()
     whole, none, part = (
         update(state, batch, KEY, 0, dataclasses.replace(config, progressive=alpha))[0] for alpha in (None, 0.0, 1.0)
