@@ -232,14 +232,14 @@ def train(steps: int, out: Path, data: str, config: dict[str, Any] | None = None
 
 
 def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks: str) -> None:
-    thinking: dict[str, Any] = {"torso": "iru", "compute": 2, "progressive": 0.1, "discount": [0.9, 0.99]}
-    whole = train(200, tmp_path / "whole", walks, thinking, seeds=2)
+    thinking: dict[str, Any] = {"torso": "iru", "compute": 2, "hidden": (16,)}
+    whole = train(200, tmp_path / "whole", walks, thinking)
     described = json.loads((whole / "config.json").read_text())
     assert (described["env"], described["spec"]["observation_shape"]) == ("tests.field:Field-v0", [4])
     line = record.read(whole, "evaluations")[-1]
     assert len(line["success"]) == 5
     assert line["success"] == line["returns"]
-    half = train(100, tmp_path / "half", walks, thinking, seeds=2)
+    half = train(100, tmp_path / "half", walks, thinking)
     run.resume(half, 200)
     runs.assert_same(whole, half)
     assert policy.load(whole)(np.zeros(4)).shape == (2,)
