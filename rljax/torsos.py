@@ -51,7 +51,7 @@ from flax import linen as nn
 
 from rljax import agent, networks
 from rljax.agent import Array, EnvSpec
-from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, centred, initialisers, joined
+from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initialisers, joined
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # those that use `compute`
@@ -194,7 +194,8 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
         return step(state), None
 
     def part(span: Span, state: Any, t: Array) -> tuple[Any, None]:
-        state = jax.tree.map(lambda x: jnp.where(t == span.start, jax.lax.stop_gradient(x), x), state)
+        cut = (t == span.start) & (t > 0)
+        state = jax.tree.map(lambda x: jnp.where(cut, jax.lax.stop_gradient(x), x), state)
         return jax.tree.map(lambda new, old: jnp.where(t < span.stop, new, old), step(state), state), None
 
     body = whole if span is None else functools.partial(part, span)
@@ -244,14 +245,17 @@ class IRU(nn.Module):
         """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
         width = self.hidden[0]
         x = nn.LayerNorm(name="norm")(Dense(width, self.initialisation, name="input")(joined(inputs)))
-        cells = [self._cell(i, width) for i in range(len(self.hidden))]
+        cells = [self._cell(i, x) for i in range(len(self.hidden))]
+        x_mean, x_spread = spread(x)
 
         def step(state: tuple[Array, tuple[Array, ...]]) -> tuple[Array, tuple[Array, ...]]:
             h, memory = state
             seen, after = h, []
-            for (scale, shift, kernel, bias), c in zip(cells, memory, strict=True):
-                u = centred(jnp.concatenate([x, seen], axis=-1)) * scale + shift
-                gates = u @ kernel + bias
+            for (of_x, kernel, total, bias), c in zip(cells, memory, strict=True):
+                h_mean, h_spread = spread(seen)
+                mean = 0.5 * (x_mean + h_mean)
+                variance = (x_spread + h_spread) / (2 * width) + jnp.square(0.5 * (x_mean - h_mean))
+                gates = jax.lax.rsqrt(variance + 1e-5) * (of_x + seen @ kernel - mean * total) + bias
                 f, i = jax.nn.sigmoid(gates[..., :width]), jnp.tanh(gates[..., width:])
                 after.append(f * c + (1.0 - f) * i)
                 seen = jnp.tanh(after[-1])
@@ -260,8 +264,13 @@ class IRU(nn.Module):
         zero = jnp.zeros_like(x)
         return think(step, (zero, (zero,) * len(cells)), self.compute, span)[0]
 
-    def _cell(self, index: int, width: int) -> tuple[Array, Array, Array, Array]:
-        """Scale and shift [2 m] of a cell's normalisation; kernel [2 m, 2 m] and bias [2 m] of f, then of i."""
+    def _cell(self, index: int, x: Array) -> tuple[Array, Array, Array, Array]:
+        """What a cell multiplies and adds, for its f and then its i, [..., 2 m] each; the kernel of h is [m, 2 m].
+
+        Normalising comes behind the product, with the product's sums over rows, so that x is multiplied once and not in
+        each step: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
+        """
+        width = x.shape[-1]
         kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)
         shape, ones = (2 * width, width), nn.initializers.ones_init()
         kernel = [self.param(f"{name}_kernel_{index}", kernel_init, shape) for name in ("forget", "input")]
@@ -271,7 +280,15 @@ class IRU(nn.Module):
         ]
         scale = self.param(f"scale_{index}", ones, (2 * width,))
         shift = self.param(f"shift_{index}", nn.initializers.zeros_init(), (2 * width,))
-        return scale, shift, jnp.concatenate(kernel, axis=1), jnp.concatenate(bias)
+        both = jnp.concatenate(kernel, axis=1)
+        scaled = scale[:, None] * both
+        return x @ scaled[:width], scaled[width:], scaled.sum(axis=0), shift @ both + jnp.concatenate(bias)
+
+
+def spread(x: Array) -> tuple[Array, Array]:
+    """Mean and sum of squared distances from it, [..., 1] each, of x [..., m]."""
+    mean = x.mean(axis=-1, keepdims=True)
+    return mean, jnp.square(x - mean).sum(axis=-1, keepdims=True)
 
 
 class Recall(nn.Module):

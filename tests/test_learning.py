@@ -36,6 +36,13 @@ def test_learns_on_policy(env: str, steps: int, solved: float, tmp_path: Path) -
 
 
 @pytest.mark.learn
+def test_thinking_solves_lights_out(tmp_path: Path) -> None:
+    config = {"torso": "iru", "compute": 3, "actor_hidden": (32,)}
+    out = run.train("ppo", "rljax/LightsOut-2x2", 60_000, config=config, out=tmp_path / "run", eval_episodes=100)
+    assert json.loads((out / "summary.json").read_text())["final"]["success"] == 1.0
+
+
+@pytest.mark.learn
 @pytest.mark.parametrize(
     ("agent", "env", "steps", "solved"),
     [

@@ -1,0 +1,313 @@
+"""How much better a policy gets by thinking longer, with the same parameters, and on problems longer than in training.
+
+Each task is trained on with several torsos and otherwise the same settings: the interpolation recurrent unit with T
+thinking steps, each T a training of its own, against feed-forward networks, an MLP and a ResNet. The policies are then
+judged on the training problems and on those that need more steps; those that think, also with other T than they were
+trained with. All seeds of a torso are learners of one program.
+
+  python scripts/compute_study.py --task LightsOut-3x3 --output results/compute_study
+  python scripts/compute_study.py --task BoxPick-6x6 --thinking 1 3 5 --seeds 3
+  python scripts/compute_study.py --task cube-single --data FILE
+
+Runs that exist are not repeated, and what was stopped goes on. `--paper` takes the preset's settings, which are the
+paper's and need an accelerator, in place of those that a laptop can afford.
+
+Source of the question and of the torsos' sizes: Ghugare et al., On (the Role of Iterative) Computation and
+Reinforcement Learning, arXiv:2602.05999.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax import comparison, policy, run, statistics
+from rljax.machine import provenance
+
+THINKING = (1, 2, 3, 5, 8)
+ACTING = (1, 2, 3, 5, 8, 16)
+COLOURS = {"mlp": "#D55E00", "resnet": "#009E73"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is trained on, and how."""
+
+    agent: str
+    train: str | None  # environment; None: a data set's own
+    test: str | None  # environment with the longer problems, where there is one
+    steps: int
+    torsos: Mapping[str, Mapping[str, Any]]  # settings of each, without `compute`
+    small: Mapping[str, Any]  # settings for a laptop
+    same: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # settings of all, with --paper too
+
+
+def lights_out(size: str, steps: int) -> Task:
+    """PPO with one torso for actor and critic. The MLP is the paper's; the ResNet has 5 times the unit's parameters."""
+    return Task(
+        "ppo",
+        f"rljax/LightsOut-{size}",
+        f"rljax/LightsOut-{size}-test",
+        steps,
+        {
+            "iru": {"torso": "iru", "actor_hidden": (64,)},
+            "mlp": {"torso": "mlp", "actor_hidden": (256,) * 4},
+            "resnet": {"torso": "resnet", "actor_hidden": (64,) * 10},
+        },
+        {"num_envs": 512, "num_steps": 32, "batch_size": 1024, "num_epochs": 4, "learning_rate": 1e-3},
+        {"shared": True, "initialisation": "lecun_uniform"},
+    )
+
+
+def box_pick(size: str, steps: int) -> Task:
+    """DQN with goals in hindsight."""
+    return Task(
+        "dqn",
+        f"rljax/BoxPick-{size}",
+        f"rljax/BoxPick-{size}-test",
+        steps,
+        {
+            "iru": {"torso": "iru", "hidden": (256,)},
+            "mlp": {"torso": "mlp", "hidden": (512,) * 3},
+            "resnet": {"torso": "resnet", "hidden": (256,) * 10},
+        },
+        {"num_envs": 32, "replay_size": 200_000, "batch_size": 256},
+    )
+
+
+def cube(steps: int) -> Task:
+    """GCIQL on OGBench's data of one cube, which `rljax data record` makes."""
+    return Task(
+        "gciql",
+        None,
+        None,
+        steps,
+        {
+            "iru": {"torso": "iru", "hidden": (256,)},
+            "mlp": {"torso": "mlp", "hidden": (512,) * 3},
+            "resnet": {"torso": "resnet", "hidden": (256,) * 10},
+        },
+        {"batch_size": 256},
+    )
+
+
+TASKS = {
+    "LightsOut-3x3": lights_out("3x3", 3_000_000),
+    "LightsOut-4x4": lights_out("4x4", 6_000_000),
+    "LightsOut-5x5": lights_out("5x5", 50_000_000),
+    "BoxPick-4x4": box_pick("4x4", 500_000),
+    "BoxPick-6x6": box_pick("6x6", 2_000_000),
+    "cube-single": cube(100_000),
+}
+
+
+def trained(task: Task, out: Path, torso: str, compute: int, options: argparse.Namespace) -> Path:
+    """The folder of a run, made or completed, with a learner per seed."""
+    if (out / "summary.json").exists() and json.loads((out / "summary.json").read_text())["complete"]:
+        return out
+    if (out / "checkpoints").exists():
+        return run.resume(out, quiet=False)
+    steps = options.steps or task.steps
+    config = {**({} if options.paper else task.small), **task.same, **task.torsos[torso], "compute": compute}
+    return run.train(
+        task.agent,
+        task.train,
+        steps,
+        data=options.data,
+        seeds=options.seeds,
+        config=config,
+        out=out,
+        eval_every=steps // 10,
+        eval_episodes=options.episodes,
+        log_every=max(1, steps // 50),
+        checkpoint_every=steps // 10,
+        quiet=False,
+    )
+
+
+def judged(task: Task, out: Path, compute: int | None, episodes: int, seed: int) -> dict[str, Any]:
+    """Success [learners] of a run's last policies on problems of both kinds, with `compute` thinking steps."""
+    found: dict[str, Any] = {}
+    for split, env in (("train", task.train), ("test", task.test)):
+        if split == "test" and env is None:
+            continue
+        played = policy.evaluate_run(out, episodes=episodes, env=env, seed=seed, compute=compute)
+        found[split] = [float(np.mean(record["success"])) for record in played["episodes"]]
+        found["parameters"], found["flops"] = played["parameters"], played["flops_per_action"]
+    return found
+
+
+def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Train and judge everything of one task."""
+    task, folder = TASKS[name], options.runs / name
+    plan = [("iru", compute) for compute in options.thinking] + [(torso, 1) for torso in options.baselines]
+    rows = []
+    for torso, compute in plan:
+        out = trained(task, folder / (f"iru-{compute}" if torso == "iru" else torso), torso, compute, options)
+        acting = sorted({compute, *options.acting}) if torso == "iru" else [1]
+        for steps in acting:
+            found = judged(task, out, steps if torso == "iru" else None, options.judging, options.seed)
+            rows.append({"torso": torso, "trained": compute, "acting": steps, **found})
+        summary = json.loads((out / "summary.json").read_text())
+        described = json.loads((out / "config.json").read_text())
+        rows[-1]["run"] = {
+            "wall_seconds": summary["wall_seconds"],
+            "steps": summary["steps"],
+            "command": described["command"],
+        }
+    return {
+        "task": name,
+        "seeds": options.seeds,
+        "episodes": options.judging,
+        "rows": rows,
+        "comparisons": compared(rows),
+        "machine": provenance(),
+    }
+
+
+def own(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows in which policies act as they were trained."""
+    return [row for row in rows if row["acting"] == row["trained"]]
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """A torso's name, with its thinking steps where it has any."""
+    return f"IRU, T = {row['trained']}" if row["torso"] == "iru" else {"mlp": "MLP", "resnet": "ResNet"}[row["torso"]]
+
+
+def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How probable it is that a run of one torso has more success on the longer problems than one of another."""
+    split = "test" if "test" in rows[0] else "train"
+    scores = {label(row): np.array(row[split])[:, None] for row in own(rows)}
+    units = [name for name in scores if name.startswith("IRU")]
+    if not units or len(scores) == 1:
+        return []
+    pairs = [(units[-1], other) for other in scores if other != units[-1]]
+    found = comparison.improvement(scores, pairs)
+    return [
+        {"better": pair[0], "than": pair[1], "P": float(x.value), "interval": [float(x.low), float(x.high)]}
+        for pair, x in found.items()
+    ]
+
+
+def shown(values: Sequence[float]) -> str:
+    """Mean over learners and its interval, in percent."""
+    low, high = statistics.interval(values, statistics.mean)
+    return f"{100 * np.mean(values):.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def table(study: Mapping[str, Any]) -> str:
+    """All that was found of a task, as Markdown."""
+    rows = study["rows"]
+    test = "test" in rows[0]
+    lines = [
+        f"### {study['task']}: success in %, mean over {study['seeds']} seeds and its 95 % interval",
+        "",
+        "| torso | parameters | FLOPs an action | training problems |" + (" longer problems |" if test else ""),
+        "|---|---|---|---|" + ("---|" if test else ""),
+    ]
+    for row in own(rows):
+        cells = [label(row), f"{row['parameters']:,}", f"{row['flops']:,}", shown(row["train"])]
+        lines.append("| " + " | ".join(cells + ([shown(row["test"])] if test else [])) + " |")
+    acting = sorted({row["acting"] for row in rows if row["torso"] == "iru"})
+    split = "test" if test else "train"
+    lines += ["", f"{'Longer' if test else 'Training'} problems, trained with T and acting with T':", ""]
+    lines += ["| trained | " + " | ".join(f"T' = {steps}" for steps in acting) + " |", "|---" * (len(acting) + 1) + "|"]
+    for trained_with in sorted({row["trained"] for row in rows if row["torso"] == "iru"}):
+        found = {row["acting"]: row for row in rows if row["torso"] == "iru" and row["trained"] == trained_with}
+        cells = [f"{100 * np.mean(found[steps][split]):.1f}" if steps in found else "" for steps in acting]
+        lines.append(f"| T = {trained_with} | " + " | ".join(cells) + " |")
+    lines.append("")
+    for pair in study["comparisons"]:
+        low, high = pair["interval"]
+        lines.append(f"- P({pair['better']} > {pair['than']}) = {pair['P']:.2f} [{low:.2f}, {high:.2f}]")
+    return "\n".join([*lines, ""])
+
+
+def draw(study: Mapping[str, Any], path: Path) -> None:
+    """Success over T, over operations, over parameters, and over T' for each T."""
+    from matplotlib.figure import Figure
+
+    rows = study["rows"]
+    splits = [split for split in ("train", "test") if split in rows[0]]
+    figure = Figure(figsize=(15, 3.6 * len(splits)), layout="constrained")
+    grid = figure.subplots(len(splits), 4, squeeze=False, sharey="row")
+    for axes, split in zip(grid, splits, strict=True):
+        units = [row for row in own(rows) if row["torso"] == "iru"]
+        band = [statistics.interval(row[split], statistics.mean) for row in units]
+        middle = [np.mean(row[split]) for row in units]
+        times = [row["trained"] for row in units]
+        axes[0].plot(times, middle, "o-", color="#0072B2", label="IRU")
+        axes[0].fill_between(times, *np.transpose(band), color="#0072B2", alpha=0.2, linewidth=0)
+        for row in own(rows):
+            if row["torso"] != "iru":
+                low, high = statistics.interval(row[split], statistics.mean)
+                colour = COLOURS[row["torso"]]
+                axes[0].axhline(float(np.mean(row[split])), color=colour, label=label(row))
+                axes[0].axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
+        for axis, quantity in ((axes[1], "flops"), (axes[2], "parameters")):
+            for row in own(rows):
+                colour = COLOURS.get(row["torso"], "#0072B2")
+                low, high = statistics.interval(row[split], statistics.mean)
+                mean = float(np.mean(row[split]))
+                error = np.array([[mean - low], [high - mean]])
+                axis.errorbar([row[quantity]], [mean], error, fmt="o", color=colour)
+                axis.annotate(
+                    label(row).removeprefix("IRU, "), (row[quantity], mean), xytext=(5, 4), textcoords="offset points"
+                )
+            axis.set_xscale("log")
+        for i, row in enumerate(units):
+            across = sorted((r for r in rows if r["torso"] == "iru" and r["trained"] == row["trained"]), key=acting_of)
+            shade = str(0.75 - 0.75 * i / max(1, len(units) - 1))
+            means = [np.mean(r[split]) for r in across]
+            axes[3].plot([acting_of(r) for r in across], means, "o-", color=shade, label=f"T = {row['trained']}")
+        axes[0].set_ylabel({"train": "success, training problems", "test": "success, longer problems"}[split])
+        axes[0].legend(fontsize=8)
+        axes[3].legend(fontsize=8, title="trained with")
+    names = ("thinking steps T, in training and acting", "FLOPs an action", "parameters", "thinking steps when acting")
+    for axis, name in zip(grid[-1], names, strict=True):
+        axis.set_xlabel(name)
+    figure.suptitle(study["task"])
+    figure.savefig(path, dpi=110)
+
+
+def acting_of(row: Mapping[str, Any]) -> int:
+    """The thinking steps that a row's policies act with."""
+    return row["acting"]
+
+
+def main() -> None:
+    """Study a task and write FILE.json, FILE.md and FILE.png into the folder `--output`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=TASKS, required=True)
+    parser.add_argument("--steps", type=int, help="environment steps or updates of each learner; default: the task's")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--thinking", type=int, nargs="+", default=THINKING, help="T of the trainings")
+    parser.add_argument("--acting", type=int, nargs="+", default=ACTING, help="T' of the judgements")
+    parser.add_argument("--baselines", nargs="*", default=("mlp", "resnet"), choices=("mlp", "resnet"))
+    parser.add_argument("--data", help="data set of an offline task")
+    parser.add_argument("--paper", action="store_true", help="the preset's settings, not a laptop's")
+    parser.add_argument("--episodes", type=int, default=100, help="per evaluation and learner while training")
+    parser.add_argument(
+        "--judging", type=int, default=1_000, help="episodes of each learner that judge the last policy"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the problems that judge")
+    parser.add_argument("--runs", type=Path, default=Path("runs/compute_study"))
+    parser.add_argument("--output", type=Path, default=Path("results/compute_study"))
+    options = parser.parse_args()
+    study = studied(options.task, options)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / f"{options.task}.json").write_text(json.dumps(study, indent=1) + "\n")
+    (options.output / f"{options.task}.md").write_text(table(study))
+    draw(study, options.output / f"{options.task}.png")
+    print(table(study))
+
+
+if __name__ == "__main__":
+    main()
