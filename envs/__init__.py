@@ -2,7 +2,8 @@
 
 A name says which: `brax/...`, `gymnax/...`, `playground/...`, `rljax/...` and `path/to/file.py:Name` are inside the
 program, `envpool/...` is EnvPool's, `atari/...` the Arcade Learning Environment's, everything else Gymnasium's:
-`async/...` in processes of their own. Before any of them, `timed/` adds the time in the episode to what is observed.
+`async/...` in processes of their own. Before any of them, `timed/` adds the time in the episode to what is observed;
+before those with tasks and goals, which are OGBench's, `goals/` adds the goal.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _ADAPTERS = {"rljax": "own", "brax": "brax", "gymnax": "gymnax", "playground": "
 _HOSTED = {"async": "gymnasium", "envpool": "envpool", "atari": "atari", "atari-games": "atari"}
 _WAYS = ("async", "envpool")  # of stepping the same task
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # beginnings of names, and what evaluation has in their place
-_TIMED = "timed/"
+_TIMED, _GOALS = "timed/", "goals/"
 
 
 def is_compiled(name: str) -> bool:
     """Whether the environment called `name` runs inside the program."""
-    name = name.removeprefix(_TIMED)
+    name = _split(name)[1]
     return (name.partition("/")[0] in _ADAPTERS and "/" in name) or _is_file(name)
 
 
@@ -34,6 +35,8 @@ def make(name: str) -> AutoReset:
     """
     from rljax.envs.autoreset import AutoReset
 
+    if name.startswith(_GOALS):
+        raise ValueError(f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has.")
     if name.startswith(_TIMED):
         from rljax.envs.timed import Timed
 
@@ -52,9 +55,11 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
         raise ValueError(
             f"'{name}' is inside the program: Gymnasium's names do not begin with {_prefixes()}. Use make."
         )
-    bare = name.removeprefix(_TIMED)
+    seen, bare = _split(name)
+    if seen == _GOALS:
+        return _adapter("gymnasium").make_hosted(bare, num_envs, goals=True, **options)
     hosted = _adapter(_HOSTED.get(bare.partition("/")[0], "gymnasium")).make_hosted(bare, num_envs, **options)
-    if bare != name:
+    if seen == _TIMED:
         hosted.tell_time()
     return hosted
 
@@ -64,20 +69,24 @@ def with_time(name: str) -> str:
     return name if name.startswith(_TIMED) else _TIMED + name
 
 
+def with_goals(name: str) -> str:
+    """The same environment with the goal of the episode behind what is observed; see `rljax.envs.ogbench.WithGoal`."""
+    return name if name.startswith(_GOALS) else _GOALS + name
+
+
 def task(name: str) -> str:
     """The environment's name without the way in which it is stepped on the host: "Hopper-v5" for "async/Hopper-v5"."""
-    name = name.removeprefix(_TIMED)
+    name = _split(name)[1]
     prefix, _, rest = name.partition("/")
     return rest if prefix in _WAYS and rest else name
 
 
 def evaluated(name: str) -> str:
     """The same environment as evaluation plays it: without processes of its own, and games to their end."""
-    bare = name.removeprefix(_TIMED)
-    timed = name[: len(name) - len(bare)]
+    seen, bare = _split(name)
     for trained, played in _EVALUATED.items():
         if bare.startswith(trained):
-            return timed + played + bare.removeprefix(trained)
+            return seen + played + bare.removeprefix(trained)
     return name
 
 
@@ -101,6 +110,12 @@ def names() -> dict[str, list[str]]:
 
 def _adapter(family: str) -> Any:
     return importlib.import_module(f"rljax.envs.{_ADAPTERS.get(family, family)}")
+
+
+def _split(name: str) -> tuple[str, str]:
+    """What a name begins with that says what is observed beside the environment's own, and the rest."""
+    seen = next((prefix for prefix in (_TIMED, _GOALS) if name.startswith(prefix)), "")
+    return seen, name.removeprefix(seen)
 
 
 def _is_file(name: str) -> bool:

@@ -36,11 +36,12 @@ from rljax.envs.timed import share_of_time, spec_with_time
 SUCCESS = ("success", "is_success")  # keys of `info` by which environments report it
 
 
-def make_hosted(name: str, num_envs: int, **make_kwargs: Any) -> Hosted:
+def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:
     """`num_envs` environments called `name`, such as "Hopper-v5" or "module:Name-v0", stepped one after another.
 
     Of a name such as "async/Hopper-v5", each runs in a process of its own: worth it where a step takes longer than
-    passing it on, some 0.1 ms.
+    passing it on, some 0.1 ms. With `goals`, for environments that have some, observations hold the goal behind the
+    state, and the environments begin with the first task, the second, and so on, round and round.
 
     `make_kwargs` go to `gymnasium.make`; `render_mode="rgb_array"` makes `Hosted.render` work, also without a
     display. Raises `ValueError` where `num_envs` < 1, where there is no such environment and where it needs a package
@@ -50,6 +51,8 @@ def make_hosted(name: str, num_envs: int, **make_kwargs: Any) -> Hosted:
         raise ValueError(f"num_envs is {num_envs}, '{name}' needs at least 1 environment. Set --config.num-envs 1.")
     if make_kwargs.get("render_mode") == "rgb_array":
         drawing.choose_renderer()
+    if goals:
+        return Hosted(Serial(ogbench.with_goals(_make_all(name, num_envs, make_kwargs), name), name), name)
     if name.startswith("async/"):
         return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
     environments = _make_all(name, num_envs, make_kwargs)
@@ -79,6 +82,7 @@ class Hosted:
             "success" or "is_success" in the `info` of its last step), NaN where none did.
         save_failure: why the last `save` returned None, None where it did not.
         frames_per_second: of what `render` shows.
+        num_tasks: among which the environments are dealt; 1 where there is nothing to choose from.
     """
 
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
@@ -107,6 +111,9 @@ class Hosted:
         made = vector_env.spec or (self._environments[0].spec if self._environments else None)
         self.spec = EnvSpec(name, self._shape, action_size, self._discrete, made.max_episode_steps if made else None)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
+        self.num_tasks: int = next(
+            (first.num_tasks for first in self._environments or () if isinstance(first, ogbench.WithGoal)), 1
+        )
         self.save_failure: str | None = None
         self.tolerant = False  # of numbers that are not finite, for the sake of other learners' environments
         self._tells_time = False

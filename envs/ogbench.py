@@ -1,4 +1,4 @@
-"""OGBench's arms side by side, without their 150 MB and their second of compiling each.
+"""OGBench's arms side by side, without their 150 MB and their second of compiling each, and its tasks with goals.
 
 An arm with its cubes holds meshes, textures and XML which no episode changes. Copies of one that was made share them
 and have a simulator of their own; they step as others that are made each by itself, bit for bit.
@@ -10,13 +10,61 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 COLOURS_ONLY = ("CubeEnv", "PuzzleEnv")  # all that these change of their model; a scene locks its drawer by it
 FIXED = ("dm_control", "mujoco", "ogbench.manipspace.controllers")  # modules of what is not copied
+
+
+class WithGoal(gymnasium.Wrapper):
+    """An environment that has tasks with goals, whose observations are [state; goal], [2 O] for states [O].
+
+    A goal is a state in which the task is done. The episode that a seeded reset begins is of task `first` (from 1), the
+    next one of the task after it, and so on.
+    """
+
+    def __init__(self, environment: gymnasium.Env, first: int) -> None:
+        super().__init__(environment)
+        space: Any = environment.observation_space
+        low, high = (np.tile(bound, 2) for bound in (space.low, space.high))
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype)
+        self.num_tasks = _number_of_tasks(environment)
+        self.first = self.task = first
+        self.goal: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of the next task, or with a seed of the first one."""
+        self.task = self.first if seed is not None else self.task % self.num_tasks + 1
+        observation, info = self.env.reset(seed=seed, options={**(options or {}), "task_id": self.task})
+        self.goal = np.array(info["goal"])
+        return np.concatenate([observation, self.goal]), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Apply one action."""
+        observation, *rest = self.env.step(action)
+        return (np.concatenate([observation, self.goal]), *rest)  # pyright: ignore[reportReturnType]
+
+
+def with_goals(environments: Sequence[gymnasium.Env], name: str) -> list[gymnasium.Env]:
+    """The environments with their goals: of task 1, 2, ..., round and round.
+
+    Raises `ValueError` for environments called `name` that have none.
+    """
+    number, space = _number_of_tasks(environments[0]), environments[0].observation_space
+    if not number or not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise ValueError(
+            f"'{name}' has no tasks with goals, which are states, as ogbench:cube-single-v0 has. Name an environment "
+            "that has some with --env, or none to train without evaluations."
+        )
+    return [WithGoal(environment, index % number + 1) for index, environment in enumerate(environments)]
+
+
+def _number_of_tasks(environment: gymnasium.Env) -> int:
+    return len(getattr(environment.unwrapped, "task_infos", ()))
 
 
 def is_arm(environment: gymnasium.Env) -> bool:

@@ -124,7 +124,8 @@ class Agent(Protocol):
 
     `Config`'s fields are all the hyperparameters, those of its storage included; the storage named by
     `storage` says which ones it needs (see `rljax.storage`). One called `convolutions` says that the agent can observe
-    pictures [H, W, K]; all others are refused them.
+    pictures [H, W, K]; all others are refused them. One called `value_goal_future` says that it observes [state; goal],
+    see `conditions_on_goals`.
 
     Two more functions are optional. `perceive(state, observation, first, config) -> State` sees every observation
     [E, O...] of the environments once, before the agent acts on it. `prepare(state, data, config) -> State` sees the
@@ -177,6 +178,14 @@ def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]]
         return state, {name: Weighted(jnp.zeros(()), jnp.zeros(())) for name in names}
 
     return jax.lax.cond((step + 1) % period == 0, active, idle, state)
+
+
+def conditions_on_goals(config: Any) -> bool:
+    """Whether an agent observes [state; goal]: its Config then says how goals are drawn from data that hold none.
+
+    Those that do learn from batches of `samplers.goals`, and are judged on the tasks of environments that have goals.
+    """
+    return hasattr(config, "value_goal_future")
 
 
 def require_continuous(name: str, spec: EnvSpec) -> None:

@@ -241,8 +241,17 @@ def _are_integers(value: Any, length: int | None) -> bool:
 
 
 def environment(name: str, config: Any) -> str:
-    """The environment called `name` as the agent observes it: with the time, where `config.time_feature` is set."""
-    return envs.with_time(name) if getattr(config, "time_feature", False) and name != "none" else name
+    """The environment called `name` as the agent observes it: with the time, where `config.time_feature` is set.
+
+    With goals, where the agent conditions on them.
+    """
+    from rljax.agent import conditions_on_goals
+
+    if name == "none":
+        return name
+    if conditions_on_goals(config):
+        return envs.with_goals(name)
+    return envs.with_time(name) if getattr(config, "time_feature", False) else name
 
 
 def stack(config: Any, num_learners: int) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rljax import config as configuration
 from rljax import datasets, envs, evaluate, samplers
-from rljax.agent import EnvSpec, RewardTransform, Transition
+from rljax.agent import EnvSpec, RewardTransform, Transition, conditions_on_goals
 from rljax.drivers.common import Driver
 from rljax.drivers.compiled import CompiledDriver
 from rljax.drivers.embedded import EmbeddedDriver
@@ -53,7 +53,7 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
     Raises `ValueError` for an agent without data, data that an agent or environment cannot use, and whatever
     environments and agents refuse.
     """
-    _require_source(settings, module, dataset)
+    _require_source(settings, module, config, dataset)
     number, episodes = len(settings.seeds), settings.eval_episodes
     name = configuration.environment(settings.env, config)
     offline = module.storage == "dataset"
@@ -64,9 +64,10 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
             f"the actor's learning rate of '{settings.agent}' falls to 0 before the run goes on online, where it would "
             "learn nothing. Keep it: --config.decay-steps None"
         )
-    evaluator, spec = _evaluator(module, name, number, episodes, inside, dataset)
+    goals = conditions_on_goals(config)
+    evaluator, spec = _evaluator(module, name, number, episodes, inside, dataset, goals)
     if dataset is not None:
-        _require_fit(dataset, spec)
+        _require_fit(dataset, spec, goals)
     if len(spec.observation_shape) != 1 and not hasattr(config, "convolutions"):
         raise ValueError(
             f"agent '{settings.agent}' observes vectors, '{name}' shows pictures of shape {spec.observation_shape}. "
@@ -76,24 +77,26 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
 
     data, affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, config)
     phases, end = [], 0
-    each = config.num_steps * config.num_envs
+    num_envs = getattr(config, "num_envs", 1)  # of agents that never go on online there is no such setting
+    each = getattr(config, "num_steps", 1) * num_envs
     if offline:
         assert data is not None
+        data, of_data = (samplers.with_last_rows(data), samplers.goals) if goals else (data, samplers.resident)
         multiple = math.lcm(config.num_updates, each) if online else config.num_updates
         end = round_up(settings.steps, multiple)
-        learner = Learner(module, spec, number, config.num_envs, storage="dataset")
+        learner = Learner(module, spec, number, num_envs, of_data, storage="dataset")
         phases.append(Phase(OfflineDriver(learner, data, stacked, settings.data_on_host), config.num_updates, end))
     if online:
         kind = module.storage if dataset is None else "mixed"
-        STORAGES[kind].check(config, config.num_envs)
+        STORAGES[kind].check(config, num_envs)
         sampler, timed = _sampler(kind, config, name, inside)
         if kind == "mixed":
             sampler = functools.partial(samplers.mixed, offline_share=settings.offline_share, affine=affine)
-        learner = Learner(module, spec, number, config.num_envs, sampler, storage=kind, timed=timed)
+        learner = Learner(module, spec, number, num_envs, sampler, storage=kind, timed=timed)
         if inside is not None:
             driver: Driver = CompiledDriver(learner, inside, stacked, data)
         else:
-            hosted = envs.make_hosted(name, number * config.num_envs)
+            hosted = envs.make_hosted(name, number * num_envs)
             driver = (EmbeddedDriver if learner.streams else HostedDriver)(learner, hosted, stacked, data)
         phases.append(Phase(driver, each, end + round_up(online, each)))
     return Plan(phases, evaluator, spec, _unlike(dataset, evaluator))
@@ -132,14 +135,26 @@ def round_up(number: int, multiple: int) -> int:
 
 
 def _evaluator(
-    module: Any, name: str, number: int, episodes: int, inside: AutoReset | None, dataset: datasets.Dataset | None
+    module: Any,
+    name: str,
+    number: int,
+    episodes: int,
+    inside: AutoReset | None,
+    dataset: datasets.Dataset | None,
+    goals: bool,
 ) -> tuple[Any, EnvSpec]:
     if name == "none":
         assert dataset is not None
-        return None, EnvSpec(dataset.name, (dataset.observation_size,), dataset.action_size, dataset.discrete)
+        size = dataset.observation_size * (2 if goals else 1)
+        return None, EnvSpec(dataset.name, (size,), dataset.action_size, dataset.discrete)
     if inside is not None:
         return evaluate.CompiledEvaluator(module, inside, number), inside.spec
     hosted = envs.make_hosted(envs.evaluated(name), number * episodes)
+    if episodes % hosted.num_tasks:
+        raise ValueError(
+            f"--eval-episodes is {episodes}, and '{hosted.name}' has {hosted.num_tasks} tasks that share them: give a "
+            f"multiple, such as {round_up(episodes, hosted.num_tasks)}."
+        )
     return evaluate.HostedEvaluator(module, hosted, number), hosted.spec
 
 
@@ -169,7 +184,7 @@ def _sampler(
     return functools.partial(samplers.hindsight, environment=environment), True
 
 
-def _require_source(settings: Any, module: Any, dataset: datasets.Dataset | None) -> None:
+def _require_source(settings: Any, module: Any, config: Any, dataset: datasets.Dataset | None) -> None:
     agent, kind = settings.agent, module.storage
     if kind not in STORAGES:
         raise ValueError(f"agent '{agent}' asks for storage '{kind}'. Known: {', '.join(STORAGES)}.")
@@ -184,6 +199,14 @@ def _require_source(settings: Any, module: Any, dataset: datasets.Dataset | None
         raise ValueError("--data-on-host is for learning from a data set alone: beside new experience it must fit.")
     if settings.then_online and kind != "dataset":
         raise ValueError(f"--then-online continues an agent that learns from data alone, '{agent}' is online already.")
+    if settings.then_online and conditions_on_goals(config):
+        raise ValueError(f"agent '{agent}' learns of goals from data alone, without --then-online.")
+    if dataset is not None and dataset.provenance.get("task") is not None and conditions_on_goals(config):
+        plain = f"ogbench/{dataset.provenance['id']}"
+        raise ValueError(
+            f"'{dataset.name}' is cut where one task is done, and agent '{agent}' learns of all goals. Use: "
+            f"rljax train {agent} --data {plain}"
+        )
     if settings.env == "none" and (dataset is None or settings.then_online or kind != "dataset"):
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
 
@@ -200,9 +223,10 @@ def _unlike(dataset: datasets.Dataset | None, evaluator: Any) -> str | None:
     )
 
 
-def _require_fit(dataset: datasets.Dataset, spec: EnvSpec) -> None:
+def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
+    """Raise `ValueError` for a data set of other shapes; with `goals`, those are observed behind its states."""
     given = {
-        "observation_shape": (dataset.observation_size,),
+        "observation_shape": (dataset.observation_size * (2 if goals else 1),),
         "action_size": dataset.action_size,
         "discrete": dataset.discrete,
     }

@@ -81,7 +81,9 @@ def _played(
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
     seen = configuration.environment(env, policies.config)
     hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
-    size = hosted.spec.observation_shape[0] - (seen != env)  # the time is no part of the data
+    size = hosted.spec.observation_shape[0]  # the time and the goal are no part of the data
+    if seen != env:
+        size = size // 2 if seen == envs.with_goals(env) else size - 1
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=num_envs))
     rows = []
     for _ in range(-(-steps // num_envs)):

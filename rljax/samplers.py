@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.agent import Array, Transition
 from rljax.storage import Fixed, Mixed, Replay, Rollout
@@ -28,18 +29,31 @@ def whole(rollout: Rollout, key: Array, config: Any) -> Transition:
     return jax.tree.map(lambda x: x[:, None], rollout.data)
 
 
-def resident(fixed: Fixed, key: Array, config: Any) -> Transition:
-    """Draw `num_updates` batches per learner uniformly, with replacement, from a data set that all share.
+class FromData(NamedTuple):
+    """A sampler of data sets, which all learners share, in two parts: what is random, and what it takes of the data.
 
-    `key` is [P]; returns [P, num_updates, batch_size, ...], as one gather.
+    Only the second reads the data, so that these may lie where nothing is compiled: on the host, as NumPy arrays.
     """
-    rows = resident_rows(key, fixed.data.reward.shape[0], config)
-    return jax.tree.map(lambda x: x[rows], fixed.data)
+
+    draw: Callable[[Array, int, Any], Any]  # keys [P], number of rows N, config: leaves [P, num_updates, batch_size]
+    take: Callable[[Transition, Any], Transition]  # data [N, ...], and what was drawn: as many batches, [..., B, ...]
+
+    def __call__(self, fixed: Fixed, key: Array, config: Any) -> Transition:
+        """Draw `num_updates` batches per learner; `key` is [P], returns [P, num_updates, batch_size, ...]."""
+        return self.take(fixed.data, self.draw(key, fixed.data.reward.shape[0], config))
 
 
 def resident_rows(key: Array, number: int, config: Any) -> Array:
     """The rows that `resident` draws from a data set of `number` of them, int32 [P, num_updates, batch_size]."""
     return _rows(key, number, config.num_updates, config.batch_size)
+
+
+def rows_of(data: Transition, rows: Any) -> Transition:
+    """The transitions in `rows` [...] of a data set [N, ...], in one gather."""
+    return jax.tree.map(lambda x: x[rows], data)
+
+
+resident = FromData(resident_rows, rows_of)  # uniformly, with replacement
 
 
 def mixed(
@@ -161,3 +175,101 @@ def _later(replay: Replay, rows: Array, num_envs: int) -> Array:
 def _rows(key: Array, capacity: int, number: int, size: int) -> Array:
     """Rows [P, number, size] of a data set, with replacement."""
     return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
+
+
+# Goals, which a data set holds none of: states of it, drawn anew for each transition.
+
+LAST = "last_row"  # of a data set's extras: the row [N] in which each row's trajectory ends
+
+
+class GoalRows(NamedTuple):
+    """What is random of goals, [...] each: rows min(row + steps + floor(share (last - row)), last), or `other`."""
+
+    other: Any  # int32: a row of any trajectory
+    steps: Any  # int32: how many rows later at least
+    share: Any  # float32, in [0, 1): and which part of the trajectory's rest
+    is_other: Any  # bool
+
+
+class GoalDraws(NamedTuple):
+    """What is random of batches with goals."""
+
+    row: Any  # int32 [...]
+    value: GoalRows
+    actor: GoalRows
+
+
+def with_last_rows(data: Transition) -> Transition:
+    """A data set [N, ...] in NumPy with the row in which each row's trajectory ends, as `goals` needs it.
+
+    A trajectory ends where it is terminated or truncated, the last one with the data.
+    """
+    ends = np.asarray(data.terminated) | np.asarray(data.truncated)
+    ends[-1] = True
+    (last,) = np.nonzero(ends)
+    rows = last[np.searchsorted(last, np.arange(len(ends)))]
+    return data.replace(extras={**data.extras, LAST: rows.astype(np.int32)})
+
+
+def goal_draws(key: Array, number: int, config: Any) -> GoalDraws:
+    """What `goals` draws from a data set of `number` rows, [P, num_updates, batch_size] each.
+
+    Reads of a config, whose floats are [P], `discount` and for values and actor: `value_goal_current` and
+    `value_goal_future`, the shares of goals that are the state itself and a later one of its trajectory, the rest being
+    any states; and `value_goal_times`, how much later: "geometric", by k rows with probability (1 - discount)
+    discount^(k - 1) for k from 1 on, or "even", any time being as likely. What lies behind the end is the last row.
+    """
+    shape = (config.num_updates, config.batch_size)
+
+    def goal_rows(key: Array, current: Array, future: Array, times: str, discount: Array) -> GoalRows:
+        key_kind, key_other, key_time = jax.random.split(key, 3)
+        kind, time = jax.random.uniform(key_kind, shape), jax.random.uniform(key_time, shape)
+        later = kind >= current
+        if times == "geometric":  # the least k with discount^k <= 1 - time
+            waited = jnp.ceil(jnp.log1p(-time) / jnp.log(jnp.minimum(discount, 1.0 - 1e-6)))
+            steps, share = jnp.clip(waited, 1, number).astype(jnp.int32), jnp.zeros(shape)
+        else:
+            steps, share = jnp.ones(shape, jnp.int32), time
+        other = jax.random.randint(key_other, shape, 0, number)
+        return GoalRows(other, jnp.where(later, steps, 0), jnp.where(later, share, 0.0), kind >= current + future)
+
+    def draw(key: Array, config: Any) -> GoalDraws:
+        key_row, key_value, key_actor = jax.random.split(key, 3)
+        row = jax.random.randint(key_row, shape, 0, number)
+        value = (config.value_goal_current, config.value_goal_future, config.value_goal_times)
+        actor = (config.actor_goal_current, config.actor_goal_future, config.actor_goal_times)
+        discount = config.discount
+        return GoalDraws(row, goal_rows(key_value, *value, discount), goal_rows(key_actor, *actor, discount))
+
+    return jax.vmap(draw)(key, config)
+
+
+def with_goals(data: Transition, draws: GoalDraws) -> Transition:
+    """Transitions of a data set [N, ...] that `with_last_rows` has seen, with goals behind their states.
+
+    Observations and successors [..., B, 2 O] hold the values' goals, `extras["actor_observation"]` the actor's. The
+    reward is -1; where a row is its own goal it is 0, and `terminated`. What the data have of either is of no account.
+    """
+    on_host = isinstance(data.observation, np.ndarray)
+    xp: Any = np if on_host else jnp
+    row, last = draws.row, data.extras[LAST][draws.row]
+
+    def place(goal: GoalRows) -> Any:
+        rest = xp.floor(goal.share * (last - row).astype(np.float32)).astype(np.int32)
+        return xp.where(goal.is_other, goal.other, xp.minimum(row + goal.steps + rest, last))
+
+    value = place(draws.value)
+    state, value_goal, actor_goal = data.observation[xp.stack([row, value, place(draws.actor)])]
+    reached = value == row
+    return Transition(
+        observation=xp.concatenate([state, value_goal], axis=-1),
+        action=data.action[row],
+        reward=reached.astype(np.float32) - 1.0,
+        terminated=reached,
+        truncated=data.truncated[row],
+        next_observation=xp.concatenate([data.next_observation[row], value_goal], axis=-1),
+        extras={"actor_observation": xp.concatenate([state, actor_goal], axis=-1)},
+    )
+
+
+goals = FromData(goal_draws, with_goals)

@@ -73,7 +73,7 @@ def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
 
     Reads of a config: `torso`, `compute`, `grid`, `progressive`.
     """
-    kind, compute, grid = config.torso, config.compute, config.grid
+    kind, compute, grid = config.torso, config.compute, getattr(config, "grid", None)
     if compute < 1:
         raise ValueError(f"--config.compute is {compute}, it must be at least 1.")
     if compute > 1 and kind not in THINKING:

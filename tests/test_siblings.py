@@ -40,6 +40,10 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("iql", "riql"): Pair(
         lines=70, own={"Config", "check", "init", "prepare", "act", "policy", "critic_loss", "update"}
     ),
+    ("iql", "gciql"): Pair(
+        lines=178,
+        own={"Config", "State", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
+    ),
     ("sac", "cql"): Pair(
         lines=215,
         own={"Config", "State", "check", "init", "act", "policy", "update"}

@@ -6,10 +6,10 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from rljax.datasets import archive, d4rl
+from rljax.datasets import archive, d4rl, ogbench
 from rljax.datasets.archive import SUFFIXES
 from rljax.datasets.dataset import FAMILIES, Dataset
-from rljax.datasets.download import Progress, root
+from rljax.datasets.download import Progress, known, root
 
 
 def names() -> dict[str, list[str]]:
@@ -73,6 +73,9 @@ def load(
         raise ValueError(f"there is no file '{name}', neither here nor in the folder of datasets.")
     if _is_of_d4rl(path):
         return d4rl.read(path, name, clip_actions=clip_actions, strict=strict)
+    recorded = _recorded(path)
+    if recorded is not None:
+        return ogbench.read(path, name, recorded, clip_actions=clip_actions)
     return archive.read(path, name, action_bounds=action_bounds, clip_actions=clip_actions)
 
 
@@ -95,8 +98,14 @@ def _reader(family: str) -> Any:
 
 
 def _of_file(path: Path) -> str | None:
-    entry = d4rl.of_file(path) if _is_of_d4rl(path) else None
+    entry = d4rl.of_file(path) if _is_of_d4rl(path) else _recorded(path)
     return archive.environment(path) if entry is None else entry.env
+
+
+def _recorded(path: Path) -> ogbench.Name | None:
+    """Which of OGBench's data sets `path` was recorded as (see `rljax.datasets.play`), and None of all other files."""
+    recorded = known(path).get("recorded")
+    return None if recorded is None else ogbench.parse(recorded["id"])
 
 
 def _is_of_d4rl(path: Path) -> bool:

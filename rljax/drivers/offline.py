@@ -40,7 +40,8 @@ class OfflineDriver:
         self.data: Transition = data  # not yet on the device: what does not fit is refused first
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
-        self._rows = jax.jit(self._drawn)
+        self._draws = jax.jit(self._drawn)
+        self._sampler: samplers.FromData = learner.sampler or samplers.resident  # type: ignore[assignment]
         self._learn = jax.jit(self._taught, donate_argnums=0)
 
     def reconfigure(self, config: Any) -> None:
@@ -65,8 +66,8 @@ class OfflineDriver:
         updates = int(self.learnt.updates)
         for done in range(0, iterations, GROUP):
             first = np.int32(updates + done * self.config.num_updates)
-            rows = np.asarray(self._rows(self.learnt.key_update, first, self.config))
-            batches = jax.tree.map(lambda x, rows=rows: x[rows], self.data)
+            drawn = jax.tree.map(np.asarray, self._draws(self.learnt.key_update, first, self.config))
+            batches = self._sampler.take(self.data, drawn)
             self.learnt = self._learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.config)
 
     @property
@@ -124,15 +125,15 @@ class OfflineDriver:
         # A traced bound, so that chunks of any length are one program.
         return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, config, data), learnt)
 
-    def _drawn(self, key_update: Array, updates: Array, config: Any) -> Array:
-        """The rows of the next `GROUP` iterations, [GROUP, P, U, B]."""
+    def _drawn(self, key_update: Array, updates: Array, config: Any) -> Any:
+        """What is random of the batches of the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
         number = self.data.reward.shape[0]
 
-        def rows(iteration: Array) -> Array:
+        def draw(iteration: Array) -> Any:
             keys = self.learner.batch_keys(key_update, updates + iteration * config.num_updates)
-            return samplers.resident_rows(keys, number, config)
+            return self._sampler.draw(keys, number, config)
 
-        return jax.vmap(rows)(jnp.arange(GROUP))
+        return jax.vmap(draw)(jnp.arange(GROUP))
 
     def _taught(self, learnt: LearnerState, batches: Transition, number: Array, config: Any) -> LearnerState:
         """The learners after the first `number` of the iterations whose batches are [GROUP, P, U, B, ...]."""

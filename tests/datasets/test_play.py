@@ -55,6 +55,13 @@ def test_it_is_found_by_its_name_with_its_origin(recorded: Path) -> None:
     assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
 
 
+def test_it_is_found_by_its_path(recorded: Path) -> None:
+    path = recorded / "ogbench" / "cube-single-play-v0.npz"
+    dataset = datasets.load(str(path))
+    assert (dataset.name, dataset.env, dataset.num) == (str(path), "ogbench:cube-single-v0", 2 * LENGTH)
+    assert datasets.environment(str(path)) == "ogbench:cube-single-v0"
+
+
 def test_transitions_are_those_of_the_environment_that_scores(recorded: Path) -> None:
     dataset = datasets.load("ogbench/cube-single-play-singletask-task2-v0", recorded, download=False)
     with np.load(recorded / "ogbench" / "cube-single-play-v0.npz") as file:

@@ -91,6 +91,26 @@ def test_success_is_that_of_the_last_step() -> None:
     hosted.close()
 
 
+def test_tasks_with_goals_are_dealt_and_ended_by_success() -> None:
+    hosted = envs.make_hosted("goals/ogbench:cube-single-v0", 6)
+    assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == ((56,), 200, 5)
+    first = hosted.reset(range(6))
+    arms = [environment.unwrapped for environment in hosted.vector_env.envs]
+    assert [arm.cur_task_id for arm in arms] == [1, 2, 3, 4, 5, 1]
+    for index, arm in enumerate(arms):
+        np.testing.assert_allclose(first[index, 28:], arm._cur_goal_ob, rtol=1e-6)
+    mujoco = pytest.importorskip("mujoco")
+    arm = arms[1]
+    arm.data.qpos[14:16] = arm.cur_task_info["goal_xyzs"][0][:2]
+    mujoco.mj_forward(arm.model, arm.data)
+    step = hosted.step(np.zeros((6, 5), np.float32))
+    assert step.terminated.tolist() == [False, True, False, False, False, False]
+    assert (step.reward[1], hosted.success[1]) == (1, 1)
+    np.testing.assert_array_equal(step.next_observation[:, 28:], first[:, 28:])
+    assert arm.cur_task_id == 3, "the next task"
+    hosted.close()
+
+
 def test_it_is_drawn_without_a_display() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, CUBE], capture_output=True, text=True, check=False)
     if "could not be rendered" in done.stderr:

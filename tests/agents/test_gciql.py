@@ -1,0 +1,302 @@
+"""GCIQL against float64 NumPy written from the papers and the authors' code, and on a chain of known values."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import config as configuration
+from rljax import samplers
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import gciql
+from rljax.drivers.offline import OfflineDriver
+from rljax.learner import Learner
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Example-v0", (6,), 2)
+PLAIN: dict[str, Any] = {"activation": "relu", "layer_norm": False}
+CONFIG = gciql.Config(
+    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1, **PLAIN
+)
+KEY = jax.random.key(0)
+
+
+def transitions(seed: int = 0) -> Transition:
+    """A batch with goals: three numbers of a state, and three of a goal."""
+    batch = reference.transitions(seed, observations=6)
+    goal = np.random.default_rng(seed + 100).normal(size=(5, 3)).astype(np.float32)
+    return batch.replace(extras={"actor_observation": jnp.concatenate([batch.observation[:, :3], goal], axis=1)})
+
+
+def example() -> tuple[EnvSpec, gciql.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, transitions()
+
+
+class Reference:
+    """GCIQL in float64: every loss is of the networks before the update, as in the authors' gciql.py."""
+
+    def __init__(self, state: gciql.State, config: gciql.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.actor, self.value = reference.mlp(state.actor), reference.mlp(state.value)
+        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.value_adam = reference.Adam(config.value_lr)
+
+    def update(self, batch: Transition) -> dict[str, float]:
+        """One update; its metrics."""
+        config = self.config
+        observed = (batch.observation, batch.next_observation, batch.extras["actor_observation"])
+        observation, successor, judged = (reference.standardised(self.seen, x) for x in observed)
+        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
+        alive = 1.0 - np.asarray(batch.terminated, np.float64)
+
+        y = reward + config.discount * alive * reference.forward(self.value, successor)[0][:, 0]
+        q = reference.smallest(self.targets, observation, action)[0]
+        value_loss, v, value_gradient = reference.expectile(self.value, observation, q, config.expectile)
+        critic_loss, values, critic_gradient = reference.squared_errors(self.critics, observation, action, y)
+        metrics, actor_gradient = self.policy(judged, action)
+
+        self.value = self.value_adam.step(self.value, value_gradient)
+        self.actor = self.actor_adam.step(self.actor, actor_gradient)
+        self.critics = self.critic_adam.step(self.critics, critic_gradient)
+        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        metrics |= {"critic/loss": critic_loss, "critic/q": values.mean(), "critic/target": y.mean()}
+        return metrics | {"value/loss": value_loss, "value/v": v.mean()}
+
+    def policy(self, observation: np.ndarray, action: np.ndarray) -> tuple[dict[str, float], Any]:
+        """The actor's metrics and its gradient.
+
+        With distance d = |a - m|^2 / 2 + log(2 pi) A / 2 and c the mean m within +-1: ddpg_bc is
+        -mean q(c) / |mean q| + alpha mean d, dm = (-dq/dc 1(m = c) / size + alpha (m - a)) / B; awr is mean w d,
+        dm = w (m - a) / B.
+        """
+        config, size = self.config, len(action)
+        mean, inputs = reference.forward(self.actor, observation)
+        distance = 0.5 * np.square(mean - action).sum(axis=1) + 0.5 * np.log(2.0 * np.pi) * action.shape[1]
+        if config.policy_loss == "awr":
+            v = reference.forward(self.value, observation)[0][:, 0]
+            advantage = reference.smallest(self.critics, observation, action)[0] - v
+            weight = np.minimum(np.exp(config.inverse_temperature * advantage), config.max_weight)
+            change = weight[:, None] * (mean - action) / size
+            metrics = {"actor/advantage": advantage.mean(), "actor/weight": weight.mean()}
+            metrics["actor/loss"] = (weight * distance).mean()
+        else:
+            chosen = np.clip(mean, -1.0, 1.0)
+            q, slope = reference.smallest(self.critics, observation, chosen)
+            scale = np.abs(q).mean() + 1e-6
+            change = (config.imitation_weight * (mean - action) - slope * (mean == chosen) / scale) / size
+            metrics = {"actor/q": q.mean(), "actor/imitation": distance.mean()}
+            metrics["actor/loss"] = -q.mean() / scale + config.imitation_weight * distance.mean()
+        return metrics, reference.backward(self.actor, inputs, change)[0]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "cube": {"imitation_weight": 1.0, "discount": 0.995},
+    "normalised": {"normalise_observations": True, "expectile": 0.7},
+    "weighted": {"policy_loss": "awr"},
+    "bounded weights, three critics": {"policy_loss": "awr", "max_weight": 1.05, "num_critics": 3},
+}
+
+update = jax.jit(gciql.update)
+act = jax.jit(gciql.act, static_argnames="explore")
+
+
+def fresh(config: gciql.Config) -> gciql.State:
+    """A State to start from, whose values lie among the critics' and some of whose actions leave their bounds."""
+    state = reference.state(gciql, SPEC, config)
+    state.value.params["output"]["bias"] -= 0.2
+    return state
+
+
+def states(seed: int) -> Transition:
+    """A data set of twelve states, of which nothing else matters."""
+    return reference.transitions(seed, 12, observations=3)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    data = states(9)
+    state = gciql.prepare(fresh(config), data, config)
+    seen = np.tile(np.asarray(data.observation, np.float64), 2) if config.normalise_observations else None
+    expected = Reference(state, config, seen)
+    for step in range(4):
+        batch = transitions(step)
+        state, metrics = update(state, batch, KEY, step, config)
+        reference.assert_metrics(metrics, expected.update(batch))
+        reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
+        reference.assert_same(reference.mlp(state.value), expected.value, "value")
+        reference.assert_same(reference.critics(state.critic), expected.critics, "critics")
+        reference.assert_same(reference.critics(state.target_critic), expected.targets, "targets")
+
+
+def test_only_the_actor_sees_its_own_goals() -> None:
+    state, batch = fresh(CONFIG), transitions()
+    other = batch.replace(extras={"actor_observation": batch.observation})
+    one, two = (update(state, x, KEY, 0, CONFIG)[0] for x in (batch, other))
+    for part, same in (("critic", True), ("value", True), ("actor", False)):
+        pairs = zip(*map(jax.tree.leaves, (getattr(one, part), getattr(two, part))), strict=True)
+        assert all(np.array_equal(x, y) for x, y in pairs) == same, part
+
+
+def test_begins_as_the_authors_do() -> None:
+    config = gciql.Config(hidden=(16, 16))
+    state = jax.jit(gciql.init, static_argnums=1)(KEY, SPEC, config)
+    limit = np.sqrt(6.0 / (16 + 2))
+    kernel = np.asarray(state.actor.params["output"]["kernel"])
+    assert 0.05 * limit < np.abs(kernel).max() <= 0.1 * limit, "a tenth of the others: a hundredth of their variance"
+    assert "norm_0" not in state.actor.params
+    assert "norm_0" in state.value.params
+    assert "norm_0" in state.critic.params["members"]
+
+
+@pytest.mark.parametrize("torso", ["resnet", "iru", "recall"])
+def test_every_torso_learns(torso: Any) -> None:
+    config = dataclasses.replace(CONFIG, torso=torso, compute=1 if torso == "resnet" else 3)
+    gciql.check(SPEC, config)
+    state = gciql.init(KEY, SPEC, config)
+    new, metrics = update(state, transitions(), KEY, 0, config)
+    assert all(np.isfinite(value) for value in metrics.values())
+    for part in ("actor", "critic", "value"):
+        pairs = zip(*map(jax.tree.leaves, (getattr(state, part), getattr(new, part))), strict=True)
+        assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs), part
+
+
+def test_progressive_losses_are_of_a_part_of_the_steps_in_every_network() -> None:
+    config = dataclasses.replace(CONFIG, torso="iru", compute=12, hidden=(8,))
+    state, batch = gciql.init(KEY, SPEC, config), transitions()
+    whole, none, part = (
+        update(state, batch, KEY, 0, dataclasses.replace(config, progressive=alpha))[0] for alpha in (None, 0.0, 1.0)
+    )
+    for name in ("actor", "critic", "value"):
+        found = [jax.tree.leaves(getattr(x, f"{name}_optimiser")[0].mu) for x in (whole, none, part)]
+        assert all(np.allclose(x, y, atol=1e-7) for x, y in zip(found[0], found[1], strict=True)), name
+        assert not all(np.allclose(x, y, atol=1e-4) for x, y in zip(found[0], found[2], strict=True)), name
+
+
+def test_act_explores_around_the_mean_within_bounds() -> None:
+    state, seen = fresh(CONFIG), transitions(9).observation
+    mean = reference.forward(reference.mlp(state.actor), np.asarray(seen, np.float64))[0]
+    np.testing.assert_allclose(
+        act(state, seen, KEY, CONFIG, explore=False)[0], np.clip(mean, -1.0, 1.0), rtol=1e-4, atol=1e-5
+    )
+    noise = np.asarray(jax.random.normal(KEY, (5, 2)))
+    actual, extras = act(state, seen, KEY, CONFIG, explore=True)
+    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
+    assert extras == {}
+
+
+OUTSIDE: dict[str, tuple[float, str]] = {
+    "discount": (-0.5, r"finite and in \[0, 1\]"),
+    "target_rate": (2.0, r"finite and in \[0, 1\]"),
+    "actor_lr": (-1.0, "finite and at least 0"),
+    "critic_lr": (float("nan"), "finite and at least 0"),
+    "value_lr": (-1.0, "finite and at least 0"),
+    "expectile": (1.5, r"finite and in \[0, 1\]"),
+    "imitation_weight": (-1.0, "finite and at least 0"),
+    "inverse_temperature": (-3.0, "finite and at least 0"),
+    "max_weight": (-1.0, "finite and at least 0"),
+    "value_goal_current": (-0.1, r"finite and in \[0, 1\]"),
+    "value_goal_future": (1.1, r"finite and in \[0, 1\]"),
+    "actor_goal_current": (2.0, r"finite and in \[0, 1\]"),
+    "actor_goal_future": (-1.0, r"finite and in \[0, 1\]"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_refuses_numbers_out_of_range(name: str) -> None:
+    value, limits = OUTSIDE[name]
+    message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be {limits}\.$"
+    with pytest.raises(ValueError, match=message):
+        gciql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
+
+
+@pytest.mark.parametrize("name", ["value", "actor"])
+def test_refuses_more_than_all_goals(name: str) -> None:
+    shares: Any = {f"{name}_goal_current": [0.0, 0.4], f"{name}_goal_future": 0.7}
+    message = rf"--config\.{name}-goal-current and --config\.{name}-goal-future .* together 1\.1: .* at most 1"
+    with pytest.raises(ValueError, match=message):
+        gciql.check(SPEC, dataclasses.replace(CONFIG, **shares))
+
+
+def test_refuses_thinking_where_there_is_nothing_to_do_twice() -> None:
+    with pytest.raises(ValueError, match=r"--config\.compute is 3, --config\.torso mlp has nothing to do more"):
+        gciql.check(SPEC, dataclasses.replace(CONFIG, compute=3))
+    with pytest.raises(ValueError, match=r"^--config\.num-critics is 0, it must be at least 1\.$"):
+        gciql.check(SPEC, dataclasses.replace(CONFIG, num_critics=0))
+
+
+# A chain of states, each with a step to the left and one to the right in the data, in trajectories of that one step.
+
+LENGTH, SHARE, DISCOUNT, EXPECTILE = 6, 0.5, 0.9, 0.9
+
+
+def chain() -> Transition:
+    """The data: states one-hot, and the ends are walls."""
+    place, action = np.repeat(np.arange(LENGTH), 2), np.tile([-1.0, 1.0], LENGTH)
+    after = np.clip(place + action, 0, LENGTH - 1).astype(int)
+    one_hot, never = np.eye(LENGTH, dtype=np.float32), np.zeros(2 * LENGTH, bool)
+    columns: Any = (one_hot[place], action[:, None].astype(np.float32), np.zeros(2 * LENGTH, np.float32))
+    rest: Any = (never, ~never, one_hot[after])
+    return Transition(*columns, *rest)
+
+
+def table() -> np.ndarray:
+    """V(s, g), [LENGTH, LENGTH], to which the updates lead.
+
+    A row's goal is itself with probability p = SHARE + (1 - SHARE) / rows, and one more row has the same state: where
+    s = g, the part p / (p + (1 - SHARE) / rows) is terminal with reward 0, all else -1 + gamma V(s', g). V is the
+    expectile of both steps' values, a > b: (tau a + (1 - tau) b) / 1, since tau (a - v) = (1 - tau) (v - b).
+    """
+    rows = 2 * LENGTH
+    itself, twin = SHARE + (1.0 - SHARE) / rows, (1.0 - SHARE) / rows
+    ends = itself / (itself + twin)
+    v, place = np.zeros((LENGTH, LENGTH)), np.arange(LENGTH)
+    for _ in range(500):
+        q = np.stack([-1.0 + DISCOUNT * v[np.clip(place + step, 0, LENGTH - 1)] for step in (-1, 1)])
+        q[:, place, place] *= 1.0 - ends
+        v = EXPECTILE * q.max(axis=0) + (1.0 - EXPECTILE) * q.min(axis=0)
+    return v
+
+
+@pytest.mark.parametrize(
+    ("torso", "policy_loss"),
+    [("mlp", "ddpg_bc"), *(pytest.param(*x, marks=pytest.mark.learn) for x in (("mlp", "awr"), ("iru", "ddpg_bc")))],
+)
+def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(torso: str, policy_loss: str) -> None:
+    changes: dict[str, Any] = {
+        "torso": torso,
+        "compute": 1 if torso == "mlp" else 3,
+        "hidden": (64, 64) if torso == "mlp" else (64,),
+        "batch_size": 128,
+        "discount": DISCOUNT,
+        "expectile": EXPECTILE,
+        "value_goal_current": SHARE,
+        "value_goal_future": 0.0,
+        "actor_goal_future": 0.0,
+        "policy_loss": policy_loss,
+        "imitation_weight": 0.5,
+        "target_rate": 0.05,
+        "num_critics": 1,
+    } | {f"{name}_lr": 1e-3 for name in ("actor", "critic", "value")}
+    config = configuration.stack(configuration.replace(gciql.Config(), changes, "test"), 1)
+    learner = Learner(gciql, EnvSpec("chain", (2 * LENGTH,), 1), 1, 1, samplers.goals, storage="dataset")  # pyright: ignore[reportArgumentType]
+    driver = OfflineDriver(learner, samplers.with_last_rows(chain()), config)
+    driver.start([0])
+    driver.advance(3_000)
+    state: Any = jax.tree.map(lambda x: x[0], driver.agent_state)
+    one_hot = np.eye(LENGTH, dtype=np.float32)
+    place, goal = (x.ravel() for x in np.mgrid[:LENGTH, :LENGTH])
+    observation = np.concatenate([one_hot[place], one_hot[goal]], axis=1)
+    value = np.asarray(state.value(observation))[:, 0].reshape(LENGTH, LENGTH)
+    np.testing.assert_allclose(value, table(), atol=0.25)
+    action = np.asarray(gciql.act(state, observation, KEY, gciql.Config(), explore=False)[0])[:, 0]
+    apart = place != goal
+    np.testing.assert_array_equal(np.sign(action[apart]), np.sign(goal - place)[apart])
