@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from rljax import config as configuration
-from rljax import courses, grid, record, run, search
+from rljax import courses, grid, record, run, search, statistics
 from rljax.trials import Found, Task, require_optuna
 
 
@@ -57,10 +57,11 @@ class Evolution:
         if not grid.execute(place, quiet=self.task.quiet, workers=self.task.workers):
             return None
         (inside,) = grid.runs(place)
-        if grid.state(inside) == "diverged":
-            raise run.RunError(f"all learners of '{inside}' have diverged: search nearer to the presets.")
         last = {line["learner"]: line for line in record.read(inside, "evaluations")}
-        scores = {p: float(np.mean(line["returns"])) for p, line in last.items() if not line.get("diverged")}
+        scores = {p: float(statistics.mean(line["returns"])) for p, line in last.items() if not line.get("diverged")}
+        scores = {p: score for p, score in scores.items() if np.isfinite(score)}
+        if grid.state(inside) == "diverged" or not scores:
+            raise run.RunError(f"all learners of '{inside}' have diverged: search nearer to the presets.")
         best = max(scores, key=lambda p: (scores[p], -p))
         initial = {name: run.read_config(inside)["config"][name] for name in self.task.space.entries}
         schedule = courses.schedule_of(best, initial, record.read(inside, "turns"))
