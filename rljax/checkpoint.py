@@ -34,7 +34,8 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
 
     Every process must call, with its own parts of `items`; `blobs` are those of the first.
 
-    Raises `CheckpointError` when the disk is full or cannot be written; earlier checkpoints stay as they are.
+    Raises `CheckpointError` when the disk is full or cannot be written, `HostError` where another process is gone;
+    earlier checkpoints stay as they are.
     """
     import orbax.checkpoint as ocp
 
@@ -67,6 +68,8 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
                 checkpointer.save(partial / name, tree)
                 checkpointer.wait_until_finished()
         hosts.first(complete)
+    except hosts.HostError:
+        raise
     except Exception as error:
         shutil.rmtree(partial, ignore_errors=True)
         free = shutil.disk_usage(folder if folder.exists() else folder.parent).free

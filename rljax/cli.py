@@ -234,10 +234,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _guarded(commands[arguments[0]], arguments[1:])
     except SystemExit as end:
-        if end.code and _value_of(arguments, "--coordinator") is not None:
+        if isinstance(end.code, int) and end.code and _value_of(arguments, "--coordinator") is not None:
             from rljax import hosts
 
-            hosts.leave(EXIT_USER if isinstance(end.code, str) else end.code)
+            hosts.leave(end.code, last=_value_of(arguments, "--process-id") in ("0", None))
         raise
 
 
@@ -325,7 +325,7 @@ def _train(arguments: list[str]) -> None:
     }
     how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}
     if options.grid and options.coordinator is not None:
-        raise ValueError("--coordinator joins hosts for one run; the launches of a grid go to many machines with --ray.")
+        raise ValueError("--coordinator joins hosts for one run; a grid's launches go to many machines with --ray.")
     _join(options)
     import rljax.run
 

@@ -35,10 +35,11 @@ class Spread:
         devices = jax.devices()
         learners = math.gcd(num_learners, len(devices))
         environments = math.gcd(num_envs, len(devices) // learners) if split else 1
-        if learners * environments % hosts.number():
+        processes = hosts.number()
+        if learners * environments % processes:
             raise ValueError(
-                f"{num_learners} learner{'s' if num_learners > 1 else ''} cannot be shared by {hosts.number()} processes: "
-                f"let --seeds{' or --config.num-envs' if split else ''} be a multiple of {hosts.number()}."
+                f"{num_learners} learner{'s' if num_learners > 1 else ''} cannot be shared by {processes} processes: "
+                f"let --seeds{' or --config.num-envs' if split else ''} be a multiple of {processes}."
             )
         self.mesh: Mesh | None = None
         if learners * environments > 1:
@@ -94,7 +95,7 @@ def local(tree: Any) -> Any:
     elsewhere = [x for x in jax.tree.leaves(tree) if _is_elsewhere(x)]
     if not elsewhere:
         return tree
-    whole = _gather(elsewhere[0].sharding.mesh)(elsewhere)
+    whole = jax.block_until_ready(_gather(elsewhere[0].sharding.mesh)(elsewhere))
     found = iter(x.addressable_data(0) for x in whole)
     return jax.tree.map(lambda x: next(found) if _is_elsewhere(x) else x, tree)
 
@@ -115,7 +116,9 @@ def _first_of_each_process(number: int) -> list[Any]:
     own = [[device for device in devices if device.process_index == process] for process in processes]
     each = number // len(processes)
     if any(len(found) < each for found in own):
-        raise ValueError(f"the processes have {', '.join(str(len(found)) for found in own)} devices: give each as many.")
+        raise ValueError(
+            f"the processes have {', '.join(str(len(found)) for found in own)} devices: give each as many."
+        )
     return [device for found in own for device in found[:each]]
 
 

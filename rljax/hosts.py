@@ -7,6 +7,7 @@ everything here is a plain call.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import threading
@@ -22,7 +23,7 @@ Result = TypeVar("Result")
 AUTO = "auto"
 PATIENCE = 300  # seconds to wait for the other processes in the beginning
 FAREWELL = 60  # seconds to wait for them in the end
-LAST = 2.0  # seconds that the first process, to which the others are connected, lives on after a failure
+MOMENT = 2.0  # seconds that a process lives on after a failure where others depend on it
 
 
 class HostError(Exception):
@@ -91,13 +92,11 @@ def exchange(value: Any) -> list[Any]:
     """What all processes give, in their order; all of them must call."""
     if not several():
         return [value]
-    from jax.experimental import multihost_utils
-
     data = np.frombuffer(pickle.dumps(value), np.uint8)
-    sizes = multihost_utils.process_allgather(np.array(data.size, np.int32))
+    sizes = _gather(np.array(data.size, np.int32))
     padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)  # few lengths, since each is a program
     padded[: data.size] = data
-    rows = multihost_utils.process_allgather(padded)
+    rows = _gather(padded)
     return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
@@ -133,11 +132,7 @@ def together(function: Callable[[], Result]) -> Result:
 
 def anywhere(flag: bool) -> bool:
     """Whether `flag` is true in any process."""
-    if not several():
-        return flag
-    from jax.experimental import multihost_utils
-
-    return bool(multihost_utils.process_allgather(np.array(flag)).any())
+    return bool(_gather(np.array(flag)).any()) if several() else flag
 
 
 def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
@@ -157,15 +152,27 @@ def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
             )
 
 
-def leave(code: int) -> NoReturn:
-    """End a process that has failed at once, without the farewell that others would keep waiting."""
-    import os
+def leave(code: int, last: bool) -> NoReturn:
+    """End a process that has failed, without the farewell for which it would wait in vain.
 
+    Where it is the `last` one, the others have a moment to say what happened to them: JAX ends them when the first
+    process is gone, to which they are connected.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    if is_first():
-        time.sleep(LAST)  # the others say what happened to them before JAX ends them for the loss of this one
+    if last:
+        time.sleep(MOMENT)
     os._exit(code)
+
+
+def _gather(own: np.ndarray) -> np.ndarray:
+    """The arrays of all processes, [processes, ...]. Raises `HostError` where one of them is gone."""
+    from jax.experimental import multihost_utils
+
+    try:
+        return multihost_utils.process_allgather(own)
+    except Exception as error:  # of a kind that depends on the device and its network
+        raise HostError(f"this process has lost the others ({str(error).partition(chr(10))[0]}).") from error
 
 
 def _check(coordinator: str, num_processes: int | None, process_id: int | None, patience: int) -> None:
@@ -191,8 +198,8 @@ def _absent(coordinator: str, num_processes: int | None, process_id: int | None,
         return f"the processes have not found each other after {patience} s."
     if process_id == 0:
         return (
-            f"not all of {num_processes} processes have come to {coordinator} after {patience} s. Start the same command "
-            "on every host, with its own --process-id, and let this port through."
+            f"not all of {num_processes} processes have come to {coordinator} after {patience} s. Start the same "
+            "command on every host, with its own --process-id, and let this port through."
         )
     return (
         f"no process 0 at {coordinator}, or not all of {num_processes} processes, after {patience} s. Start the same "

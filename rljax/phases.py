@@ -168,9 +168,9 @@ def _require_inside(settings: Any, name: str, stepped_on_host: Any) -> None:
         return
     if stepped_on_host:
         raise ValueError(
-            f"'{name}' is stepped on the host, several processes share environments inside the program (brax/, gymnax/, "
-            f"playground/, rljax/) and data sets. Its learners do not need each other: train some on each machine, "
-            f"rljax train {settings.agent} --env {name} --seed S, or the launches of a grid or a sweep with --ray."
+            f"'{name}' is stepped on the host, several processes share environments inside the program (brax/, "
+            "gymnax/, playground/, rljax/) and data sets. Its learners do not need each other: train some on each "
+            f"machine, rljax train {settings.agent} --env {name} --seed S, or a grid's launches with --ray."
         )
     if settings.data_on_host:
         raise ValueError("--data-on-host keeps a data set in one machine's memory: several processes cannot share it.")

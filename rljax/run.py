@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -123,7 +124,7 @@ class Order:
         """What all processes that share it must agree upon, versions too."""
         return {
             **dataclasses.asdict(self.settings),
-            "config": configuration.as_json(self.config),
+            **{f"config.{name}": value for name, value in configuration.as_json(self.config).items()},
             "agent's file": zlib.crc32(Path(str(self.module.__file__)).read_bytes()),
             "dataset": None if self.dataset is None else _described(self.dataset),
             **machine.versions(),
@@ -246,7 +247,11 @@ class Run:
             **machine.provenance(),
         }
         hosts.first(lambda: self._make_folder(described))
-        hosts.together(self._require_folder)
+        try:
+            hosts.together(self._require_folder)
+        except ValueError:
+            hosts.first(lambda: shutil.rmtree(self.folder))
+            raise
         self.recorder = hosts.together(self._record)
         self.view.start(self.folder, self.total, self.settings, needed)
         if self.warning is not None:
@@ -411,13 +416,15 @@ class Run:
             raise
         except FloatingPointError as error:
             raise Diverged(f"{error} {self._how_to_resume()}") from error
-        except (OSError, checkpoint.CheckpointError) as error:
+        except (OSError, checkpoint.CheckpointError, hosts.HostError) as error:
             raise RunError(f"{error} {self._how_to_resume()}") from error
         except jax.errors.JaxRuntimeError as error:
             if not hosts.several():
                 raise
-            lost = f"this process has lost the others, or failed itself ({str(error).splitlines()[0]})."
-            raise RunError(f"{lost} {self._how_to_resume()}") from error
+            cause = str(error).partition("\n")[0]
+            raise RunError(
+                f"this process has lost the others, or failed itself ({cause}). {self._how_to_resume()}"
+            ) from error
         finally:
             self.recorder.close()
             self.close()
