@@ -1,7 +1,8 @@
 """Checkpoints: exact, atomic, and checked before they are believed.
 
 A checkpoint is a folder named by its step. It is written beside its final name and renamed when complete, so that one
-with that name is whole; a manifest of sizes and checksums finds what went wrong later.
+with that name is whole; a manifest of sizes and checksums finds what went wrong later. Several processes write the
+parts of arrays that each of them has, into one folder that all see.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from rljax import hosts
+
 MANIFEST = "manifest.json"
 
 
@@ -29,22 +32,24 @@ class CheckpointError(Exception):
 def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, bytes], *, keep: int = 2) -> Path:
     """Write the pytrees `items` and the bytes `blobs` as checkpoint `step`, then drop all but the newest `keep`.
 
-    Raises `CheckpointError` when the disk is full or cannot be written; earlier checkpoints stay as they are.
+    Every process must call, with its own parts of `items`; `blobs` are those of the first.
+
+    Raises `CheckpointError` when the disk is full or cannot be written, `HostError` where another process is gone;
+    earlier checkpoints stay as they are.
     """
     import orbax.checkpoint as ocp
 
     folder = folder.absolute()
     final, partial = folder / f"{step:012d}", folder / f".partial-{step:012d}"
-    try:
+
+    def prepare() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in folder.glob(".partial-*"):
             shutil.rmtree(left_over, ignore_errors=True)
         partial.mkdir()
         _require_space(folder, items)
-        with ocp.StandardCheckpointer() as checkpointer:
-            for name, tree in items.items():
-                checkpointer.save(partial / name, tree)
-                checkpointer.wait_until_finished()
+
+    def complete() -> None:
         for name, blob in blobs.items():
             (partial / name).write_bytes(blob)
         manifest = {str(path.relative_to(partial)): _fingerprint(path) for path in _files(partial)}
@@ -55,6 +60,16 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
             shutil.rmtree(final)
         os.replace(partial, final)
         _sync(folder)
+
+    try:
+        hosts.first(prepare)
+        with ocp.StandardCheckpointer() as checkpointer:
+            for name, tree in items.items():
+                checkpointer.save(partial / name, tree)
+                checkpointer.wait_until_finished()
+        hosts.first(complete)
+    except hosts.HostError:
+        raise
     except Exception as error:
         shutil.rmtree(partial, ignore_errors=True)
         free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
@@ -62,11 +77,16 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
             f"the checkpoint of step {step} could not be written to '{folder}' ({_first_line(error)}; "
             f"{free / 1e6:.0f} MB free). Earlier checkpoints are untouched: free some space, then resume the run."
         ) from error
+    if hosts.is_first():
+        _drop(folder, step, keep)
+    return final
+
+
+def _drop(folder: Path, step: int, keep: int) -> None:
     found = steps(folder)
     kept = [other for other in found if other <= step][-keep:]  # a later one was damaged: the run fell back behind it
     for other in set(found) - set(kept):
         shutil.rmtree(folder / f"{other:012d}", ignore_errors=True)
-    return final
 
 
 def steps(folder: Path) -> list[int]:
@@ -114,7 +134,7 @@ def restore(path: Path, name: str, template: Any) -> Any:
     """
     import orbax.checkpoint as ocp
 
-    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # wherever it was saved from
+    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])  # wherever it was saved from
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), template)
     try:
         with ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():

@@ -74,6 +74,10 @@ class Train:
     tensorboard: bool = False  # write TensorBoard events too
     wandb: str | None = None  # Weights & Biases project to log to (WANDB_MODE=offline keeps it local)
     quiet: bool = False  # no live progress
+    coordinator: str | None = None  # of several hosts: HOST:PORT of process 0, or auto on a cluster that JAX recognises
+    num_processes: int | None = None  # of the run, usually one on each host; all are started with the same command
+    process_id: int | None = None  # of this process, from 0
+    join_timeout: int = 300  # seconds to wait for the other processes
 
 
 @dataclasses.dataclass
@@ -116,6 +120,10 @@ class Resume:
     ray: str | None = None  # Ray cluster for the launches of a grid or a sweep
     ray_cpus: int = 1  # processors of each launch there
     quiet: bool = False  # no live progress
+    coordinator: str | None = None  # of several hosts: HOST:PORT of process 0, or auto on a cluster that JAX recognises
+    num_processes: int | None = None  # of the run, usually one on each host; all are started with the same command
+    process_id: int | None = None  # of this process, from 0
+    join_timeout: int = 300  # seconds to wait for the other processes
 
 
 @dataclasses.dataclass
@@ -224,7 +232,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         near = difflib.get_close_matches(arguments[0], commands, n=1)
         _fail(f"no command '{arguments[0]}'. {f'Nearest: {near[0]!r}. ' if near else ''}All of them: rljax --help")
-    _guarded(commands[arguments[0]], arguments[1:])
+    try:
+        _guarded(commands[arguments[0]], arguments[1:])
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code and _value_of(arguments, "--coordinator") is not None:
+            from rljax import hosts
+
+            hosts.leave(end.code, last=_value_of(arguments, "--process-id") in ("0", None))
+        raise
 
 
 def train_file(path: str) -> None:
@@ -245,9 +260,9 @@ def _guarded(command: Callable[[list[str]], None], arguments: list[str]) -> None
     except KeyboardInterrupt:
         _fail("stopped at once; what the last checkpoint holds is safe.", 130)
     except Exception as error:
-        from rljax import checkpoint, run
+        from rljax import checkpoint, hosts, run
 
-        known = (run.RunError, checkpoint.CheckpointError, FloatingPointError, OSError)
+        known = (run.RunError, hosts.HostError, checkpoint.CheckpointError, FloatingPointError, OSError)
         if not isinstance(error, known) or os.environ.get("RLJAX_TRACEBACK"):
             raise
         _fail(str(error), EXIT_RUN)
@@ -310,6 +325,9 @@ def _train(arguments: list[str]) -> None:
         "config": config,
     }
     how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}
+    if options.grid and options.coordinator is not None:
+        raise ValueError("--coordinator joins hosts for one run; a grid's launches go to many machines with --ray.")
+    _join(options)
     import rljax.run
 
     if not options.grid:
@@ -317,7 +335,7 @@ def _train(arguments: list[str]) -> None:
             raise ValueError(
                 "--dry-run, --learners-per-launch and --ray are for a grid: --grid config.actor-lr=1e-4,3e-4"
             )
-        print(rljax.run.train(**what, **how))
+        _print_once(rljax.run.train(**what, **how))
         return
     from rljax import grid
 
@@ -356,6 +374,25 @@ def _workers(options: Any) -> Any:
     return None if options.ray is None else cluster.Cluster(options.ray, options.ray_cpus)
 
 
+def _join(options: Any) -> None:
+    """Become one of the processes that the options name, if any."""
+    if options.coordinator is None:
+        if options.num_processes is not None or options.process_id is not None:
+            raise ValueError("--num-processes and --process-id need --coordinator HOST:PORT.")
+        return
+    from rljax import hosts
+
+    hosts.join(options.coordinator, options.num_processes, options.process_id, options.join_timeout)
+
+
+def _print_once(text: Any) -> None:
+    """Print in the first of several processes alone."""
+    from rljax import hosts
+
+    if hosts.is_first():
+        print(text)
+
+
 def _value_of(arguments: list[str], flag: str) -> str | None:
     """The value of a flag, before tyro has seen the arguments."""
     for i, argument in enumerate(arguments):
@@ -372,12 +409,15 @@ def _resume(arguments: list[str]) -> None:
     from rljax import grid, sweep
 
     many = grid if grid.is_grid(options.run) else sweep if sweep.is_sweep(options.run) else None
+    if many is not None and options.coordinator is not None:
+        raise ValueError(f"--coordinator joins hosts for one run, '{options.run}' holds many: --ray spreads them.")
     if many is not None:
         print(many.resume(options.run, options.steps, quiet=options.quiet, workers=_workers(options)))
     elif options.ray is not None:
         raise ValueError(f"--ray is for a grid or a sweep, '{options.run}' is a run.")
     else:
-        print(rljax.run.resume(options.run, options.steps, quiet=options.quiet))
+        _join(options)
+        _print_once(rljax.run.resume(options.run, options.steps, quiet=options.quiet))
 
 
 def _extract(arguments: list[str]) -> None:

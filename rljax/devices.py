@@ -1,4 +1,4 @@
-"""Learners, and the environments of a rollout, shared among the devices of a machine.
+"""Learners, and the environments of a rollout, shared among the devices of a machine, or of several.
 
 Arrays are placed, and nothing else: the compiled programs follow, each device computing its own learners. Only what
 crosses learners or environments goes between devices, such as the gradients of a rollout that several share.
@@ -6,13 +6,17 @@ crosses learners or environments goes between devices, such as the gradients of 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from rljax import hosts
 
 LEARNERS, ENVIRONMENTS = "learners", "environments"
 
@@ -24,14 +28,25 @@ class Spread:
     """
 
     def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False) -> None:
-        """`split` is for environments inside the program whose agent learns from rollouts."""
+        """`split` is for environments inside the program whose agent learns from rollouts.
+
+        Raises `ValueError` where several processes cannot have the same share each.
+        """
         devices = jax.devices()
         learners = math.gcd(num_learners, len(devices))
         environments = math.gcd(num_envs, len(devices) // learners) if split else 1
+        processes = hosts.number()
+        if learners * environments % processes:
+            raise ValueError(
+                f"{num_learners} learner{'s' if num_learners > 1 else ''} cannot be shared by {processes} processes: "
+                f"let --seeds{' or --config.num-envs' if split else ''} be a multiple of {processes}."
+            )
         self.mesh: Mesh | None = None
         if learners * environments > 1:
-            chosen = np.array(devices[: learners * environments]).reshape(learners, environments)
+            chosen = np.array(_first_of_each_process(learners * environments)).reshape(learners, environments)
             self.mesh = Mesh(chosen, (LEARNERS, ENVIRONMENTS))
+            # As one program: array by array, each would be a program of its own.
+            self._moved = jax.jit(self._place, static_argnums=1)
 
     @property
     def num_devices(self) -> int:
@@ -62,11 +77,64 @@ class Spread:
         if self.mesh is None:
             return tree
         shared, whole = NamedSharding(self.mesh, spec), NamedSharding(self.mesh, PartitionSpec())
+        if hosts.several() and any(map(_is_elsewhere, jax.tree.leaves(tree))):
+            in_place = [_lies(x, shared if np.ndim(x) else whole) for x in jax.tree.leaves(tree)]
+            return tree if all(in_place) else self._moved(tree, spec)
 
         def put(x: Any) -> Any:
             sharding = shared if np.ndim(x) else whole
-            return (
-                jax.lax.with_sharding_constraint(x, sharding) if isinstance(x, Tracer) else jax.device_put(x, sharding)
-            )
+            if isinstance(x, Tracer):
+                return jax.lax.with_sharding_constraint(x, sharding)
+            return _distributed(x, sharding) if hosts.several() else jax.device_put(x, sharding)
 
         return jax.tree.map(put, tree)
+
+
+def local(tree: Any) -> Any:
+    """Arrays as this process has them whole, those too that lie in parts with others, which must ask as well."""
+    elsewhere = [x for x in jax.tree.leaves(tree) if _is_elsewhere(x)]
+    if not elsewhere:
+        return tree
+    whole = jax.block_until_ready(_gather(elsewhere[0].sharding.mesh)(elsewhere))
+    found = iter(x.addressable_data(0) for x in whole)
+    return jax.tree.map(lambda x: next(found) if _is_elsewhere(x) else x, tree)
+
+
+@functools.cache
+def _gather(mesh: Mesh) -> Any:
+    """A program that brings all of its arrays to every device."""
+    return jax.jit(lambda leaves: leaves, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def _first_of_each_process(number: int) -> list[Any]:
+    """`number` devices in all, of each process as many, in order.
+
+    Raises `ValueError` where a process has too few.
+    """
+    devices = jax.devices()
+    processes = sorted({device.process_index for device in devices})
+    own = [[device for device in devices if device.process_index == process] for process in processes]
+    each = number // len(processes)
+    if any(len(found) < each for found in own):
+        raise ValueError(
+            f"the processes have {', '.join(str(len(found)) for found in own)} devices: give each as many."
+        )
+    return [device for found in own for device in found[:each]]
+
+
+def _is_elsewhere(x: Any) -> bool:
+    """Whether parts of an array lie with other processes."""
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.is_fully_addressable
+
+
+def _lies(x: Any, sharding: Sharding) -> bool:
+    return _is_elsewhere(x) and x.sharding.is_equivalent_to(sharding, x.ndim)
+
+
+def _distributed(x: Any, sharding: Sharding) -> jax.Array:
+    """An array that every process has whole, of which each keeps its part."""
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = _distributed(jax.random.key_data(x), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    host = np.asarray(jnp.asarray(x))
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])

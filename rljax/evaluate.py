@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax import hosts
 from rljax.agent import Agent, Array, Step
+from rljax.devices import local
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.gymnasium import Hosted
 
@@ -55,7 +57,11 @@ class HostedEvaluator:
         self._act = jax.jit(policy(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode in each environment, started from `seeds` (P x N of them)."""
+        """Play one episode in each environment, started from `seeds` (P x N of them): in the first process alone."""
+        whole = local(state)
+        return hosts.first(lambda: self._episodes(whole, seeds, config))
+
+    def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
         keys = _keys(seeds, self.num_learners)
         observation = self.hosted.reset(seeds)
@@ -92,7 +98,7 @@ class CompiledEvaluator:
         """Play one episode in each environment, started from `seeds` (P x N of them)."""
         keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
         drawn = _keys(seeds, self.num_learners)
-        played = jax.device_get(self._play(state, keys, drawn, config))
+        played = jax.device_get(local(self._play(state, keys, drawn, config)))
         returns, lengths, success = jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played)
         return Episodes(returns, lengths, success)
 

@@ -14,18 +14,12 @@ import jax
 
 def provenance() -> dict[str, Any]:
     """Versions, devices, revision and precision: what a number can depend on beside the settings."""
-    from importlib import metadata
-
-    names = ("rljax", "jax", "jaxlib", "flax", "optax", "distrax", "gymnasium", "mujoco", "brax", "gymnax", "numpy")
-    versions = {"python": platform.python_version()}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
     git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
     found = subprocess.run(git, capture_output=True, text=True, check=False)
     return {
-        "versions": versions,
+        "versions": versions(),
         "devices": [f"{device.device_kind} ({device.platform}:{device.id})" for device in jax.devices()],
+        "processes": jax.process_count(),
         "processor": _processor(),
         "platform": platform.platform(),
         "git_revision": found.stdout.strip() or None,
@@ -34,6 +28,18 @@ def provenance() -> dict[str, Any]:
             "jax_default_matmul_precision": jax.config.values["jax_default_matmul_precision"],
         },
     }
+
+
+def versions() -> dict[str, str]:
+    """Of Python, and of the packages that numbers depend on, where they are installed."""
+    from importlib import metadata
+
+    names = ("rljax", "jax", "jaxlib", "flax", "optax", "distrax", "gymnasium", "mujoco", "brax", "gymnax", "numpy")
+    found = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def peak_memory() -> int:
@@ -46,7 +52,7 @@ def peak_memory() -> int:
 
 def available_memory() -> int | None:
     """Bytes that the device has for us, None where it does not tell."""
-    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     if limit is None and sys.platform == "linux":
         with contextlib.suppress(OSError, StopIteration):
             lines = Path("/proc/meminfo").read_text().splitlines()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rljax import config as configuration
-from rljax import datasets, envs, evaluate, samplers
+from rljax import datasets, envs, evaluate, hosts, samplers
 from rljax.agent import EnvSpec, RewardTransform, Transition, conditions_on_goals
 from rljax.drivers.common import Driver
 from rljax.drivers.compiled import CompiledDriver
@@ -64,6 +64,7 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
             f"the actor's learning rate of '{settings.agent}' falls to 0 before the run goes on online, where it would "
             "learn nothing. Keep it: --config.decay-steps None"
         )
+    _require_inside(settings, name, online and inside is None)
     goals = conditions_on_goals(config)
     evaluator, spec = _evaluator(module, name, number, episodes, inside, dataset, goals)
     if dataset is not None:
@@ -209,6 +210,20 @@ def _require_source(settings: Any, module: Any, config: Any, dataset: datasets.D
         )
     if settings.env == "none" and (dataset is None or settings.then_online or kind != "dataset"):
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
+
+
+def _require_inside(settings: Any, name: str, stepped_on_host: Any) -> None:
+    """Raise `ValueError` for what several processes cannot share."""
+    if not hosts.several():
+        return
+    if stepped_on_host:
+        raise ValueError(
+            f"'{name}' is stepped on the host, several processes share environments inside the program (brax/, "
+            "gymnax/, playground/, rljax/) and data sets. Its learners do not need each other: train some on each "
+            f"machine, rljax train {settings.agent} --env {name} --seed S, or a grid's launches with --ray."
+        )
+    if settings.data_on_host:
+        raise ValueError("--data-on-host keeps a data set in one machine's memory: several processes cannot share it.")
 
 
 def _unlike(dataset: datasets.Dataset | None, evaluator: Any) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax import population
+from rljax import hosts, population
 
 
 class View:
@@ -44,6 +44,16 @@ class View:
 
     def stop(self) -> None:
         """Leave the terminal as it was."""
+
+
+class Silent(View):
+    """Says nothing at all: what all processes but the first have."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def warn(self, text: str) -> None:
+        """Nothing."""
 
 
 class Terminal(View):
@@ -148,5 +158,7 @@ def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def create(quiet: bool) -> View:
-    """A silent view, or the terminal's."""
+    """A quiet view, or the terminal's; of several processes only the first has one."""
+    if not hosts.is_first():
+        return Silent()
     return View() if quiet else Terminal()

@@ -110,6 +110,31 @@ class Recorder:
         self.close()
 
 
+class Nowhere:
+    """In place of a `Recorder` in a process that does not write: keeps nothing."""
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def turn(self, record: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def truncate(self, step: int) -> None:
+        """Nothing."""
+
+    def sync(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 def read(out: Path, name: Literal["metrics", "evaluations", "turns"]) -> list[dict[str, Any]]:
     """The records of a run so far, in order; null is None. Empty where the file does not exist yet.
 

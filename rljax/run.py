@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import json
 import shlex
+import shutil
 import signal
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from rljax import (
     datasets,
     envs,
     evaluate,
+    hosts,
     machine,
     phases,
     population,
@@ -94,9 +97,11 @@ def train(
 
     Raises `ValueError` or `TypeError` for what cannot work, before anything compiles; `FileExistsError` if `out`
     exists; `Diverged` for values that are not finite.
+
+    After `rljax.hosts.join`, every process must call it alike; the first one writes and shows.
     """
-    order = prepare(agent, env, steps, data=data, seeds=seeds, config=config, **settings)
-    folder = Path(out) if out is not None else default_folder(order.settings)
+    order = hosts.together(lambda: prepare(agent, env, steps, data=data, seeds=seeds, config=config, **settings))
+    folder = Path(out) if out is not None else hosts.first(lambda: default_folder(order.settings))
     return order.begin(folder, progress.create(quiet), command or shlex.join(sys.argv)).execute()
 
 
@@ -111,9 +116,20 @@ class Order:
 
     def begin(self, folder: Path, view: progress.View, command: str) -> Run:
         """The run, made in `folder` and ready to `execute`."""
-        run = Run(self.settings, self.module, self.config, folder, view, self.dataset)
+        hosts.require_same(lambda: self.described() | {"out": str(folder)})
+        run = hosts.together(lambda: Run(self.settings, self.module, self.config, folder, view, self.dataset))
         run.create(command)
         return run
+
+    def described(self) -> dict[str, Any]:
+        """What all processes that share it must agree upon, versions too."""
+        return {
+            **dataclasses.asdict(self.settings),
+            **{f"config.{name}": value for name, value in configuration.as_json(self.config).items()},
+            "agent's file": zlib.crc32(Path(str(self.module.__file__)).read_bytes()),
+            "dataset": None if self.dataset is None else _described(self.dataset),
+            **machine.versions(),
+        }
 
 
 def prepare(
@@ -148,7 +164,9 @@ def resume(out: str | Path, steps: int | None = None, *, quiet: bool = True) -> 
 
     Raises `ValueError` where `out` is no run or has nothing left to do, `CheckpointError` without a usable checkpoint.
     """
-    run = Run.open(Path(out), progress.create(quiet))
+    run = hosts.together(lambda: Run.open(Path(out), progress.create(quiet)))
+    order = Order(run.settings, run.module, run.config, run.dataset)
+    hosts.require_same(lambda: order.described() | {"run": str(out), "--steps": steps})
     run.resume(steps)
     return run.execute()
 
@@ -217,7 +235,7 @@ class Run:
     def create(self, command: str) -> None:
         """Make the folder, note all there is to know of the run, and start from fresh learners."""
         needed = self.needed()
-        _check_memory(needed, None if self.settings.data_on_host else self.dataset)
+        hosts.together(self._check_memory)
         described = {
             **dataclasses.asdict(self.settings),
             "environment": self.settings.env,
@@ -230,6 +248,20 @@ class Run:
             "dataset": None if self.dataset is None else _described(self.dataset),
             **machine.provenance(),
         }
+        hosts.first(lambda: self._make_folder(described))
+        try:
+            hosts.together(self._require_folder)
+        except ValueError:
+            hosts.first(lambda: shutil.rmtree(self.folder))
+            raise
+        self.recorder = hosts.together(self._record)
+        self.view.start(self.folder, self.total, self.settings, needed)
+        if self.warning is not None:
+            self.view.warn(self.warning)
+        with self.clock.compiling():
+            self.driver.start(self.settings.seeds)
+
+    def _make_folder(self, described: Mapping[str, Any]) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=False)
         except FileExistsError:
@@ -237,12 +269,17 @@ class Run:
                 f"'{self.folder}' exists. Choose another --out, or continue that run: rljax resume {self.folder}"
             ) from None
         record.write_json(self.folder / "config.json", described)
-        self.recorder = self._record()
-        self.view.start(self.folder, self.total, self.settings, needed)
-        if self.warning is not None:
-            self.view.warn(self.warning)
-        with self.clock.compiling():
-            self.driver.start(self.settings.seeds)
+
+    def _require_folder(self) -> None:
+        """Raise `ValueError` where the first process has made the folder on a disk that this one does not see."""
+        for _ in range(10):  # network disks show what is new after a while
+            if (self.folder / "config.json").exists():
+                return
+            time.sleep(0.5)
+        raise ValueError(
+            f"'{self.folder}', made by process 0, is not to be seen from here. The processes of a run write its "
+            "checkpoints together: give --out a folder on a disk that all hosts share."
+        )
 
     @classmethod
     def open(cls, folder: Path, view: progress.View) -> Run:
@@ -258,6 +295,11 @@ class Run:
                 )
         return cls(order.settings, order.module, order.config, folder, view, order.dataset)
 
+    def _check_memory(self) -> None:
+        shared = self.shared()
+        own = shared + (self.needed() - shared) // hosts.number()
+        _check_memory(own, None if self.settings.data_on_host else self.dataset)
+
     def needed(self) -> int:
         """Bytes of the largest state, and of the data set."""
         states = (checkpoint.nbytes(phase.driver.template(self.settings.seeds)) for phase in self.phases)
@@ -269,23 +311,11 @@ class Run:
 
     def resume(self, steps: int | None) -> None:
         """Continue from the newest whole checkpoint, to `steps` where given."""
-        path = checkpoint.newest(self.folder / "checkpoints")
-        notes = self.at(path)
+        path = hosts.first(lambda: checkpoint.newest(self.folder / "checkpoints"))
+        notes = hosts.together(lambda: self._continued(path, steps))
         if steps is not None:
-            self._extend(steps)
-        if notes["step"] >= self.total and self._is_summarised():
-            raise ValueError(
-                f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
-                f"rljax resume {self.folder} --steps {2 * notes['step']}"
-            )
-        for name, value in self.structure().items():
-            if notes["structure"].get(name) != value:
-                raise ValueError(
-                    f"'{self.folder / 'config.json'}' says {name} = {value}, the checkpoint was made with "
-                    f"{notes['structure'].get(name)}. Structural settings cannot change in a resumed run: restore the "
-                    "value, or start a new run."
-                )
-        self.recorder = self._record()
+            hosts.first(self._note_extension)
+        self.recorder = hosts.together(self._record)
         self.recorder.truncate(notes["step"])
         self.view.start(self.folder, self.total, self.settings, read_config(self.folder)["state_bytes"])
         with self.clock.compiling():
@@ -306,6 +336,28 @@ class Run:
         self.frozen.found = {found["learner"]: found for found in notes.get("diverged", [])}
         if notes.get("values"):
             self.set(notes["values"])
+
+    def _continued(self, path: Path, steps: int | None) -> dict[str, Any]:
+        """What checkpoint `path` notes, from which this run goes on, to `steps` where given.
+
+        Raises `ValueError` where it cannot, or has nothing left to do.
+        """
+        notes = self.at(path)
+        if steps is not None:
+            self._extend(steps)
+        if notes["step"] >= self.total and self._is_summarised():
+            raise ValueError(
+                f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
+                f"rljax resume {self.folder} --steps {2 * notes['step']}"
+            )
+        for name, value in self.structure().items():
+            if notes["structure"].get(name) != value:
+                raise ValueError(
+                    f"'{self.folder / 'config.json'}' says {name} = {value}, the checkpoint was made with "
+                    f"{notes['structure'].get(name)}. Structural settings cannot change in a resumed run: restore the "
+                    "value, or start a new run."
+                )
+        return notes
 
     def _is_summarised(self) -> bool:
         """Whether summary.json is of the end; a run that is killed just before has no such one."""
@@ -339,8 +391,12 @@ class Run:
         self.phases[-1] = dataclasses.replace(last, end=self.total)
         self.phase = self.phases[index]
         name = "then_online" if before else "steps"
-        record.write_json(self.folder / "config.json", read_config(self.folder) | {name: steps - before})
         self.settings = dataclasses.replace(self.settings, **{name: steps - before})
+
+    def _note_extension(self) -> None:
+        """Let config.json say what `_extend` has changed."""
+        changed = {"steps": self.settings.steps, "then_online": self.settings.then_online}
+        record.write_json(self.folder / "config.json", read_config(self.folder) | changed)
 
     def execute(self) -> Path:
         """Train to the end, or to an interruption; the folder holds everything either way."""
@@ -353,17 +409,24 @@ class Run:
                         self._next_phase()
                     self._chunk()
                     self._take_turn()
-                    interrupted = interrupt.requested
+                    interrupted = hosts.anywhere(interrupt.requested)
                     if self.step % self.checkpoint_every == 0 or interrupted or self.complete:
                         self._save()
-            self.view.finished(self._summarise())
+            self.view.finished(hosts.first(self._summarise))
         except Diverged:
-            self._summarise()
+            hosts.first(self._summarise)
             raise
         except FloatingPointError as error:
             raise Diverged(f"{error} {self._how_to_resume()}") from error
-        except (OSError, checkpoint.CheckpointError) as error:
+        except (OSError, checkpoint.CheckpointError, hosts.HostError) as error:
             raise RunError(f"{error} {self._how_to_resume()}") from error
+        except jax.errors.JaxRuntimeError as error:
+            if not hosts.several():
+                raise
+            cause = str(error).partition("\n")[0]
+            raise RunError(
+                f"this process has lost the others, or failed itself ({cause}). {self._how_to_resume()}"
+            ) from error
         finally:
             self.recorder.close()
             self.close()
@@ -539,6 +602,7 @@ class Run:
             "compile_seconds": self.clock.compile_seconds,
             "steps_per_second": self._speed(),
             "devices_used": self.driver.spread.num_devices,
+            "processes": hosts.number(),
             "peak_memory_bytes": machine.peak_memory(),
         }
         self.recorder.summary(summary)
@@ -548,7 +612,9 @@ class Run:
         """Environment steps of all learners per second of the training loop alone."""
         return self.loop_steps * len(self.settings.seeds) / self.loop_seconds if self.loop_seconds else None
 
-    def _record(self) -> record.Recorder:
+    def _record(self) -> record.Recorder | record.Nowhere:
+        if not hosts.is_first():
+            return record.Nowhere()
         return record.Recorder(self.folder, tensorboard=self.settings.tensorboard, wandb=self.settings.wandb)
 
 

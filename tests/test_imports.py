@@ -16,19 +16,8 @@ ROOT = Path(__file__).parents[1]
 CORE = {"agent", "networks", "torsos", "distributions", "normalise", "traces", "generative"}
 LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
 LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
-TRAINING = {
-    "cost",
-    "machine",
-    "devices",
-    "drivers",
-    "envs",
-    "courses",
-    "population",
-    "progress",
-    "film",
-    "phases",
-    "run",
-}
+DEVICES = {"machine", "hosts", "devices"}
+TRAINING = DEVICES | {"cost", "drivers", "envs", "courses", "population", "progress", "film", "phases", "run"}
 RUNNING = LEARNING | LOOKING | TRAINING | {"policy", "recording", "corrupt"}
 SEARCHING = {"cluster", "extract", "grid", "search", "trials", "evolution", "sweep"}
 SHOWING = {"comparison", "figures", "published", "results", "report", "watch"}
@@ -49,20 +38,21 @@ ROOMS: dict[str, set[str]] = {
     "samplers": {"agent", "storage"},
     "learner": {"agent", "storage", "samplers"},
     "datasets": {"agent", "datasets"},
+    "hosts": set(),
     "statistics": {"agent", "envs"},
     "config": {"agent", "envs"},
     "record": {"agent", "envs"},
-    "checkpoint": {"agent", "envs"},
-    "evaluate": {"agent", "envs"},
+    "checkpoint": {"agent", "envs", "hosts"},
+    "evaluate": {"agent", "envs", "hosts", "devices"},
     "cost": {"agent"},
     "machine": set(),
-    "devices": set(),
+    "devices": {"hosts"},
     "courses": set(),
     "population": {"agent", "envs", "config"},
-    "progress": {"agent", "envs", "population"},
+    "progress": {"agent", "envs", "hosts", "population"},
     "film": {"agent", "envs"},
     "drivers": {"agent", "storage", "samplers", "learner", "datasets", "envs", "devices", "drivers"},
-    "phases": LEARNING | {"envs", "devices", "drivers", "evaluate", "config"},
+    "phases": LEARNING | {"envs", "hosts", "devices", "drivers", "evaluate", "config"},
     "run": LEARNING | LOOKING | TRAINING,
     "policy": RUNNING - {"recording", "corrupt"},
     "recording": RUNNING - {"corrupt"},

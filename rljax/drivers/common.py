@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from rljax.agent import EnvSpec
-from rljax.devices import Spread
+from rljax.devices import Spread, local
 from rljax.learner import LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
@@ -36,7 +36,7 @@ class Report:
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
     """Bring a tally and the episodes' sums to the host and average them."""
-    host: Any = jax.device_get((tally, updates, episodes))
+    host: Any = jax.device_get(local((tally, updates, episodes)))
     tally, updates, episodes = host
     with np.errstate(invalid="ignore", divide="ignore"):
         metrics = {name: np.asarray(tally.total[name] / tally.weight[name]) for name in tally.total}

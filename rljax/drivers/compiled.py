@@ -47,7 +47,7 @@ class CompiledDriver:
         self.spread = self._spread()
         self.reconfigure(config)
         self.data = data  # not yet on the device: what does not fit is refused first
-        self._init = jax.jit(self._start)
+        self._init = jax.jit(self._begun)
         self._advance = jax.jit(self._loop, donate_argnums=0)
 
     def _spread(self) -> Spread:
@@ -61,7 +61,7 @@ class CompiledDriver:
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
-        self.carry = self._placed(self._init(*self._keys(seeds), self.config, self.data, learnt))
+        self.carry = self._init(*self._keys(seeds), self.config, self.data, learnt)
 
     def _placed(self, carry: Carry) -> Carry:
         """The carry with each array on the devices that work on it."""
@@ -87,6 +87,9 @@ class CompiledDriver:
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         keys = jax.vmap(jax.random.key)
         return keys(np.asarray(seeds, np.uint32)), keys(np.asarray(starts, np.uint32))
+
+    def _begun(self, *arguments: Any) -> Carry:
+        return self._placed(self._start(*arguments))
 
     def _start(
         self, keys: Array, environment_keys: Array, config: Any, data: Any, learnt: LearnerState | None = None
@@ -181,7 +184,7 @@ class CompiledDriver:
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
-        self.carry = self._advance(self.carry, jnp.asarray(iterations, jnp.int32), self.config, self.data)
+        self.carry = self._advance(self.carry, np.int32(iterations), self.config, self.data)
 
     @property
     def learners(self) -> LearnerState:

@@ -61,7 +61,7 @@ class OfflineDriver:
     def advance(self, iterations: int) -> None:
         """Run `iterations` of `num_updates` updates each."""
         if not self.on_host:
-            self.learnt = self._advance(self.learnt, self.data, jnp.asarray(iterations, jnp.int32), self.config)
+            self.learnt = self._advance(self.learnt, self.data, np.int32(iterations), self.config)
             return
         updates = int(self.learnt.updates)
         for done in range(0, iterations, GROUP):
