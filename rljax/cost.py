@@ -12,20 +12,22 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from rljax.agent import Agent, EnvSpec
 
+BATCH = 256  # actions counted together, as what is computed of parameters alone is shared by all of a batch
+
 
 def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str, int | None]:
     """Of one action of one learner, without exploring: `parameters` and `flops_per_action`.
 
     `state` and `config` are those of P learners, of which only the shapes matter. Parameters are the numbers in
     the networks that the action depends on: no critic's that it does not ask, no target's, no statistics. Operations
-    are those that XLA's cost analysis counts, None where it does not tell.
+    are those that XLA's cost analysis counts of a batch, per action; None where it does not tell.
     """
 
     def act(state: Any, observation: Any, key: Any, config: Any) -> Any:
         return agent.act(state, observation, key, config, explore=False)[0]
 
     state, config = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (state, config))
-    observation = jax.ShapeDtypeStruct(spec.observation_shape, jnp.float32)
+    observation = jax.ShapeDtypeStruct((BATCH, *spec.observation_shape), jnp.float32)
     arguments = (state, observation, jax.eval_shape(lambda: jax.random.key(0)), config)
     program = jax.make_jaxpr(act)(*arguments)
     leaves = jax.tree_util.tree_leaves_with_path(arguments)
@@ -36,7 +38,7 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
         if jax.tree_util.GetAttrKey("params") in path and id(variable) in read
     )
     operations = flops(program)
-    return {"parameters": parameters, "flops_per_action": None if operations is None else round(operations)}
+    return {"parameters": parameters, "flops_per_action": None if operations is None else round(operations / BATCH)}
 
 
 def flops(program: ClosedJaxpr) -> float | None:

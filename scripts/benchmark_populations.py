@@ -77,7 +77,7 @@ def one_learner(rollouts: int, repetitions: int) -> dict[str, Any]:
 
 
 def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
-    """The same loop written for one learner: no axis P, no storage, no metrics but the episodes' returns."""
+    """The same loop written for one learner: no axis P and no storage, but what is counted and reported."""
     import jax
     import jax.numpy as jnp
 
@@ -91,24 +91,31 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
     observation, state = environment.reset(jax.random.split(key_reset, config.num_envs))
 
     def step(carry: Any, time: Any) -> Any:
-        agent, observation, state, total, rollout = carry
+        agent, observation, state, episodes, rollout = carry
         action, extras = ppo.act(agent, observation, jax.random.fold_in(key_act, time), config, explore=True)
         keys = jax.random.split(jax.random.fold_in(key_reset, time), config.num_envs)
         found, state = environment.step(keys, state, action)
-        total += jnp.where(found.terminated | found.truncated, found.episode_return, 0).sum()
+        ended = found.terminated | found.truncated
+        finished = (ended * found.episode_return, ended * found.episode_length, ended)
+        episodes = [total + new.sum() for total, new in zip(episodes, finished, strict=True)]
         happened = (found.reward, found.terminated, found.truncated, found.next_observation)
-        return (agent, found.observation, state, total, rollout), Transition(observation, action, *happened, extras)
+        carry = (agent, found.observation, state, episodes, rollout)
+        return carry, Transition(observation, action, *happened, extras)
 
     def iterate(index: Any, carry: Any) -> Any:
-        agent, observation, state, total = carry
+        agent, observation, state, episodes, totals, bad = carry
         times = index * config.num_steps + jnp.arange(config.num_steps)
-        carry, batch = jax.lax.scan(step, (agent, observation, state, total, index), times)
-        agent, _ = ppo.update(agent, batch, jax.random.fold_in(key_update, index), index, config)
-        return (agent, *carry[1:4])
+        carry, batch = jax.lax.scan(step, (agent, observation, state, episodes, index), times)
+        agent, metrics = ppo.update(agent, batch, jax.random.fold_in(key_update, index), index, config)
+        totals = {name: totals[name] + value for name, value in metrics.items()}
+        bad = {name: jnp.where((bad[name] < 0) & ~jnp.isfinite(x), index, bad[name]) for name, x in metrics.items()}
+        return (agent, *carry[1:4], totals, bad)
 
+    names = ("actor/loss", "actor/entropy", "actor/kl", "actor/clipped", "critic/loss", "critic/value")
     loop = jax.jit(lambda carry: jax.lax.fori_loop(0, rollouts, iterate, carry), donate_argnums=0)
-    carry = jax.block_until_ready(loop((agent, observation, state, jnp.zeros(()))))
-    return loop, carry
+    empty = ({name: jnp.zeros(()) for name in names}, {name: jnp.full((), -1, jnp.int32) for name in names})
+    carry = (agent, observation, state, [jnp.zeros(()) for _ in range(3)], *empty)
+    return loop, jax.block_until_ready(loop(carry))
 
 
 def swept() -> dict[str, Any]:
