@@ -693,8 +693,9 @@ def _check_sizes(config: Any) -> None:
 def _check_memory(needed: int, dataset: datasets.Dataset | None) -> None:
     limit = machine.available_memory()
     if limit is not None and needed > limit:
+        kind = jax.local_devices()[0].device_kind
         raise ValueError(
-            f"the run needs {needed / 1e9:.1f} GB on {jax.devices()[0].device_kind}, {limit / 1e9:.1f} GB are there. "
+            f"the run needs {needed / 1e9:.1f} GB on {kind}, {limit / 1e9:.1f} GB are there. "
             + ("Lower --config.replay-size or --seeds." if dataset is None else _smaller(dataset))
         )
 

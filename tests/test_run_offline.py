@@ -159,7 +159,7 @@ def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest
             return {"bytes_limit": 1_000}
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.jax, "devices", lambda *_: [Small])
+        patch.setattr(run.jax, "local_devices", lambda *_: [Small])
         with pytest.raises(ValueError, match=r"needs 0.0 GB on a small device.*data set takes.*--data-on-host"):
             train("td3_bc", 100, tmp_path / "run", data)
     there = train("td3_bc", 100, tmp_path / "there", data, data_on_host=True)
