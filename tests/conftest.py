@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 # JAX reads these when it is imported, which no test has done yet. What is set already counts.
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rljax", "tests")
@@ -12,3 +16,19 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("WANDB_MODE", "offline")
+
+# Of a process's memory maps, of which Linux allows 65,530: each compiled program takes a few, and without room for
+# more XLA crashes.
+MOST_MAPS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_compiled_programs() -> Iterator[None]:
+    """After a file of tests, let go of what was compiled if there is too much of it."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()

@@ -166,7 +166,9 @@ def test_outputs_equal_a_loop(kind: str, compute: int, hidden: tuple[int, ...]) 
     np.testing.assert_allclose(network(observation), expected, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize(("kind", "compute"), [("iru", 3), ("recall", 3), ("drc", 2), ("iru", 17)])
+@pytest.mark.parametrize(
+    ("kind", "compute"), [("iru", 3), ("recall", 3), pytest.param("drc", 2, marks=pytest.mark.learn), ("iru", 17)]
+)
 def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
     network, observation = example(kind, compute)
     seen = np.asarray(observation, np.float64)
@@ -224,7 +226,7 @@ def test_members_of_an_ensemble_are_networks_of_their_own(kind: Any) -> None:
     assert drawn(torsos.ensemble(settings, 2, HIDDEN[kind], 1), x)(x).shape == (2, 5)
 
 
-@pytest.mark.parametrize("kind", torsos.THINKING)
+@pytest.mark.parametrize("kind", ["iru", "recall", pytest.param("drc", marks=pytest.mark.learn)])
 def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
     long, x = example(kind, 6)
     short = long.replace(module=torsos.network(config(kind, 5), HIDDEN[kind], 3))
@@ -335,6 +337,7 @@ def test_what_makes_no_torso_is_refused(changes: dict[str, Any], message: str) -
 THINKER = {"torso": "iru", "compute": 3, "shared": True, "actor_hidden": (8,), "num_envs": 8, "num_steps": 25}
 
 
+@pytest.mark.learn
 def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
     out = runs.train("ppo", "rljax/LightsOut-2x2", 600, tmp_path / "run", THINKER, seeds=2)
     known = policy.evaluate_run(out, episodes=20)
