@@ -56,7 +56,7 @@ from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initi
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # those that use `compute`
 
-UNROLLED = 8  # steps at most that are compiled one after the other: a quarter faster than a loop on the CPU
+UNROLLED = 3  # steps at most that are compiled one after the other: faster than a loop on the CPU, more are slower
 SEGMENT_FROM = 16  # steps: from here on gradients keep some of them and compute the others again
 DRC_FEATURES = 256  # behind the ticks of a DRC; [3]
 

@@ -1,6 +1,7 @@
 """Many learners in one program beside many runs, the cost of the population's axis for one, and a sweep beside trials.
 
   python scripts/benchmark_populations.py --output results/benchmark_populations.json
+  python scripts/benchmark_populations.py --overhead --rounds 7 --rollouts 40 --output results/benchmark_overhead.json
 
 Measurements alternate, each in a process of its own, and medians are reported. Runs one after the other are what a
 shell loop over `rljax train` does, compiled programs kept between them, and, for comparison, not kept.
@@ -9,6 +10,7 @@ shell loop over `rljax train` does, compiled programs kept between them, and, fo
 from __future__ import annotations
 
 import argparse
+import operator
 import os
 import statistics
 import subprocess
@@ -167,6 +169,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000, help="of each of the learners that are compared")
     parser.add_argument("--runs", type=int, default=4, help="of those one after the other that are timed")
     parser.add_argument("--rollouts", type=int, default=200)
+    parser.add_argument("--overhead", action="store_true", help="measure one learner beside the loop by hand alone")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
@@ -181,6 +184,15 @@ def main() -> None:
             samples.setdefault(full, []).append(value)
             print(f"{full:<56} {value:>14,.1f}", flush=True)
 
+    if options.overhead:
+        for _ in range(options.rounds):
+            note("PPO, one learner", "one_learner", options.rollouts, 20)
+        return conclude(
+            {name: statistics.median(values) for name, values in samples.items()},
+            {"one learner / by hand, of each process": statistics.median(map(operator.truediv, *samples.values()))},
+            samples,
+            options.output,
+        )
     for _ in range(options.rounds):
         note(f"{LEARNERS} PPO learners, one program", "together", options.steps)
         note(f"{LEARNERS} PPO runs, compiled once", "one_by_one", options.steps, options.runs, 1)

@@ -166,14 +166,12 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
             found = judged(task, out, steps if torso == "iru" else None, options.judging, options.seed)
             rows.append({"torso": torso, "trained": compute, "acting": steps, **found})
         summary = json.loads((out / "summary.json").read_text())
-        described = json.loads((out / "config.json").read_text())
-        rows[-1]["run"] = {
-            "wall_seconds": summary["wall_seconds"],
-            "steps": summary["steps"],
-            "command": described["command"],
-        }
+        rows[-1]["run"] = {"wall_seconds": summary["wall_seconds"], "steps": summary["steps"]}
+    thinking = " ".join(map(str, options.thinking))
+    steps = f" --steps {options.steps}" * bool(options.steps) + " --paper" * options.paper
     return {
         "task": name,
+        "command": f"python scripts/compute_study.py --task {name}{steps} --seeds {options.seeds} --thinking {thinking}",
         "seeds": options.seeds,
         "episodes": options.judging,
         "rows": rows,
@@ -244,6 +242,7 @@ def table(study: Mapping[str, Any]) -> str:
 def draw(study: Mapping[str, Any], path: Path) -> None:
     """Success over T, over operations, over parameters, and over T' for each T."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     rows = study["rows"]
     splits = [split for split in ("train", "test") if split in rows[0]]
@@ -273,11 +272,16 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
                     label(row).removeprefix("IRU, "), (row[quantity], mean), xytext=(5, 4), textcoords="offset points"
                 )
             axis.set_xscale("log")
+            axis.margins(x=0.2)
+            axis.xaxis.set_minor_formatter(NullFormatter())
         for i, row in enumerate(units):
             across = sorted((r for r in rows if r["torso"] == "iru" and r["trained"] == row["trained"]), key=acting_of)
             shade = str(0.75 - 0.75 * i / max(1, len(units) - 1))
             means = [np.mean(r[split]) for r in across]
             axes[3].plot([acting_of(r) for r in across], means, "o-", color=shade, label=f"T = {row['trained']}")
+        axes[0].set_xticks(times)
+        axes[3].set_xticks(sorted({acting_of(row) for row in rows if row["torso"] == "iru"}))
+        axes[0].set_ylim(-0.03, 1.05)
         axes[0].set_ylabel({"train": "success, training problems", "test": "success, longer problems"}[split])
         axes[0].legend(fontsize=8)
         axes[3].legend(fontsize=8, title="trained with")

@@ -43,9 +43,8 @@ def test_thinking_solves_lights_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize("env", ["CartPole-v1", "gymnax/CartPole-v1"])
-def test_learns_from_replay_what_to_choose(env: str, tmp_path: Path) -> None:
-    out = run.train("dqn", env, 50_000, out=tmp_path / "run", eval_every=5_000, eval_episodes=10)
+def test_learns_from_replay_what_to_choose(tmp_path: Path) -> None:
+    out = run.train("dqn", "gymnax/CartPole-v1", 50_000, out=tmp_path / "run", eval_every=5_000, eval_episodes=10)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["best"]["mean"] >= 475, summary["best"]
 
@@ -69,15 +68,14 @@ BOXES: dict[str, Any] = {  # for minutes on a CPU; the preset is the paper's
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize(("share", "learns"), [(1.0, True), (0.0, False)])
-def test_learns_to_pick_boxes_from_goals_in_hindsight(share: float, learns: bool, tmp_path: Path) -> None:
-    """While exploring; uniform actions earn 1.8 an episode."""
+def test_learns_to_pick_boxes_from_goals_in_hindsight(tmp_path: Path) -> None:
+    """While exploring; uniform actions earn 1.8 an episode, and without hindsight it stays below 5."""
     out = run.train(
-        "dqn", "rljax/BoxPick-2x4", 144_000, config=BOXES | {"hindsight": share}, out=tmp_path / "run",
+        "dqn", "rljax/BoxPick-2x4", 144_000, config=BOXES, out=tmp_path / "run",
         log_every=16_000, eval_every=72_000, eval_episodes=20,
     )  # fmt: skip
     last = record.read(out, "metrics")[-1]["episode/return"][0]
-    assert last > 10 if learns else last < 5, last
+    assert last > 10, last
 
 
 @pytest.mark.learn
