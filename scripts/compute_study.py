@@ -167,11 +167,11 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
             rows.append({"torso": torso, "trained": compute, "acting": steps, **found})
         summary = json.loads((out / "summary.json").read_text())
         rows[-1]["run"] = {"wall_seconds": summary["wall_seconds"], "steps": summary["steps"]}
-    thinking = " ".join(map(str, options.thinking))
-    steps = f" --steps {options.steps}" * bool(options.steps) + " --paper" * options.paper
+    flags = f" --steps {options.steps}" * bool(options.steps) + " --paper" * options.paper
+    flags += f" --seeds {options.seeds} --thinking {' '.join(map(str, options.thinking))}"
     return {
         "task": name,
-        "command": f"python scripts/compute_study.py --task {name}{steps} --seeds {options.seeds} --thinking {thinking}",
+        "command": f"python scripts/compute_study.py --task {name}{flags}",
         "seeds": options.seeds,
         "episodes": options.judging,
         "rows": rows,
