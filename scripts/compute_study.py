@@ -119,14 +119,28 @@ TASKS = {
 
 
 def trained(task: Task, out: Path, torso: str, compute: int, options: argparse.Namespace) -> Path:
-    """The folder of a run, made or completed, with a learner per seed."""
-    if (out / "summary.json").exists() and json.loads((out / "summary.json").read_text())["complete"]:
-        return out
+    """The folder of a run, made or completed, with a learner per seed; leaves where that was interrupted."""
+    if not complete(out):
+        begin_or_go_on(task, out, torso, compute, options)
+    if not complete(out):
+        raise SystemExit(f"stopped in '{out}', all saved: the same command goes on.")
+    return out
+
+
+def complete(out: Path) -> bool:
+    """Whether a run has been trained to its end."""
+    file = out / "summary.json"
+    return file.exists() and json.loads(file.read_text())["complete"]
+
+
+def begin_or_go_on(task: Task, out: Path, torso: str, compute: int, options: argparse.Namespace) -> None:
+    """Train, from the newest checkpoint where there is one."""
     if (out / "checkpoints").exists():
-        return run.resume(out, quiet=False)
+        run.resume(out, quiet=False)
+        return
     steps = options.steps or task.steps
     config = {**({} if options.paper else task.small), **task.same, **task.torsos[torso], "compute": compute}
-    return run.train(
+    run.train(
         task.agent,
         task.train,
         steps,
