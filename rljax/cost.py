@@ -59,7 +59,8 @@ def _repeated(jaxpr: Jaxpr) -> Iterator[tuple[ClosedJaxpr, int]]:
         if equation.primitive.name == "scan":
             length, unroll = equation.params["length"], max(equation.params["unroll"], 1)
             counted = length if length <= unroll else unroll + length % unroll
-            yield equation.params["jaxpr"], length - counted
+            if length > counted:
+                yield equation.params["jaxpr"], length - counted
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 if isinstance(inner, ClosedJaxpr):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import shlex
 import shutil
@@ -244,7 +245,7 @@ class Run:
             "spec": dataclasses.asdict(self.spec),
             "command": command,
             "state_bytes": needed,
-            **cost.of_action(self.module, self.driver.template(self.settings.seeds)["agent"], self.spec, self.stacked),
+            **cost.of_action(self.module, self.templates[0]["agent"], self.spec, self.stacked),
             "dataset": None if self.dataset is None else _described(self.dataset),
             **machine.provenance(),
         }
@@ -302,8 +303,12 @@ class Run:
 
     def needed(self) -> int:
         """Bytes of the largest state, and of the data set."""
-        states = (checkpoint.nbytes(phase.driver.template(self.settings.seeds)) for phase in self.phases)
-        return max(states) + self.shared()
+        return max(map(checkpoint.nbytes, self.templates)) + self.shared()
+
+    @functools.cached_property
+    def templates(self) -> list[dict[str, Any]]:
+        """The structure, shapes and dtypes of each phase's arrays: traced once, which takes a while."""
+        return [phase.driver.template(self.settings.seeds) for phase in self.phases]
 
     def shared(self) -> int:
         """Those of them that do not grow with the number of learners."""

@@ -35,6 +35,13 @@ ACTING = (1, 2, 3, 5, 8, 16)
 COLOURS = {"mlp": "#D55E00", "resnet": "#009E73"}
 
 
+OF_VALUES: dict[str, dict[str, Any]] = {  # torsos of agents that learn values of actions
+    "iru": {"torso": "iru", "hidden": (256,)},
+    "mlp": {"torso": "mlp", "hidden": (512,) * 3},
+    "resnet": {"torso": "resnet", "hidden": (256,) * 10},
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What is trained on, and how."""
@@ -72,11 +79,7 @@ def box_pick(size: str, steps: int) -> Task:
         f"rljax/BoxPick-{size}",
         f"rljax/BoxPick-{size}-test",
         steps,
-        {
-            "iru": {"torso": "iru", "hidden": (256,)},
-            "mlp": {"torso": "mlp", "hidden": (512,) * 3},
-            "resnet": {"torso": "resnet", "hidden": (256,) * 10},
-        },
+        OF_VALUES,
         {
             "num_envs": 32,
             "num_steps": 20,
@@ -99,11 +102,7 @@ def cube(steps: int) -> Task:
         None,
         None,
         steps,
-        {
-            "iru": {"torso": "iru", "hidden": (256,)},
-            "mlp": {"torso": "mlp", "hidden": (512,) * 3},
-            "resnet": {"torso": "resnet", "hidden": (256,) * 10},
-        },
+        OF_VALUES,
         {"batch_size": 256},
     )
 
