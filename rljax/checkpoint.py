@@ -23,6 +23,10 @@ import numpy as np
 from rljax import hosts
 
 MANIFEST = "manifest.json"
+_RESUMED_WITH = (
+    "A run is resumed with the settings, and the revision of rljax, that it was started with: its config.json names "
+    "both. For others, start a new one."
+)
 
 
 class CheckpointError(Exception):
@@ -142,15 +146,13 @@ def restore(path: Path, name: str, template: Any) -> Any:
             tree = checkpointer.restore(path.absolute() / name, abstract)
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"checkpoint '{path}' does not fit this run's settings ({_first_line(error)}). A run is resumed with the "
-            "settings it was started with; for others, start a new one."
+            f"checkpoint '{path}' does not fit this run's settings ({_first_line(error)}). {_RESUMED_WITH}"
         ) from error
     for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
         if expected.shape != found.shape or expected.dtype != found.dtype:
             raise CheckpointError(
                 f"checkpoint '{path}' holds an array {found.dtype}{list(found.shape)} where this run needs "
-                f"{expected.dtype}{list(expected.shape)}. A run is resumed with the settings it was started with; "
-                "for others, start a new one."
+                f"{expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
             )
     return tree
 
