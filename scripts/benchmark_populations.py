@@ -2,6 +2,7 @@
 
   python scripts/benchmark_populations.py --output results/benchmark_populations.json
   python scripts/benchmark_populations.py --overhead --rounds 7 --rollouts 40 --output results/benchmark_overhead.json
+  python scripts/benchmark_populations.py --zoo zoo/bin/python --rounds 3 --output results/benchmark_sweep.json
 
 Measurements alternate, each in a process of its own, and medians are reported. Runs one after the other are what a
 shell loop over `rljax train` does, compiled programs kept between them, and, for comparison, not kept.
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +155,33 @@ def trial_by_trial(number: int) -> dict[str, Any]:
     return {"seconds": taken[0] + (SWEEP["trials"] - 1) * statistics.mean(taken[1:])}
 
 
+def zoo(python: str, number: int, at_once: int) -> dict[str, Any]:
+    """Seconds of RL Zoo's command for each trial, from `number` of them, so many at once that share the processor."""
+    threads = str(max(1, (os.cpu_count() or 1) // at_once))
+    budget = ["-n", str(SWEEP["steps"]), "--eval-freq", str(SWEEP["steps"]), "--eval-episodes", "10"]
+    settings = [f"n_envs:{PPO['num_envs']}", f"n_steps:{PPO['num_steps']}", f"batch_size:{PPO['batch_size']}"]
+    settings += [f"n_epochs:{PPO['num_epochs']}"]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def trial(index: int) -> None:
+            words = [python, "-m", "rl_zoo3.train", "--algo", "ppo", "--env", "CartPole-v1", *budget, "--verbose", "0"]
+            words += ["-f", f"{folder}/{index}", "--seed", str(index), "--num-threads", threads, "--device", "cpu"]
+            words += ["--hyperparams", *settings, f"learning_rate:{1e-4 * (1 + index):g}"]
+            subprocess.run(words, check=True, capture_output=True)
+
+        began = time.perf_counter()
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(trial, range(number)))
+        return {"seconds": (time.perf_counter() - began) * SWEEP["trials"] / number}
+
+
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "together": together,
     "one_by_one": one_by_one,
     "one_learner": one_learner,
     "swept": swept,
     "trial_by_trial": trial_by_trial,
+    "zoo": zoo,
 }
 
 
@@ -170,6 +193,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4, help="of those one after the other that are timed")
     parser.add_argument("--rollouts", type=int, default=200)
     parser.add_argument("--overhead", action="store_true", help="measure one learner beside the loop by hand alone")
+    parser.add_argument("--zoo", help="Python of an environment that has rl_zoo3: measure the sweep beside it alone")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--worker", nargs="+")
     options = parser.parse_args()
@@ -193,12 +217,24 @@ def main() -> None:
             samples,
             options.output,
         )
+    sweep = f"sweep of {SWEEP['trials']} in populations of {SWEEP['population']}, with its test"
+    if options.zoo:
+        names = {1: f"RL Zoo, {SWEEP['trials']} trials one by one", 2: f"RL Zoo, {SWEEP['trials']} trials, two at once"}
+        for _ in range(options.rounds):
+            note(sweep, "swept")
+            for at_once, name in names.items():
+                note(name, "zoo", options.zoo, options.runs, at_once)
+        medians = {name: statistics.median(values) for name, values in samples.items()}
+        ratios = {
+            f"{name} / sweep": medians[f"{name}, seconds"] / medians[f"{sweep}, seconds"] for name in names.values()
+        }
+        return conclude(medians, ratios, samples, options.output)
     for _ in range(options.rounds):
         note(f"{LEARNERS} PPO learners, one program", "together", options.steps)
         note(f"{LEARNERS} PPO runs, compiled once", "one_by_one", options.steps, options.runs, 1)
         note(f"{LEARNERS} PPO runs, each compiled", "one_by_one", options.steps, 2, 0)
         note("PPO, one learner", "one_learner", options.rollouts, 20)
-    note(f"sweep of {SWEEP['trials']} in populations of {SWEEP['population']}, with its test", "swept")
+    note(sweep, "swept")
     note(f"{SWEEP['trials']} trials, a process each", "trial_by_trial", options.runs)
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
@@ -208,7 +244,7 @@ def main() -> None:
         "runs each compiled / one program": medians[f"{LEARNERS} PPO runs, each compiled, seconds"] / program,
         "one learner / by hand": medians["PPO, one learner, steps/s"] / medians["PPO, one learner, by_hand"],
         "a process each / sweep": medians[f"{SWEEP['trials']} trials, a process each, seconds"]
-        / medians[f"sweep of {SWEEP['trials']} in populations of {SWEEP['population']}, with its test, seconds"],
+        / medians[f"{sweep}, seconds"],
     }
     conclude(medians, ratios, samples, options.output)
 
