@@ -301,8 +301,18 @@ def _with_agent(options: Any, arguments: list[str], command: str) -> tuple[Any, 
         ],
     )
     both.__doc__ = (agent.__doc__ or "").split("\n\n")[0]
-    parsed = _parse(both, arguments, command)
+    parsed = _parse(both, [_known_here(argument, config) for argument in arguments], command)
     return parsed.options, parsed.config
+
+
+def _known_here(argument: str, config: Any) -> str:
+    """A flag such as --config.tau under the name that its setting has here."""
+    from rljax.config import setting
+
+    flag, equals, value = argument.partition("=")
+    name = flag.removeprefix("--config.").replace("-", "_")
+    known = setting(config, name) if flag.startswith("--config.") else name
+    return argument if known == name else f"--config.{known.replace('_', '-')}{equals}{value}"
 
 
 def _settings(options: Any) -> dict[str, Any]:

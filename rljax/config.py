@@ -22,6 +22,23 @@ from rljax import envs
 PRESETS = Path(__file__).parent / "agents" / "presets"
 AGENTS = Path(__file__).parent / "agents"
 
+# Names that Stable-Baselines3 and CleanRL have for settings, and what each may mean here.
+ELSEWHERE = {
+    "tau": ("target_rate", "expectile"),
+    "gamma": ("discount",),
+    "gae_lambda": ("trace_decay",),
+    "buffer_size": ("replay_size",),
+    "learning_starts": ("warmup_steps",),
+    "n_envs": ("num_envs",),
+    "n_steps": ("num_steps", "n_step"),
+    "n_epochs": ("num_epochs",),
+    "update_epochs": ("num_epochs",),
+    "clip_range": ("clip_ratio",),
+    "clip_coef": ("clip_ratio",),
+    "vf_coef": ("value_cost",),
+    "ent_coef": ("entropy_cost",),
+}
+
 
 def agents() -> list[str]:
     """Names of the agents that ship with rljax."""
@@ -147,6 +164,16 @@ def preset(agent: str, module: types.ModuleType, environment: str | None, data: 
             values = {name: value for name, value in sections[pattern].items() if name != "source"}
             config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
     return config
+
+
+def setting(config: Any, name: str) -> str:
+    """The name here of a setting that may bear another suite's: "tau" is `target_rate`, "gamma" is `discount`.
+
+    A name of `config`, one that is not known, and one that could mean two of its settings are returned as they are.
+    """
+    fields = {field.name for field in dataclasses.fields(config)}
+    meant = [other for other in ELSEWHERE.get(name, ()) if other in fields]
+    return meant[0] if len(meant) == 1 and name not in fields else name
 
 
 def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:

@@ -74,7 +74,7 @@ def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
     axes: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         field, equals, values = text.partition("=")
-        name = field.removeprefix("config.").replace("-", "_")
+        name = configuration.setting(config, field.removeprefix("config.").replace("-", "_"))
         if not equals or not values or not field.startswith("config."):
             raise ValueError(f"--grid {text}: write a setting and its values, such as config.actor-lr=1e-4,3e-4.")
         if name in axes:

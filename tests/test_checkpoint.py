@@ -356,7 +356,7 @@ OTHER: dict[str, Any] = {
 @pytest.mark.parametrize("difference", OTHER)
 def test_other_settings_are_refused(difference: str, tmp_path: Path) -> None:
     path = write(tmp_path, 1)
-    message = r"^checkpoint '.*' (does not fit|holds an array).*resumed with the settings, and the revision of rljax, that"
+    message = r"^checkpoint .* (does not fit|holds an array).* with the settings, and the revision of rljax, that it"
     with pytest.raises(CheckpointError, match=message):
         checkpoint.restore(path, "agent", template(OTHER[difference]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def test_help_explains_each_hyperparameter(capsys: pytest.CaptureFixture[str]) -
     printed = " ".join(capsys.readouterr().out.split())
     assert "--config.discount FLOAT" in printed
     assert "per environment step, in [0, 1]" in printed
+
+
+@pytest.mark.parametrize("flags", [["--config.tau=0.25"], ["--config.tau", "0.25"], ["--config.target-rate", "0.25"]])
+def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path: Path) -> None:
+    sizes = ["--config.warmup-steps", "16", "--config.batch-size", "8", "--config.hidden", "8"]
+    out = ["--steps", "32", "--eval-every", "32", "--eval-episodes", "1", "--quiet", "--out", str(tmp_path / "run")]
+    cli.main(["train", "sac", "--env", "rljax/Pendulum", *out, *sizes, *flags])
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["target_rate"] == 0.25
 
 
 def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:

@@ -269,6 +269,21 @@ def test_values_become_what_the_field_says(values: dict[str, Any], expected: Any
     assert type(found) is type(expected)
 
 
+@pytest.mark.parametrize("name", configuration.ELSEWHERE)
+def test_names_of_other_suites_mean_a_setting_of_some_agent(name: str) -> None:
+    agents = [configuration.load_agent(agent).Config() for agent in configuration.agents()]
+    found = [(agent, configuration.setting(agent, name)) for agent in agents]
+    assert any(meant in configuration.ELSEWHERE[name] and hasattr(agent, meant) for agent, meant in found)
+
+
+def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None:
+    settings = {agent: configuration.load_agent(agent).Config() for agent in ("dsact", "iql", "sac")}
+    assert configuration.setting(settings["dsact"], "clip_range") == "clip_range"
+    assert configuration.setting(settings["sac"], "zzz") == "zzz"
+    assert configuration.setting(settings["iql"], "tau") == "tau"  # the expectile, or the rate of the targets
+    assert configuration.setting(settings["sac"], "tau") == "target_rate"
+
+
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [

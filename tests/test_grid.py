@@ -31,6 +31,7 @@ def order(steps: int = 200, seeds: int = 2, env: str = "rljax/Pendulum", **confi
         ("config.layer-norm=true,false", "layer_norm", (True, False)),
         ("config.hidden=256x256,64", "hidden", ((256, 256), (64,))),
         ("config.activation=relu,tanh", "activation", ("relu", "tanh")),
+        ("config.tau=0.005,0.01", "target_rate", (0.005, 0.01)),
     ],
 )
 def test_axes_are_read(text: str, name: str, values: tuple[Any, ...]) -> None:
@@ -56,6 +57,7 @@ def test_none_is_a_value_where_a_setting_can_be_off() -> None:
         (["config.activation=swosh"], r"'activation' is 'swosh', it must be one of "),
         (["config.actor-lr=1e-4,0.0001"], r"a value is given twice\."),
         (["config.actor-lr=1", "config.actor-lr=2"], r"^--grid config.actor-lr is given twice: write all its values"),
+        (["config.tau=1", "config.target-rate=2"], r"^--grid config.target-rate is given twice: write all its values"),
     ],
 )
 def test_what_is_no_axis_is_refused(texts: list[str], message: str) -> None:
