@@ -3,11 +3,11 @@
 Measurements alternate (ours, bound, theirs, ours, ...), each in a process of its own, and medians are reported. Theirs
 are clones, whose files run as they are: github.com/corl-team/CORL and the authors' Diffusion-QL
 (github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) with a Python that has torch and numpy, as what else they
-import is stood in for, and the authors' FQL (github.com/seohongpark/fql) with one that has our requirements and
-ml_collections:
+import is stood in for, and the authors' FQL (github.com/seohongpark/fql) and GCIQL (github.com/seohongpark/ogbench)
+with one that has our requirements and ml_collections:
 
   python scripts/benchmark_offline.py --corl CORL --dql DQL --peer peer/bin/python \
-      --fql FQL --fql-peer fql/bin/python --output results/benchmark_offline.json
+      --fql FQL --ogbench OGBENCH --jax-peer flax/bin/python --output results/benchmark_offline.json
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import benchmark_online
 from benchmark_online import conclude, work
 
 BATCH = 256
-SIZES = {"fql": (28, 5)}  # of observations and actions; cube-single's
+SIZES = {"fql": (28, 5), "gciql": (28, 5)}  # of observations and actions; cube-single's
 SIZE = (17, 6)  # those of all others: HalfCheetah's
 TRANSITIONS = 100_000  # that are learnt from
 ROWS = 1_000_000  # of the file that is read
@@ -46,12 +46,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dql one-step": ("dql", {"improvement": "one_step"}),
     "ofql": ("ofql", {}),
     "fql": ("fql", {}),
+    "gciql": ("gciql", {}),
 }
 PRECISE = ("dql", "ofql", "fql")  # which have a setting for it
-PEERS = {**dict.fromkeys(FILES, "CORL"), "dql": "authors'", "dql max-Q": "authors'", "fql": "authors'"}
+PEERS = {**dict.fromkeys(FILES, "CORL"), **dict.fromkeys(("dql", "dql max-Q", "fql", "gciql"), "authors'")}
 SLOWER = {
     "cql": 20,
     "fql": 20,
+    "gciql": 20,
     "dql": 5,
     "dql max-Q": 10,
     "dql one-step": 5,
@@ -88,11 +90,14 @@ def synthetic(rows: int, size: tuple[int, int] = SIZE) -> dict[str, Any]:
 
 def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tuple[Any, Any, Any, Any]:
     """An agent's module, its learner, its data (one batch without `sampling`) and its stacked config."""
+    import jax
     import numpy as np
 
     from rljax import config as configuration
-    from rljax.agent import EnvSpec, Transition
+    from rljax import samplers
+    from rljax.agent import EnvSpec, Transition, conditions_on_goals
     from rljax.learner import Learner
+    from rljax.storage import Fixed
 
     agent, changes = (VARIANTS | ACTING)[variant]
     module: Any = configuration.load_agent(agent)
@@ -107,8 +112,14 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
         next_observation=given["next_observations"],
     )
     config = configuration.stack(module.Config(batch_size=BATCH, **changes | more), seeds)
-    learner = Learner(module, EnvSpec("data", size[:1], size[1]), seeds, 1, storage="dataset")
-    return module, learner, data, config
+    if not conditions_on_goals(config):
+        return module, Learner(module, EnvSpec("data", size[:1], size[1]), seeds, 1, storage="dataset"), data, config
+    spec = EnvSpec("data", (2 * size[0],), size[1])
+    data = samplers.with_last_rows(data)
+    if not sampling:
+        keys = jax.random.split(jax.random.key(0), seeds)
+        data = jax.tree.map(lambda x: x[0, 0], samplers.goals(Fixed(data), keys, config))
+    return module, Learner(module, spec, seeds, 1, samplers.goals, storage="dataset"), data, config
 
 
 def ours(variant: str, updates: int, seeds: int, precision: str = "") -> dict[str, Any]:
@@ -244,7 +255,6 @@ def diffusion_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
 
 def flow_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
     """Updates per second of the authors' FQLAgent, on batches that NumPy draws as their data sets do."""
-    import jax
     import numpy as np
 
     sys.path.insert(0, clone)
@@ -257,8 +267,31 @@ def flow_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
         rows = generator.integers(TRANSITIONS, size=size)
         return {name: array[rows] for name, array in arrays.items()}
 
+    return learnt(agents.FQLAgent, agents.get_config(), sample, updates)
+
+
+def goal_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
+    """Updates per second of the authors' GCIQLAgent, on batches of their own GCDataset."""
+    import numpy as np
+
+    sys.path.insert(0, str(Path(clone, "impls")))
+    agents: Any = importlib.import_module("agents.gciql")
+    sets: Any = importlib.import_module("utils.datasets")
+    arrays = synthetic(TRANSITIONS, SIZES[variant])
+    del arrays["rewards"]
+    arrays["terminals"][-1] = True
+    arrays["terminals"] = arrays["terminals"].astype(np.float32)
+    config = agents.get_config()
+    drawn = sets.GCDataset(sets.Dataset.create(**arrays), config)
+    return learnt(agents.GCIQLAgent, config, drawn.sample, updates)
+
+
+def learnt(agent: Any, config: Any, sample: Callable[[int], dict[str, Any]], updates: int) -> dict[str, Any]:
+    """Updates per second of one of the authors' agents in JAX, which a loop in Python feeds with batches."""
+    import jax
+
     first = sample(1)
-    learner = agents.FQLAgent.create(0, first["observations"], first["actions"], agents.get_config())
+    learner = agent.create(0, first["observations"], first["actions"], config)
     for step in range(WARMUP + updates):
         if step == WARMUP:
             jax.block_until_ready(learner.network)
@@ -305,6 +338,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "corl": corl,
     "diffusion_ql": diffusion_ql,
     "flow_ql": flow_ql,
+    "goal_ql": goal_ql,
     "written": written,
     "read": read,
 }
@@ -317,7 +351,8 @@ def main() -> None:
     parser.add_argument("--dql", type=Path, help="a clone of the authors' Diffusion-QL")
     parser.add_argument("--peer", help="Python of an environment that has PyTorch, for both")
     parser.add_argument("--fql", type=Path, help="a clone of the authors' FQL")
-    parser.add_argument("--fql-peer", help="Python of an environment that has JAX, Flax, distrax and ml_collections")
+    parser.add_argument("--ogbench", type=Path, help="a clone of the authors' OGBench, which holds GCIQL")
+    parser.add_argument("--jax-peer", help="Python of an environment that has JAX, Flax, distrax and ml_collections")
     parser.add_argument("--agents", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=3_000, help="of the quickest; a twentieth of them for CQL")
@@ -328,15 +363,17 @@ def main() -> None:
     if options.worker:
         return work(WORKERS, options.worker)
     if (options.corl is None and options.dql is None) != (options.peer is None) or (
-        (options.fql is None) != (options.fql_peer is None)
+        (options.fql is None and options.ogbench is None) != (options.jax_peer is None)
     ):
         parser.error(
-            "a clone and the Python that runs it go together: --corl or --dql and --peer, --fql and --fql-peer."
+            "a clone and the Python that runs it go together: --corl or --dql and --peer, --fql or --ogbench and "
+            "--jax-peer."
         )
     theirs = {
         "corl": (options.corl, options.peer, tuple(FILES)),
         "diffusion_ql": (options.dql, options.peer, ("dql", "dql max-Q")),
-        "flow_ql": (options.fql, options.fql_peer, ("fql",)),
+        "flow_ql": (options.fql, options.jax_peer, ("fql",)),
+        "goal_ql": (options.ogbench, options.jax_peer, ("gciql",)),
     }
 
     measure = functools.partial(benchmark_online.measure, script=__file__)

@@ -28,6 +28,9 @@ ENVIRONMENT = "HalfCheetah-v5"
 WARMUP = 1_000
 ROLLOUT = 8 * 256  # environments x steps of PPO
 PENDULUM = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}  # of PPO inside the program, in 8 minibatches
+# DQN's on CartPole; an update follows each step.
+CARTPOLE = {"hidden": (256, 256), "batch_size": 64, "replay_size": 100_000, "target_every": 1_000, "num_steps": 1}
+AGENTS = ("sac", "td3", "dqn", "ppo")
 PEER = "sbx-rl"
 
 
@@ -74,6 +77,16 @@ def ours(agent: str, steps: int, seeds: int) -> dict[str, Any]:
         timed(training.driver, WARMUP + 200)
         seconds = timed(training.driver, steps)
     return {"steps_per_second": steps * seeds / seconds, "peak_memory_bytes": peak_memory()}
+
+
+def ours_dqn(steps: int) -> dict[str, Any]:
+    """Steps per second of DQN's training loop on CartPole, an update each."""
+    with tempfile.TemporaryDirectory() as folder:
+        changes = CARTPOLE | {"warmup_steps": WARMUP}
+        training = prepared("dqn", Path(folder, "run"), 1, WARMUP + 200 + steps, changes, "CartPole-v1")
+        timed(training.driver, WARMUP + 200)
+        seconds = timed(training.driver, steps)
+    return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
 
 
 def ours_ppo(environment: str, rollouts: int) -> dict[str, Any]:
@@ -177,6 +190,25 @@ def peer(agent: str, steps: int) -> dict[str, Any]:
     return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
 
 
+def peer_dqn(steps: int) -> dict[str, Any]:
+    """The same DQN in sbx-rl."""
+    import sbx  # pyright: ignore[reportMissingImports]
+
+    model = sbx.DQN(
+        "MlpPolicy",
+        "CartPole-v1",
+        learning_starts=WARMUP,
+        buffer_size=CARTPOLE["replay_size"],
+        batch_size=CARTPOLE["batch_size"],
+        target_update_interval=CARTPOLE["target_every"],
+        train_freq=1,
+        policy_kwargs={"net_arch": list(CARTPOLE["hidden"])},
+        seed=0,
+    )
+    seconds = peer_seconds(model, WARMUP + 200, steps)
+    return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
+
+
 def peer_ppo(rollouts: int) -> dict[str, Any]:
     """The same PPO in sbx-rl."""
     import sbx  # pyright: ignore[reportMissingImports]
@@ -190,12 +222,14 @@ def peer_ppo(rollouts: int) -> dict[str, Any]:
 
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours": ours,
+    "ours_dqn": ours_dqn,
     "ours_ppo": ours_ppo,
     "ours_pendulum": ours_pendulum,
     "rejax_pendulum": rejax_pendulum,
     "bound": bound,
     "first_update": first_update,
     "peer": peer,
+    "peer_dqn": peer_dqn,
     "peer_ppo": peer_ppo,
 }
 
@@ -243,6 +277,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours is measured")
     parser.add_argument("--rejax", help="Python of an environment that has rejax and gymnax < 1")
+    parser.add_argument(
+        "--agents", nargs="+", default=["sac", "td3", "dqn", "ppo"], choices=["sac", "td3", "dqn", "ppo"]
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3_000)
     parser.add_argument("--rollouts", type=int, default=12)
@@ -263,29 +300,35 @@ def main() -> None:
         note(f"{name} peak MB", result["peak_memory_bytes"] / 1e6)
 
     for _ in range(options.rounds):
-        for agent in ("sac", "td3"):
+        for agent in [agent for agent in ("sac", "td3") if agent in options.agents]:
             note_loop(f"{agent} ours", measure(sys.executable, "ours", agent, options.steps, 1))
             if options.peer:
                 note_loop(f"{agent} {PEER}", measure(options.peer, "peer", agent, options.steps))
             note(f"{agent} bound steps/s", measure(sys.executable, "bound", agent, options.steps)["steps_per_second"])
-        note_loop("ppo ours", measure(sys.executable, "ours_ppo", ENVIRONMENT, options.rollouts))
-        if importlib.util.find_spec("envpool"):
-            pool = measure(sys.executable, "ours_ppo", f"envpool/{ENVIRONMENT}", options.rollouts)
-            note("ppo ours, EnvPool steps/s", pool["steps_per_second"])
-        if options.peer:
-            note_loop(f"ppo {PEER}", measure(options.peer, "peer_ppo", options.rollouts))
-        if importlib.util.find_spec("gymnax"):
-            inside = measure(sys.executable, "ours_pendulum", 20 * options.rollouts)
-            note("ppo Pendulum ours steps/s", inside["steps_per_second"])
-        if options.rejax:
-            inside = measure(options.rejax, "rejax_pendulum", 20 * options.rollouts)
-            note("ppo Pendulum rejax steps/s", inside["steps_per_second"])
-        note("dsact bound steps/s", measure(sys.executable, "bound", "dsact", options.steps)["steps_per_second"])
-        equal = measure(sys.executable, "bound", "sac", options.steps, "256-256-256-gelu")["steps_per_second"]
-        note("sac of DSAC-T's size, bound steps/s", equal)
-        population = measure(sys.executable, "ours", "sac", options.steps // 3, 4)
-        note("sac 4 learners total steps/s", population["steps_per_second"])
-    for _ in range(min(options.rounds, 3)):
+        if "dqn" in options.agents:
+            note_loop("dqn ours", measure(sys.executable, "ours_dqn", 5 * options.steps))
+            if options.peer:
+                note_loop(f"dqn {PEER}", measure(options.peer, "peer_dqn", 5 * options.steps))
+        if "ppo" in options.agents:
+            note_loop("ppo ours", measure(sys.executable, "ours_ppo", ENVIRONMENT, options.rollouts))
+            if importlib.util.find_spec("envpool"):
+                pool = measure(sys.executable, "ours_ppo", f"envpool/{ENVIRONMENT}", options.rollouts)
+                note("ppo ours, EnvPool steps/s", pool["steps_per_second"])
+            if options.peer:
+                note_loop(f"ppo {PEER}", measure(options.peer, "peer_ppo", options.rollouts))
+            if importlib.util.find_spec("gymnax"):
+                inside = measure(sys.executable, "ours_pendulum", 20 * options.rollouts)
+                note("ppo Pendulum ours steps/s", inside["steps_per_second"])
+            if options.rejax:
+                inside = measure(options.rejax, "rejax_pendulum", 20 * options.rollouts)
+                note("ppo Pendulum rejax steps/s", inside["steps_per_second"])
+        if "sac" in options.agents:
+            note("dsact bound steps/s", measure(sys.executable, "bound", "dsact", options.steps)["steps_per_second"])
+            equal = measure(sys.executable, "bound", "sac", options.steps, "256-256-256-gelu")["steps_per_second"]
+            note("sac of DSAC-T's size, bound steps/s", equal)
+            population = measure(sys.executable, "ours", "sac", options.steps // 3, 4)
+            note("sac 4 learners total steps/s", population["steps_per_second"])
+    for _ in range(min(options.rounds, 3) if "sac" in options.agents else 0):
         with tempfile.TemporaryDirectory() as cache:
             note("first update, cold, s", measure(sys.executable, "first_update", "sac", cache)["seconds"])
             note("first update, cached, s", measure(sys.executable, "first_update", "sac", cache)["seconds"])
@@ -293,8 +336,8 @@ def main() -> None:
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {}
-    for agent in ("sac", "td3", "ppo"):
-        if agent != "ppo":
+    for agent in options.agents:
+        if agent in ("sac", "td3"):
             ratios[f"{agent} ours / bound"] = medians[f"{agent} ours steps/s"] / medians[f"{agent} bound steps/s"]
         for measured in ("steps/s", "peak MB") if options.peer else ():
             ratios[f"{agent} {measured} ours / {PEER}"] = (
@@ -304,10 +347,10 @@ def main() -> None:
         ("ppo steps/s ours, EnvPool / sbx-rl", "ppo ours, EnvPool steps/s", f"ppo {PEER} steps/s"),
         ("ppo Pendulum steps/s ours / rejax", "ppo Pendulum ours steps/s", "ppo Pendulum rejax steps/s"),
         ("dsact time / sac time, equal sizes", "sac of DSAC-T's size, bound steps/s", "dsact bound steps/s"),
+        ("sac 4 learners / 1", "sac 4 learners total steps/s", "sac ours steps/s"),
     ):
         if one in medians and other in medians:
             ratios[name] = medians[one] / medians[other]
-    ratios["sac 4 learners / 1"] = medians["sac 4 learners total steps/s"] / medians["sac ours steps/s"]
     conclude(medians, ratios, samples, options.output)
 
 

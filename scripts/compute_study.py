@@ -53,6 +53,7 @@ class Task:
     torsos: Mapping[str, Mapping[str, Any]]  # settings of each, without `compute`
     small: Mapping[str, Any]  # settings for a laptop
     same: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # settings of all, with --paper too
+    small_torsos: Mapping[str, Mapping[str, Any]] | None = None  # for a laptop, where the paper's are too large for it
 
 
 def lights_out(size: str, steps: int) -> Task:
@@ -96,14 +97,19 @@ def box_pick(size: str, steps: int) -> Task:
 
 
 def cube(steps: int) -> Task:
-    """GCIQL on OGBench's data of one cube, which `rljax data record` makes."""
+    """GCIQL on OGBench's data of one cube, which `rljax data record` makes; a laptop's torsos are half as wide."""
     return Task(
         "gciql",
         None,
         None,
         steps,
-        OF_VALUES,
+        OF_VALUES | {"resnet": {"torso": "resnet", "hidden": (256,) * 5}},
         {"batch_size": 256},
+        small_torsos={
+            "iru": {"torso": "iru", "hidden": (128,)},
+            "mlp": {"torso": "mlp", "hidden": (256,) * 3},
+            "resnet": {"torso": "resnet", "hidden": (128,) * 5},
+        },
     )
 
 
@@ -138,7 +144,8 @@ def begin_or_go_on(task: Task, out: Path, torso: str, compute: int, options: arg
         run.resume(out, quiet=False)
         return
     steps = options.steps or task.steps
-    config = {**({} if options.paper else task.small), **task.same, **task.torsos[torso], "compute": compute}
+    torsos = task.torsos if options.paper else task.small_torsos or task.torsos
+    config = {**({} if options.paper else task.small), **task.same, **torsos[torso], "compute": compute}
     run.train(
         task.agent,
         task.train,
