@@ -7,7 +7,7 @@ trained with. All seeds of a torso are learners of one program.
 
   python scripts/compute_study.py --task LightsOut-3x3 --output results/compute_study
   python scripts/compute_study.py --task BoxPick-6x6 --thinking 1 3 5 --seeds 3
-  python scripts/compute_study.py --task cube-single --data FILE
+  python scripts/compute_study.py --task cube-single --data ogbench/cube-single-noisy-v0
 
 Runs that exist are not repeated, and what was stopped goes on. `--paper` takes the preset's settings, which are the
 paper's and need an accelerator, in place of those that a laptop can afford.
@@ -104,7 +104,7 @@ def cube(steps: int) -> Task:
         None,
         steps,
         OF_VALUES | {"resnet": {"torso": "resnet", "hidden": (256,) * 5}},
-        {"batch_size": 256},
+        {"batch_size": 256, "actor_lr": 1e-3, "critic_lr": 1e-3, "value_lr": 1e-3, "target_rate": 0.02},
         small_torsos={
             "iru": {"torso": "iru", "hidden": (128,)},
             "mlp": {"torso": "mlp", "hidden": (256,) * 3},
@@ -119,7 +119,7 @@ TASKS = {
     "LightsOut-5x5": lights_out("5x5", 50_000_000),
     "BoxPick-4x4": box_pick("4x4", 500_000),
     "BoxPick-6x6": box_pick("6x6", 2_000_000),
-    "cube-single": cube(100_000),
+    "cube-single": cube(20_000),
 }
 
 

@@ -12,6 +12,9 @@ The runs behind the committed table are made by (one line per agent and environm
   rljax train ppo --env Hopper-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Hopper-v5
   rljax train ppo --env Walker2d-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Walker2d-v5
 
+  rljax train dqn --env gymnax/CartPole-v1 --steps 50000 --seeds 5 --eval-every 2500 \
+      --out runs/results/dqn-CartPole-v1
+
 those of streams, AGENT-ENV being stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5,
 stream_q-CartPole-v1, stream_q-Acrobot-v1 and stream_sarsa-CartPole-v1 (the last three with --env gymnax/ENV)
 
