@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from rljax.machine import provenance
 
 THINKING = (1, 2, 3, 5, 8)
 ACTING = (1, 2, 3, 5, 8, 16)
+OWN = "trained and acting"  # with the same T
 COLOURS = {"mlp": "#D55E00", "resnet": "#009E73"}
 
 
@@ -163,13 +165,14 @@ def begin_or_go_on(task: Task, out: Path, torso: str, compute: int, options: arg
 
 
 def judged(task: Task, out: Path, compute: int | None, episodes: int, seed: int) -> dict[str, Any]:
-    """Success [learners] of a run's last policies on problems of both kinds, with `compute` thinking steps."""
+    """Success and return [learners] of a run's last policies on problems of both kinds, thinking `compute` steps."""
     found: dict[str, Any] = {}
     for split, env in (("train", task.train), ("test", task.test)):
         if split == "test" and env is None:
             continue
         played = policy.evaluate_run(out, episodes=episodes, env=env, seed=seed, compute=compute)
         found[split] = [float(np.mean(record["success"])) for record in played["episodes"]]
+        found[f"{split}_return"] = [float(np.mean(record["returns"])) for record in played["episodes"]]
         found["parameters"], found["flops"] = played["parameters"], played["flops_per_action"]
     return found
 
@@ -196,6 +199,7 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "episodes": options.judging,
         "rows": rows,
         "comparisons": compared(rows),
+        "value_of_compute": value_of_compute(rows, hardest(rows)),
         "machine": provenance(),
     }
 
@@ -212,7 +216,7 @@ def label(row: Mapping[str, Any]) -> str:
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """How probable it is that a run of one torso has more success on the longer problems than one of another."""
-    split = "test" if "test" in rows[0] else "train"
+    split = hardest(rows)
     scores = {label(row): np.array(row[split])[:, None] for row in own(rows)}
     units = [name for name in scores if name.startswith("IRU")]
     if not units or len(scores) == 1:
@@ -223,6 +227,32 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {"better": pair[0], "than": pair[1], "P": float(x.value), "interval": [float(x.low), float(x.high)]}
         for pair, x in found.items()
     ]
+
+
+def hardest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The split that says most: the longer problems, where a task has any."""
+    return "test" if "test" in rows[0] else "train"
+
+
+def value_of_compute(rows: Sequence[Mapping[str, Any]], split: str) -> list[dict[str, Any]]:
+    """What thinking longer adds to the return: of each T over the one below it, and of each T' likewise.
+
+    Differences are of learners with the same seed; `each` is the difference for each thinking step more.
+    """
+    units = [row for row in rows if row["torso"] == "iru"]
+    lines = {OWN: own(units)}
+    for trained in sorted({row["trained"] for row in units}):
+        lines[f"trained with {trained}, acting"] = [row for row in units if row["trained"] == trained]
+    found = []
+    for name, line in lines.items():
+        line = sorted(line, key=acting_of)
+        for less, more in itertools.pairwise(line):
+            gain = np.subtract(more[f"{split}_return"], less[f"{split}_return"])
+            low, high = statistics.interval(gain, statistics.mean)
+            steps = more["acting"] - less["acting"]
+            entry = {"what": name, "from": less["acting"], "to": more["acting"], "gain": float(gain.mean())}
+            found.append({**entry, "interval": [float(low), float(high)], "each": float(gain.mean() / steps)})
+    return found
 
 
 def shown(values: Sequence[float]) -> str:
@@ -245,7 +275,7 @@ def table(study: Mapping[str, Any]) -> str:
         cells = [label(row), f"{row['parameters']:,}", f"{row['flops']:,}", shown(row["train"])]
         lines.append("| " + " | ".join(cells + ([shown(row["test"])] if test else [])) + " |")
     acting = sorted({row["acting"] for row in rows if row["torso"] == "iru"})
-    split = "test" if test else "train"
+    split = hardest(rows)
     lines += ["", f"{'Longer' if test else 'Training'} problems, trained with T and acting with T':", ""]
     lines += ["| trained | " + " | ".join(f"T' = {steps}" for steps in acting) + " |", "|---" * (len(acting) + 1) + "|"]
     for trained_with in sorted({row["trained"] for row in rows if row["torso"] == "iru"}):
@@ -256,18 +286,25 @@ def table(study: Mapping[str, Any]) -> str:
     for pair in study["comparisons"]:
         low, high = pair["interval"]
         lines.append(f"- P({pair['better']} > {pair['than']}) = {pair['P']:.2f} [{low:.2f}, {high:.2f}]")
+    lines += ["", "Value of compute, trained and acting with T:", ""]
+    lines += ["| from T | to T | return gained | for each step |", "|---|---|---|---|"]
+    for entry in study["value_of_compute"]:
+        if entry["what"] == OWN:
+            low, high = entry["interval"]
+            gained = f"{entry['gain']:+.3f} [{low:+.3f}, {high:+.3f}]"
+            lines.append(f"| {entry['from']} | {entry['to']} | {gained} | {entry['each']:+.3f} |")
     return "\n".join([*lines, ""])
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Success over T, over operations, over parameters, and over T' for each T."""
+    """Success over T, over operations, over parameters, and over T' for each T; and the value of compute."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
     rows = study["rows"]
     splits = [split for split in ("train", "test") if split in rows[0]]
-    figure = Figure(figsize=(15, 3.6 * len(splits)), layout="constrained")
-    grid = figure.subplots(len(splits), 4, squeeze=False, sharey="row")
+    figure = Figure(figsize=(19, 3.6 * len(splits)), layout="constrained")
+    grid = figure.subplots(len(splits), 5, squeeze=False)
     for axes, split in zip(grid, splits, strict=True):
         units = [row for row in own(rows) if row["torso"] == "iru"]
         band = [statistics.interval(row[split], statistics.mean) for row in units]
@@ -301,15 +338,35 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
             axes[3].plot([acting_of(r) for r in across], means, "o-", color=shade, label=f"T = {row['trained']}")
         axes[0].set_xticks(times)
         axes[3].set_xticks(sorted({acting_of(row) for row in rows if row["torso"] == "iru"}))
-        axes[0].set_ylim(-0.03, 1.05)
+        for axis in axes[:4]:
+            axis.set_ylim(-0.03, 1.05)
+        draw_value(axes[4], [entry for entry in value_of_compute(rows, split) if entry["what"] == OWN])
         axes[0].set_ylabel({"train": "success, training problems", "test": "success, longer problems"}[split])
         axes[0].legend(fontsize=8)
         axes[3].legend(fontsize=8, title="trained with")
-    names = ("thinking steps T, in training and acting", "FLOPs an action", "parameters", "thinking steps when acting")
+    names = (
+        "thinking steps T, in training and acting",
+        "FLOPs an action",
+        "parameters",
+        "thinking steps when acting",
+        "thinking steps T",
+    )
     for axis, name in zip(grid[-1], names, strict=True):
         axis.set_xlabel(name)
     figure.suptitle(study["task"])
     figure.savefig(path, dpi=110)
+
+
+def draw_value(axis: Any, gains: Sequence[Mapping[str, Any]]) -> None:
+    """What each thinking step more adds to the return, from each T to the next."""
+    for place, entry in enumerate(gains):
+        steps = entry["to"] - entry["from"]
+        low, high = (abs(bound - entry["gain"]) / steps for bound in entry["interval"])
+        axis.errorbar([place], [entry["each"]], [[low], [high]], fmt="o", color="#0072B2")
+    axis.axhline(0.0, color="0.6", linewidth=1)
+    axis.set_xticks(range(len(gains)), [f"{entry['from']} to {entry['to']}" for entry in gains])
+    axis.margins(x=0.3)
+    axis.set_ylabel("return gained for each step more")
 
 
 def acting_of(row: Mapping[str, Any]) -> int:
