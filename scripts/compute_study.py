@@ -33,6 +33,7 @@ from rljax.machine import provenance
 
 THINKING = (1, 2, 3, 5, 8)
 ACTING = (1, 2, 3, 5, 8, 16)
+MOST = 0.9  # of success: when a task counts as learnt
 OWN = "trained and acting"  # with the same T
 COLOURS = {"mlp": "#D55E00", "resnet": "#009E73"}
 
@@ -185,11 +186,13 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
     for torso, compute in plan:
         out = trained(task, folder / (f"iru-{compute}" if torso == "iru" else torso), torso, compute, options)
         acting = sorted({compute, *options.acting}) if torso == "iru" else [1]
-        for steps in acting:
-            found = judged(task, out, steps if torso == "iru" else None, options.judging, options.seed)
-            rows.append({"torso": torso, "trained": compute, "acting": steps, **found})
         summary = json.loads((out / "summary.json").read_text())
-        rows[-1]["run"] = {"wall_seconds": summary["wall_seconds"], "steps": summary["steps"]}
+        for steps in acting:
+            row = {"torso": torso, "trained": compute, "acting": steps}
+            row |= judged(task, out, steps if torso == "iru" else None, options.judging, options.seed)
+            if steps == compute:
+                row["run"] = {"wall_seconds": summary["wall_seconds"], "steps": summary["steps"], "curve": curve(out)}
+            rows.append(row)
     flags = f" --steps {options.steps}" * bool(options.steps) + " --paper" * options.paper
     flags += f" --seeds {options.seeds} --thinking {' '.join(map(str, options.thinking))}"
     return {
@@ -202,6 +205,23 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "value_of_compute": value_of_compute(rows, hardest(rows)),
         "machine": provenance(),
     }
+
+
+def curve(out: Path) -> dict[str, list[Any]]:
+    """Success on the training problems while a run learns: `steps` [K] and `success` [learners, K]."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    for line in (out / "evaluations.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        found.setdefault(record["step"], []).append((record["learner"], float(np.mean(record["success"]))))
+    table = [[success for _, success in sorted(found[step])] for step in sorted(found)]
+    return {"steps": sorted(found), "success": np.transpose(table).tolist()}
+
+
+def reached(row: Mapping[str, Any]) -> str:
+    """Steps until the learners' evaluations are at `MOST` for the first time, on average, and how many get there."""
+    steps, success = row["run"]["curve"]["steps"], np.array(row["run"]["curve"]["success"])
+    first = [steps[int(np.argmax(learner >= MOST))] for learner in success if (learner >= MOST).any()]
+    return f"{np.mean(first):,.0f} ({len(first)} of {len(success)})" if first else f"(0 of {len(success)})"
 
 
 def own(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -268,11 +288,12 @@ def table(study: Mapping[str, Any]) -> str:
     lines = [
         f"### {study['task']}: success in %, mean over {study['seeds']} seeds and its 95 % interval",
         "",
-        "| torso | parameters | FLOPs an action | training problems |" + (" longer problems |" if test else ""),
-        "|---|---|---|---|" + ("---|" if test else ""),
+        f"| torso | parameters | FLOPs an action | steps to {MOST:.0%} (learners) | training problems |"
+        + (" longer problems |" if test else ""),
+        "|---|---|---|---|---|" + ("---|" if test else ""),
     ]
     for row in own(rows):
-        cells = [label(row), f"{row['parameters']:,}", f"{row['flops']:,}", shown(row["train"])]
+        cells = [label(row), f"{row['parameters']:,}", f"{row['flops']:,}", reached(row), shown(row["train"])]
         lines.append("| " + " | ".join(cells + ([shown(row["test"])] if test else [])) + " |")
     acting = sorted({row["acting"] for row in rows if row["torso"] == "iru"})
     split = hardest(rows)
@@ -297,14 +318,14 @@ def table(study: Mapping[str, Any]) -> str:
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Success over T, over operations, over parameters, and over T' for each T; and the value of compute."""
+    """Success over T, operations, parameters, and T' for each T; the value of compute; success while learning."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
     rows = study["rows"]
     splits = [split for split in ("train", "test") if split in rows[0]]
-    figure = Figure(figsize=(19, 3.6 * len(splits)), layout="constrained")
-    grid = figure.subplots(len(splits), 5, squeeze=False)
+    figure = Figure(figsize=(22, 3.6 * len(splits)), layout="constrained")
+    grid = figure.subplots(len(splits), 6, squeeze=False)
     for axes, split in zip(grid, splits, strict=True):
         units = [row for row in own(rows) if row["torso"] == "iru"]
         band = [statistics.interval(row[split], statistics.mean) for row in units]
@@ -344,6 +365,9 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         axes[0].set_ylabel({"train": "success, training problems", "test": "success, longer problems"}[split])
         axes[0].legend(fontsize=8)
         axes[3].legend(fontsize=8, title="trained with")
+    draw_curves(grid[0, 5], own(rows))
+    for axis in grid[1:, 5]:
+        axis.set_visible(False)
     names = (
         "thinking steps T, in training and acting",
         "FLOPs an action",
@@ -351,10 +375,26 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         "thinking steps when acting",
         "thinking steps T",
     )
-    for axis, name in zip(grid[-1], names, strict=True):
+    for axis, name in zip(grid[-1], names, strict=False):
         axis.set_xlabel(name)
     figure.suptitle(study["task"])
     figure.savefig(path, dpi=110)
+
+
+def draw_curves(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Success on the training problems over the steps of training, mean and interval over learners."""
+    units = [row for row in rows if row["torso"] == "iru"]
+    for row in rows:
+        grey = 0.75 - 0.75 * units.index(row) / max(1, len(units) - 1) if row in units else 0.0
+        colour = COLOURS.get(row["torso"], str(grey))
+        success = np.array(row["run"]["curve"]["success"])
+        band = [statistics.interval(at, statistics.mean) for at in success.T]
+        axis.plot(row["run"]["curve"]["steps"], success.mean(axis=0), color=colour, label=label(row))
+        axis.fill_between(row["run"]["curve"]["steps"], *np.transpose(band), color=colour, alpha=0.15, linewidth=0)
+    axis.set_ylim(-0.03, 1.05)
+    axis.set_xlabel("steps of training")
+    axis.set_ylabel("success while learning, training problems")
+    axis.legend(fontsize=8)
 
 
 def draw_value(axis: Any, gains: Sequence[Mapping[str, Any]]) -> None:
