@@ -360,7 +360,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         axes[0].set_xticks(times)
         axes[3].set_xticks(sorted({acting_of(row) for row in rows if row["torso"] == "iru"}))
         for axis in axes[:4]:
-            axis.set_ylim(-0.03, 1.05)
+            axis.set_ylim(-0.03, 1.12)
         draw_value(axes[4], [entry for entry in value_of_compute(rows, split) if entry["what"] == OWN])
         axes[0].set_ylabel({"train": "success, training problems", "test": "success, longer problems"}[split])
         axes[0].legend(fontsize=8)
@@ -391,7 +391,7 @@ def draw_curves(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         band = [statistics.interval(at, statistics.mean) for at in success.T]
         axis.plot(row["run"]["curve"]["steps"], success.mean(axis=0), color=colour, label=label(row))
         axis.fill_between(row["run"]["curve"]["steps"], *np.transpose(band), color=colour, alpha=0.15, linewidth=0)
-    axis.set_ylim(-0.03, 1.05)
+    axis.set_ylim(-0.03, 1.12)
     axis.set_xlabel("steps of training")
     axis.set_ylabel("success while learning, training problems")
     axis.legend(fontsize=8)
