@@ -99,8 +99,8 @@ def box_pick(size: str, steps: int) -> Task:
     )
 
 
-def cube(steps: int) -> Task:
-    """GCIQL on OGBench's data of one cube, which `rljax data record` makes; a laptop's torsos are half as wide."""
+def recorded(steps: int) -> Task:
+    """GCIQL on OGBench's data, which `rljax data record` makes; a laptop's torsos are half as wide."""
     return Task(
         "gciql",
         None,
@@ -122,7 +122,9 @@ TASKS = {
     "LightsOut-5x5": lights_out("5x5", 50_000_000),
     "BoxPick-4x4": box_pick("4x4", 500_000),
     "BoxPick-6x6": box_pick("6x6", 2_000_000),
-    "cube-single": cube(20_000),
+    "cube-single": recorded(20_000),
+    "scene": recorded(100_000),
+    "puzzle-3x3": recorded(100_000),
 }
 
 
@@ -193,7 +195,8 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
             if steps == compute:
                 row["run"] = {"wall_seconds": summary["wall_seconds"], "steps": summary["steps"], "curve": curve(out)}
             rows.append(row)
-    flags = f" --steps {options.steps}" * bool(options.steps) + " --paper" * options.paper
+    flags = f" --data {options.data}" * bool(options.data)
+    flags += f" --steps {options.steps}" * bool(options.steps) + " --paper" * options.paper
     flags += f" --seeds {options.seeds} --thinking {' '.join(map(str, options.thinking))}"
     return {
         "task": name,
@@ -433,6 +436,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/compute_study"))
     parser.add_argument("--output", type=Path, default=Path("results/compute_study"))
     options = parser.parse_args()
+    if TASKS[options.task].train is None and options.data is None:
+        name = f"ogbench/{options.task}-noisy-v0"
+        parser.error(f"{options.task} is learnt from data: rljax data record {name}, then --data {name}")
     study = studied(options.task, options)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / f"{options.task}.json").write_text(json.dumps(study, indent=1) + "\n")
