@@ -291,7 +291,7 @@ def table(study: Mapping[str, Any]) -> str:
     lines = [
         f"### {study['task']}: success in %, mean over {study['seeds']} seeds and its 95 % interval",
         "",
-        f"| torso | parameters | FLOPs an action | steps to {MOST:.0%} (learners) | training problems |"
+        f"| torso | parameters | FLOPs an action | steps to {100 * MOST:.0f} % (learners) | training problems |"
         + (" longer problems |" if test else ""),
         "|---|---|---|---|---|" + ("---|" if test else ""),
     ]
