@@ -73,20 +73,12 @@ def timed(driver: Any, iterations: int) -> float:
 def ours(agent: str, steps: int, seeds: int) -> dict[str, Any]:
     """Steps per second of the training loop of an agent that learns from replay."""
     with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), seeds, WARMUP + steps, {"warmup_steps": WARMUP})
+        environment, changes = ("CartPole-v1", CARTPOLE) if agent == "dqn" else (ENVIRONMENT, {})
+        changes = changes | {"warmup_steps": WARMUP}
+        training = prepared(agent, Path(folder, "run"), seeds, WARMUP + 200 + steps, changes, environment)
         timed(training.driver, WARMUP + 200)
         seconds = timed(training.driver, steps)
     return {"steps_per_second": steps * seeds / seconds, "peak_memory_bytes": peak_memory()}
-
-
-def ours_dqn(steps: int) -> dict[str, Any]:
-    """Steps per second of DQN's training loop on CartPole, an update each."""
-    with tempfile.TemporaryDirectory() as folder:
-        changes = CARTPOLE | {"warmup_steps": WARMUP}
-        training = prepared("dqn", Path(folder, "run"), 1, WARMUP + 200 + steps, changes, "CartPole-v1")
-        timed(training.driver, WARMUP + 200)
-        seconds = timed(training.driver, steps)
-    return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
 
 
 def ours_ppo(environment: str, rollouts: int) -> dict[str, Any]:
@@ -184,27 +176,13 @@ def peer(agent: str, steps: int) -> dict[str, Any]:
     """The same training in sbx-rl."""
     import sbx  # pyright: ignore[reportMissingImports]
 
-    algorithm = {"sac": sbx.SAC, "td3": sbx.TD3}[agent]
-    model = algorithm("MlpPolicy", ENVIRONMENT, learning_starts=WARMUP, buffer_size=1_000_000, batch_size=256, seed=0)
-    seconds = peer_seconds(model, WARMUP + 200, steps)
-    return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
-
-
-def peer_dqn(steps: int) -> dict[str, Any]:
-    """The same DQN in sbx-rl."""
-    import sbx  # pyright: ignore[reportMissingImports]
-
-    model = sbx.DQN(
-        "MlpPolicy",
-        "CartPole-v1",
-        learning_starts=WARMUP,
-        buffer_size=CARTPOLE["replay_size"],
-        batch_size=CARTPOLE["batch_size"],
-        target_update_interval=CARTPOLE["target_every"],
-        train_freq=1,
-        policy_kwargs={"net_arch": list(CARTPOLE["hidden"])},
-        seed=0,
-    )
+    environment, settings = ENVIRONMENT, {"buffer_size": 1_000_000, "batch_size": 256}
+    if agent == "dqn":
+        environment, settings = "CartPole-v1", {"batch_size": CARTPOLE["batch_size"]}
+        settings |= {"buffer_size": CARTPOLE["replay_size"], "target_update_interval": CARTPOLE["target_every"]}
+        settings |= {"train_freq": 1, "policy_kwargs": {"net_arch": list(CARTPOLE["hidden"])}}
+    algorithm = {"sac": sbx.SAC, "td3": sbx.TD3, "dqn": sbx.DQN}[agent]
+    model = algorithm("MlpPolicy", environment, learning_starts=WARMUP, seed=0, **settings)
     seconds = peer_seconds(model, WARMUP + 200, steps)
     return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
 
@@ -222,14 +200,12 @@ def peer_ppo(rollouts: int) -> dict[str, Any]:
 
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours": ours,
-    "ours_dqn": ours_dqn,
     "ours_ppo": ours_ppo,
     "ours_pendulum": ours_pendulum,
     "rejax_pendulum": rejax_pendulum,
     "bound": bound,
     "first_update": first_update,
     "peer": peer,
-    "peer_dqn": peer_dqn,
     "peer_ppo": peer_ppo,
 }
 
@@ -277,9 +253,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours is measured")
     parser.add_argument("--rejax", help="Python of an environment that has rejax and gymnax < 1")
-    parser.add_argument(
-        "--agents", nargs="+", default=["sac", "td3", "dqn", "ppo"], choices=["sac", "td3", "dqn", "ppo"]
-    )
+    parser.add_argument("--agents", nargs="+", default=AGENTS, choices=AGENTS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3_000)
     parser.add_argument("--rollouts", type=int, default=12)
@@ -300,15 +274,13 @@ def main() -> None:
         note(f"{name} peak MB", result["peak_memory_bytes"] / 1e6)
 
     for _ in range(options.rounds):
-        for agent in [agent for agent in ("sac", "td3") if agent in options.agents]:
-            note_loop(f"{agent} ours", measure(sys.executable, "ours", agent, options.steps, 1))
+        for agent in [agent for agent in options.agents if agent != "ppo"]:
+            steps = options.steps * (5 if agent == "dqn" else 1)
+            note_loop(f"{agent} ours", measure(sys.executable, "ours", agent, steps, 1))
             if options.peer:
-                note_loop(f"{agent} {PEER}", measure(options.peer, "peer", agent, options.steps))
-            note(f"{agent} bound steps/s", measure(sys.executable, "bound", agent, options.steps)["steps_per_second"])
-        if "dqn" in options.agents:
-            note_loop("dqn ours", measure(sys.executable, "ours_dqn", 5 * options.steps))
-            if options.peer:
-                note_loop(f"dqn {PEER}", measure(options.peer, "peer_dqn", 5 * options.steps))
+                note_loop(f"{agent} {PEER}", measure(options.peer, "peer", agent, steps))
+            if agent != "dqn":
+                note(f"{agent} bound steps/s", measure(sys.executable, "bound", agent, steps)["steps_per_second"])
         if "ppo" in options.agents:
             note_loop("ppo ours", measure(sys.executable, "ours_ppo", ENVIRONMENT, options.rollouts))
             if importlib.util.find_spec("envpool"):
