@@ -195,12 +195,9 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
             if steps == compute:
                 row["run"] = {"wall_seconds": summary["wall_seconds"], "steps": summary["steps"], "curve": curve(out)}
             rows.append(row)
-    flags = f" --data {options.data}" * bool(options.data)
-    flags += f" --steps {options.steps}" * bool(options.steps) + " --paper" * options.paper
-    flags += f" --seeds {options.seeds} --thinking {' '.join(map(str, options.thinking))}"
     return {
         "task": name,
-        "command": f"python scripts/compute_study.py --task {name}{flags}",
+        "command": options.command,
         "seeds": options.seeds,
         "episodes": options.judging,
         "rows": rows,
@@ -357,7 +354,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
             axis.xaxis.set_minor_formatter(NullFormatter())
         for i, row in enumerate(units):
             across = sorted((r for r in rows if r["torso"] == "iru" and r["trained"] == row["trained"]), key=acting_of)
-            shade = str(0.75 - 0.75 * i / max(1, len(units) - 1))
+            shade = grey(i, len(units))
             means = [np.mean(r[split]) for r in across]
             axes[3].plot([acting_of(r) for r in across], means, "o-", color=shade, label=f"T = {row['trained']}")
         axes[0].set_xticks(times)
@@ -384,12 +381,16 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def grey(index: int, number: int) -> str:
+    """The colour of one of `number` units in the order of their T: black thinks longest."""
+    return str(0.75 - 0.75 * index / max(1, number - 1))
+
+
 def draw_curves(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     """Success on the training problems over the steps of training, mean and interval over learners."""
     units = [row for row in rows if row["torso"] == "iru"]
     for row in rows:
-        grey = 0.75 - 0.75 * units.index(row) / max(1, len(units) - 1) if row in units else 0.0
-        colour = COLOURS.get(row["torso"], str(grey))
+        colour = grey(units.index(row), len(units)) if row in units else COLOURS[row["torso"]]
         success = np.array(row["run"]["curve"]["success"])
         band = [statistics.interval(at, statistics.mean) for at in success.T]
         axis.plot(row["run"]["curve"]["steps"], success.mean(axis=0), color=colour, label=label(row))
@@ -417,6 +418,13 @@ def acting_of(row: Mapping[str, Any]) -> int:
     return row["acting"]
 
 
+def words(value: Any) -> str:
+    """An option's value as it is written on the command line."""
+    if value is True:
+        return ""
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def main() -> None:
     """Study a task and write FILE.json, FILE.md and FILE.png into the folder `--output`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -439,6 +447,11 @@ def main() -> None:
     if TASKS[options.task].train is None and options.data is None:
         name = f"ogbench/{options.task}-noisy-v0"
         parser.error(f"{options.task} is learnt from data: rljax data record {name}, then --data {name}")
+    places = {"runs", "output"}  # where things lie changes nothing
+    given = {name: x for name, x in vars(options).items() if x != parser.get_default(name) and name not in places}
+    options.command = "python scripts/compute_study.py" + "".join(
+        f" --{name} {words(x)}".rstrip() for name, x in given.items()
+    )
     study = studied(options.task, options)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / f"{options.task}.json").write_text(json.dumps(study, indent=1) + "\n")
