@@ -483,6 +483,7 @@ def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any
     first = _make(name, make_kwargs)
     if ogbench.is_arm(first):
         ogbench.let_draw(first, make_kwargs.get("render_mode"))
+        ogbench.seed_actions(first)
         return [first, *ogbench.copies(first, num_envs - 1)]
     return [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
 

@@ -78,6 +78,25 @@ def let_draw(environment: gymnasium.Env, render_mode: str | None) -> None:
     environment.unwrapped.metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
 
 
+def seed_actions(environment: gymnasium.Env) -> None:
+    """Let an arm's random actions follow from its seed: `reset` takes two as it makes a goal's observation.
+
+    They come from numbers of their own, so that all else is as it would be without.
+    """
+    kind: Any = type(environment.unwrapped)
+
+    class Seeded(kind):
+        @property
+        def action_space(self) -> gymnasium.Space:
+            """Made anew at each access."""
+            space = super().action_space
+            space._np_random = self.np_random.spawn(1)[0]
+            return space
+
+    Seeded.__name__, Seeded.__module__ = kind.__name__, kind.__module__
+    environment.unwrapped.__class__ = Seeded
+
+
 def copies(environment: gymnasium.Env, number: int) -> Iterator[gymnasium.Env]:
     """`number` environments like `environment`, each with random numbers of its own, to be reset before they step.
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from rljax import config as configuration
@@ -98,7 +99,8 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
             driver: Driver = CompiledDriver(learner, inside, stacked, data)
         else:
             hosted = envs.make_hosted(name, number * num_envs)
-            driver = (EmbeddedDriver if learner.streams else HostedDriver)(learner, hosted, stacked, data)
+            inside_loop = learner.streams or (jax.default_backend() == "cpu" and jax.device_count() == 1)
+            driver = (EmbeddedDriver if inside_loop else HostedDriver)(learner, hosted, stacked, data)
         phases.append(Phase(driver, each, end + round_up(online, each)))
     return Plan(phases, evaluator, spec, _unlike(dataset, evaluator))
 

@@ -17,6 +17,7 @@ from rljax import config as configuration
 from rljax.agent import EnvSpec, Step, Weighted
 from rljax.drivers.common import report
 from rljax.drivers.compiled import CompiledDriver
+from rljax.drivers.embedded import EmbeddedDriver
 from rljax.drivers.hosted import HostedDriver
 from rljax.envs.autoreset import AutoReset
 from rljax.learner import Learner
@@ -385,7 +386,8 @@ def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
     assert not np.array_equal(driven([9], 30, num_envs=2).agent_state.weight[0], first.agent_state.weight[0])
 
 
-def test_drivers_agree() -> None:
+@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
+def test_drivers_agree(kind: Any) -> None:
     """The same deterministic environment inside the program and on the host teaches the same.
 
     On the host an iteration begins with learning, to step meanwhile; inside the program it ends with it.
@@ -395,11 +397,12 @@ def test_drivers_agree() -> None:
     inside = driven(seeds, iterations, environment=Counter(limit), **changes)
     config = settings(2, **changes)
     hosted: Any = HostedCounter(limit)
-    outside = HostedDriver(Learner(Fake(), hosted.spec, 2, 3), hosted, config)
+    outside = kind(Learner(Fake(), hosted.spec, 2, 3), hosted, config)
     outside.start(seeds)
     outside.advance(iterations)
     assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
-    assert_equal(inside.carry.action, outside.action, rtol=1e-5, atol=1e-6)
+    action = outside.action if kind is HostedDriver else outside.carry.action
+    assert_equal(inside.carry.action, action, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(outside.report().metrics["episode/length"], inside.report().metrics["episode/length"])
     outside.advance(1)
     assert int(inside.learners.updates) == int(outside.learners.updates) == 14
@@ -419,14 +422,14 @@ class OnPolicy(Fake):
         return new.replace(rewards=state.rewards.at[step % UPDATES].set(times)), metrics
 
 
-@pytest.mark.parametrize("where", ["inside", "outside"])
-def test_rollouts_are_whole_in_order_and_learnt_from_once(where: str) -> None:
+@pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
+def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
     changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 10**6}
-    if where == "inside":
+    if kind is CompiledDriver:
         driver: Any = driven([0, 1], 3, OnPolicy(), Counter(), **changes)
     else:
         hosted: Any = HostedCounter(10**6)
-        driver = HostedDriver(Learner(OnPolicy(), hosted.spec, 2, 3), hosted, settings(2, **changes))
+        driver = kind(Learner(OnPolicy(), hosted.spec, 2, 3), hosted, settings(2, **changes))
         driver.start([0, 1])
         driver.advance(4)  # on the host the next iteration begins with learning
     assert int(driver.learners.updates) == 3
@@ -500,19 +503,18 @@ def test_tally_counts_weights(value: float) -> None:
 # Perceiving.
 
 
-@pytest.mark.parametrize("hosted", [False, True])
-def test_each_observation_is_perceived_once(hosted: bool) -> None:
+@pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
+def test_each_observation_is_perceived_once(kind: Any) -> None:
     """What is acted on is stored one step later: all that is stored, and the newest."""
     changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 12, "counts": True}
-    if hosted:
+    if kind is CompiledDriver:
+        driver: Any = driven([0, 1], 9, environment=Counter(4), **changes)
+    else:
         counter: Any = HostedCounter(4)
-        driver = HostedDriver(Learner(Fake(), counter.spec, 2, 3), counter, settings(2, **changes))
+        driver = kind(Learner(Fake(), counter.spec, 2, 3), counter, settings(2, **changes))
         driver.start([0, 1])
         driver.advance(9)
-        newest = driver.observation
-    else:
-        driver = driven([0, 1], 9, environment=Counter(4), **changes)
-        newest = driver.carry.observation
+    newest = driver.observation if kind is HostedDriver else driver.carry.observation
     state, stored = driver.agent_state, np.asarray(driver.learners.storage.data.observation)[:, : 9 * 2 * 3]
     seen = np.concatenate([stored, np.asarray(newest)], axis=1)
     np.testing.assert_array_equal(state.count, [57, 57])

@@ -135,13 +135,15 @@ class CompiledDriver:
         action, extras = self.learner.act(learners, carry.observation, config)
         return carry.replace(learners=learners, action=action, extras=extras)
 
-    def _learn(self, learners: LearnerState, config: Any, data: Transition | None) -> LearnerState:
+    def _learn(
+        self, learners: LearnerState, config: Any, data: Transition | None, when: Array | bool = True
+    ) -> LearnerState:
         storage = learners.storage  # read in the branch, but not carried through it: it would be copied
 
         def update(learnt: LearnerState) -> LearnerState:
             return self.learner.update(learnt.replace(storage=storage), config, data).replace(storage=None)
 
-        ready = self.learner.ready(learners.steps, config)
+        ready = self.learner.ready(learners.steps, config) & when
         learnt = jax.lax.cond(ready, update, lambda learnt: learnt, learners.replace(storage=None))
         return learnt.replace(storage=storage)
 
@@ -150,32 +152,26 @@ class CompiledDriver:
 
     def _transition(self, carry: Carry, config: Any) -> Carry:
         """Take the action that was chosen, and hand what it led to to the learners."""
-        action = carry.action
-        step, environment = self._simulate(carry, action.reshape(-1, *action.shape[2:]))
-        step = jax.tree.map(lambda x: x.reshape(*action.shape[:2], *x.shape[1:]), step)
+        carry, step = self._simulate(carry, carry.action.reshape(-1, *carry.action.shape[2:]))
+        step = jax.tree.map(lambda x: x.reshape(*carry.action.shape[:2], *x.shape[1:]), step)
         ended = step.terminated | step.truncated
         episodes = {
             "return": carry.episodes["return"] + jnp.where(ended, step.episode_return, 0).sum(axis=1),
             "length": carry.episodes["length"] + jnp.where(ended, step.episode_length, 0).sum(axis=1),
             "count": carry.episodes["count"] + ended.sum(axis=1),
         }
-        happened = (carry.learners, carry.observation, action, carry.extras, step)
+        happened = (carry.learners, carry.observation, carry.action, carry.extras, step)
         if self.learner.streams:
-            learners = self.learner.follow(*happened, config, self._intact(environment))
+            learners = self.learner.follow(*happened, config, self._intact(carry.environment))
         else:
             learners = self.learner.observe(*happened)
-        return carry.replace(
-            learners=learners,
-            environment=environment,
-            observation=step.observation,
-            first=ended,
-            episodes=episodes,
-        )
+        return carry.replace(learners=learners, observation=step.observation, first=ended, episodes=episodes)
 
-    def _simulate(self, carry: Carry, action: Array) -> tuple[Step, Any]:
-        """The environments' next step for actions [P x E, ...], and their state."""
+    def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
+        """The environments after actions [P x E, ...], and their step."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, carry.learners.steps)
-        return self.environment.step(keys, carry.environment, action)
+        step, environment = self.environment.step(keys, carry.environment, action)
+        return carry.replace(environment=environment), step
 
     def _intact(self, environment: Any) -> Array | bool:
         """Whether a step is one, by the environments' state after it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from typing import Any
 
 import jax
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 
 from rljax.drivers.embedded import EmbeddedDriver
+from rljax.drivers.hosted import HostedDriver
 from rljax.learner import Learner
-from tests.test_learner import Counter, Fake, HostedCounter, OnPolicy, assert_equal, driven, settings
+from tests.test_learner import Fake, HostedCounter, OnPolicy, assert_equal, settings
 
 
 def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -> EmbeddedDriver:
@@ -22,16 +25,52 @@ def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -
 
 
 @pytest.mark.parametrize("module", [Fake, OnPolicy])
-def test_teaches_what_the_same_environment_inside_the_program_does(module: Any) -> None:
+def test_teaches_what_many_calls_do(module: Any) -> None:
     changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 30, "counts": True}
-    inside = driven([1, 2], 11, module(), Counter(5), **changes)
-    outside = embedded(11, HostedCounter(5), module(), **changes)
+    called = HostedDriver(Learner(module(), HostedCounter(5).spec, 2, 3), HostedCounter(5), settings(2, **changes))
+    called.start([1, 2])
+    called.advance(11)
+    inside = embedded(11, HostedCounter(5), module(), **changes)
     for part in ("agent", "storage", "steps", "updates"):
-        assert_equal(getattr(inside.learners, part), getattr(outside.learners, part), rtol=1e-5, atol=1e-6)
-    assert_equal(inside.carry.action, outside.carry.action, rtol=1e-5, atol=1e-6)
-    first, second = inside.report(), outside.report()
+        assert_equal(getattr(called.learners, part), getattr(inside.learners, part), rtol=1e-5, atol=1e-6)
+    assert_equal(called.action, inside.carry.action, rtol=1e-5, atol=1e-6)
+    first, second = called.report(), inside.report()
     assert first.updates == second.updates > 0
     assert_equal(first.metrics, second.metrics, rtol=1e-5, atol=1e-6)
+
+
+def test_simulators_step_while_the_loop_learns() -> None:
+    learning = threading.Event()
+
+    class Telling(Fake):
+        def update(self, *arguments: Any) -> Any:
+            jax.debug.callback(lambda _: learning.set(), arguments[3])
+            return super().update(*arguments)
+
+    class Waiting(HostedCounter):
+        steps = 0
+
+        def step(self, action: np.ndarray) -> Any:
+            self.steps += 1
+            if self.steps > 8:  # the warm-up
+                assert learning.wait(30), "it learns when the step is over"
+                learning.clear()
+            return super().step(action)
+
+    assert int(embedded(20, Waiting(100), Telling()).learners.updates) == 12
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_envs": 3, "num_steps": 4, "num_updates": 2}])
+def test_a_storage_is_never_copied(changes: Any) -> None:
+    class Reading(Fake):
+        def update(self, state: Any, batch: Any, *others: Any) -> Any:
+            read = sum(x.sum() for x in jax.tree.leaves(batch))
+            return super().update(state, batch.replace(reward=batch.reward + read), *others)
+
+    driver = embedded(1, HostedCounter(5), Reading(), replay_size=7_776, **changes)
+    program = driver._advance.lower(driver.carry, np.int32(1), driver.config, driver.data).compile().as_text()
+    assert "[2,7776,2]" in program
+    assert not re.findall(r"= \w+\[2,7776\S* copy\(", program)
 
 
 class Failing(HostedCounter):

@@ -111,6 +111,18 @@ def test_tasks_with_goals_are_dealt_and_ended_by_success() -> None:
     hosted.close()
 
 
+@pytest.mark.parametrize("name", ["cube-single-v0", "scene-v0", "puzzle-3x3-v0"])
+def test_goals_follow_from_seeds(name: str) -> None:
+    both = [envs.make_hosted(f"goals/ogbench:{name}", 2) for _ in range(2)]
+    first, second = (hosted.reset([3, 4]) for hosted in both)
+    np.testing.assert_array_equal(first, second)
+    goals = both[0].reset([5, 4])[:, first.shape[1] // 2 :]
+    assert not np.array_equal(goals[0], first[0, first.shape[1] // 2 :])
+    np.testing.assert_array_equal(goals[1], first[1, first.shape[1] // 2 :])
+    for hosted in both:
+        hosted.close()
+
+
 def test_it_is_drawn_without_a_display() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, CUBE], capture_output=True, text=True, check=False)
     if "could not be rendered" in done.stderr:
