@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
-from jax.experimental.buffer_callback import buffer_callback
 
 from rljax.agent import Array, Step, Transition
 from rljax.devices import Spread
+from rljax.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.drivers.common import TRAIN, environment_rows, environment_seeds, split, taught
 from rljax.drivers.compiled import Carry, CompiledDriver
 from rljax.envs.gymnasium import Hosted
@@ -67,7 +66,8 @@ class EmbeddedDriver(CompiledDriver):
         Raises what the simulators raise; the program ends at the step in which they do.
         """
         self.failure = None
-        super().advance(iterations)
+        with cached_with_callbacks():
+            super().advance(iterations)
         pause, longest = POLL
         try:
             while not self.carry.learners.steps.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
@@ -146,14 +146,14 @@ class EmbeddedDriver(CompiledDriver):
         if self.learner.streams:
             return super()._iterate(carry, config, data)
         # Learning waits for the one call, and the other for learning: left alone, XLA may take them in any order.
-        begun = _called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))(_flat(carry.action))
+        begun = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))(_flat(carry.action))
         carry = self._step(carry.replace(learners=self._learn(carry.learners, config, data, begun)), config)
         if config.num_steps > 1:
             carry = jax.lax.fori_loop(1, config.num_steps, lambda _, carry: self._step(carry, config), carry)
         return carry
 
     def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        step_within = _called_from_within(self._end_step, jax.ShapeDtypeStruct(self._packed, np.float32))
+        step_within = called_from_within(self._end_step, jax.ShapeDtypeStruct(self._packed, np.float32))
         packed = step_within(action, carry.learners.updates)
         observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
         reward, terminated, truncated, episode_return, episode_length, going = packed[:, -6:].T
@@ -218,20 +218,3 @@ class EmbeddedDriver(CompiledDriver):
 def _flat(rows: Array) -> Array:
     """[P x E, ...] of [P, E, ...]."""
     return rows.reshape(-1, *rows.shape[2:])
-
-
-def _called_from_within(function: Callable[..., np.ndarray], result: jax.ShapeDtypeStruct) -> Callable[..., Array]:
-    """A function of the host as a part of a compiled program, which waits for it.
-
-    On the CPU it is handed the program's own memory: 2 microseconds, where a callback of JAX arrays takes 70.
-    """
-    if jax.default_backend() != "cpu":
-        return lambda *arguments: io_callback(
-            lambda *arrays: function(*map(np.asarray, arrays)), result, *arguments, ordered=True
-        )
-
-    def in_place(context: Any, out: Any, *arguments: Any) -> None:
-        del context
-        np.asarray(out)[...] = function(*map(np.asarray, arguments))
-
-    return buffer_callback(in_place, result, has_side_effect=True)

@@ -1,9 +1,9 @@
 """Environments on the host: three compiled calls a step for all learners, and the simulators beside them.
 
-For accelerators, and for several devices; on one CPU `rljax.drivers.embedded` is faster. The calls act, learn and store.
-Acting comes before learning, and neither waits for the host: while the device learns, the simulators already step, and
-the host hands over the next calls. Storing is a call of its own, since a program that both writes to and gathers from a
-donated buffer copies all of it on the CPU, unless each write waits for all reads.
+For accelerators, and for several devices; on one CPU `rljax.drivers.embedded` is faster. The calls act, learn and
+store. Acting comes before learning, and neither waits for the host: while the device learns, the simulators already
+step, and the host hands over the next calls. Storing is a call of its own, since a program that both writes to and
+gathers from a donated buffer copies all of it on the CPU, unless each write waits for all reads.
 """
 
 from __future__ import annotations
