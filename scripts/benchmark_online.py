@@ -32,6 +32,7 @@ PENDULUM = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}  # of PPO inside t
 CARTPOLE = {"hidden": (256, 256), "batch_size": 64, "replay_size": 100_000, "target_every": 1_000, "num_steps": 1}
 AGENTS = ("sac", "td3", "dqn", "ppo")
 PEER = "sbx-rl"
+TURNS = 9  # of the loop and of its update alone, by which the share of the bound is measured
 
 
 def process_age() -> float:
@@ -119,28 +120,51 @@ def rejax_pendulum(rollouts: int) -> dict[str, Any]:
     return {"steps_per_second": rollouts * size / (time.perf_counter() - began)}
 
 
+def update_alone(training: Any, updates: int) -> Callable[[], float]:
+    """What times so many updates of a run with nothing around them, in one compiled loop."""
+    import jax
+
+    learner = training.driver.learner
+
+    def loop(state: Any, config: Any) -> Any:
+        return jax.lax.fori_loop(0, updates, lambda _, state: learner.update(state, config), state).agent
+
+    compiled = jax.jit(loop)
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        jax.block_until_ready(compiled(training.driver.learners, training.stacked))
+        return time.perf_counter() - began
+
+    seconds()
+    return seconds
+
+
 def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
-    """Updates per second with nothing around them: the same update in one compiled loop.
+    """Updates per second with nothing around them.
 
     `size` is widths and activation of the networks, such as "256-256-256-gelu"; the agent's own by default.
     """
-    import jax
-
     *widths, activation = size.split("-")
     changes = {"hidden": tuple(map(int, widths)), "activation": activation} if size else {}
     with tempfile.TemporaryDirectory() as folder:
         training = prepared(agent, Path(folder, "run"), 1, WARMUP, {"warmup_steps": WARMUP} | changes)
         training.driver.advance(WARMUP)
-        learner, stacked = training.driver.learner, training.stacked
+        return {"steps_per_second": steps / update_alone(training, steps)()}
 
-        def loop(state: Any, config: Any) -> Any:
-            return jax.lax.fori_loop(0, steps, lambda _, state: learner.update(state, config), state)
 
-        compiled = jax.jit(loop)
-        jax.block_until_ready(compiled(training.driver.learners, stacked))
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(training.driver.learners, stacked))
-    return {"steps_per_second": steps / (time.perf_counter() - began)}
+def share(agent: str, steps: int) -> dict[str, Any]:
+    """The share of the bound that the training loop reaches: both in turns in one process, the median of `TURNS`."""
+    each = steps // TURNS
+    with tempfile.TemporaryDirectory() as folder:
+        training = prepared(agent, Path(folder, "run"), 1, WARMUP + 200 + steps, {"warmup_steps": WARMUP})
+        timed(training.driver, WARMUP + 200)
+        alone = update_alone(training, each)
+        turns = [(alone(), timed(training.driver, each)) for _ in range(TURNS)]
+    return {
+        "share": statistics.median(alone / loop for alone, loop in turns),
+        "steps_per_second": each / statistics.median(alone for alone, _ in turns),
+    }
 
 
 def first_update(agent: str, cache: str) -> dict[str, Any]:
@@ -204,6 +228,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours_pendulum": ours_pendulum,
     "rejax_pendulum": rejax_pendulum,
     "bound": bound,
+    "share": share,
     "first_update": first_update,
     "peer": peer,
     "peer_ppo": peer_ppo,
@@ -280,7 +305,9 @@ def main() -> None:
             if options.peer:
                 note_loop(f"{agent} {PEER}", measure(options.peer, "peer", agent, steps))
             if agent != "dqn":
-                note(f"{agent} bound steps/s", measure(sys.executable, "bound", agent, steps)["steps_per_second"])
+                result = measure(sys.executable, "share", agent, steps)
+                note(f"{agent} bound steps/s", result["steps_per_second"])
+                note(f"{agent} share of the bound", result["share"])
         if "ppo" in options.agents:
             note_loop("ppo ours", measure(sys.executable, "ours_ppo", ENVIRONMENT, options.rollouts))
             if importlib.util.find_spec("envpool"):
@@ -309,8 +336,6 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {}
     for agent in options.agents:
-        if agent in ("sac", "td3"):
-            ratios[f"{agent} ours / bound"] = medians[f"{agent} ours steps/s"] / medians[f"{agent} bound steps/s"]
         for measured in ("steps/s", "peak MB") if options.peer else ():
             ratios[f"{agent} {measured} ours / {PEER}"] = (
                 medians[f"{agent} ours {measured}"] / medians[f"{agent} {PEER} {measured}"]
