@@ -3,8 +3,8 @@
 Every scale and seed is a learner of one program. Returns are those of the task itself, whatever the factor.
 
   python scripts/reward_scales.py --output results/reward_scales/pendulum
-  python scripts/reward_scales.py --env HalfCheetah-v5 --steps 100000 --seeds 2 --runs runs/reward_scales_halfcheetah \
-      --output results/reward_scales/halfcheetah
+  python scripts/reward_scales.py --env InvertedPendulum-v5 --steps 60000 --agents sac sac-deep dsact \
+      --learning-rate 3e-4 --runs runs/reward_scales_inverted_pendulum --output results/reward_scales/inverted_pendulum
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 # The agents' own depths, small enough for a laptop. The first DSAC bounds errors in units of return.
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "sac": ("sac", {"hidden": (64, 64)}),
+    "sac-deep": ("sac", {"hidden": (64, 64, 64), "activation": "gelu", "initialisation": "torch"}),  # DSAC-T's networks
     "dsact": ("dsact", {"hidden": (64, 64, 64)}),
     "dsac-v1": ("dsact", {"hidden": (64, 64, 64), "critic_loss": "v1", "num_critics": 1}),
 }
-COLOURS = {"sac": "#0072B2", "dsact": "#D55E00", "dsac-v1": "#009E73"}
+COLOURS = {"sac": "#0072B2", "sac-deep": "#56B4E9", "dsact": "#D55E00", "dsac-v1": "#009E73"}
 
 
-def trained(name: str, env: str, steps: int, seeds: int, folder: Path) -> Path:
-    """The folder of a run, made or completed, with a learner for each scale and seed."""
+def trained(name: str, env: str, steps: int, seeds: int, folder: Path, more: dict[str, Any]) -> Path:
+    """The folder of a run, made or completed, with a learner for each scale and seed, and `more` settings."""
     out, (agent, changes) = folder / name, AGENTS[name]
     if (out / "summary.json").exists():
         return out
@@ -42,7 +43,7 @@ def trained(name: str, env: str, steps: int, seeds: int, folder: Path) -> Path:
         env,
         steps,
         seeds=len(scales),
-        config={"reward_scale": scales} | changes,
+        config={"reward_scale": scales} | changes | more,
         out=out,
         eval_every=steps // 10,
         checkpoint_every=steps // 10,
@@ -83,21 +84,26 @@ def main() -> None:
     parser.add_argument("--env", default="rljax/Pendulum")
     parser.add_argument("--steps", type=int, default=30_000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--agents", nargs="+", default=["sac", "dsact", "dsac-v1"], choices=AGENTS)
+    parser.add_argument("--learning-rate", type=float, help="of actors and critics; each agent's own by default")
     parser.add_argument("--runs", type=Path, default=Path("runs/reward_scales"))
     parser.add_argument("--output", type=Path, default=Path("results/reward_scales"))
     options = parser.parse_args()
+    rate = options.learning_rate
+    more = {} if rate is None else {"actor_lr": rate, "critic_lr": rate}
     found: dict[str, np.ndarray] = {}
     table: dict[str, Any] = {}
-    for agent in AGENTS:
-        out = trained(agent, options.env, options.steps, options.seeds, options.runs)
+    for agent in options.agents:
+        out = trained(agent, options.env, options.steps, options.seeds, options.runs, more)
         found[agent] = scores(out, options.seeds)
         table[agent] = {}
         for scale, values in zip(SCALES, found[agent], strict=True):
             low, high = statistics.interval(values)
             table[agent][str(scale)] = {"seeds": values.round(1).tolist(), "interval": [round(low, 1), round(high, 1)]}
-            print(f"{agent:<6} x {scale:<6g} {values.mean():>9.1f}  [{low:.1f}, {high:.1f}]", flush=True)
+            print(f"{agent:<8} x {scale:<6g} {values.mean():>9.1f}  [{low:.1f}, {high:.1f}]", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    described = {"env": options.env, "steps": options.steps, "agents": AGENTS, **provenance(), "scores": table}
+    agents = {name: (AGENTS[name][0], AGENTS[name][1] | more) for name in options.agents}
+    described = {"env": options.env, "steps": options.steps, "agents": agents, **provenance(), "scores": table}
     (options.output / "scores.json").write_text(json.dumps(described, indent=1) + "\n")
     draw(found, options.env, options.output / "scores.png")
 
