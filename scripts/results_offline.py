@@ -31,9 +31,16 @@ runs/results/dsact-Hopper-v5; the experts are those of scripts/results_online.py
   rljax train AGENT --data sets/SET.hdf5 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
       --out runs/results/AGENT-ENV-v5-KIND
 
-Then
+OGBench's play data are generated, and learnt from with networks of 3 x 256 in place of 4 x 512:
 
-  python scripts/results_offline.py runs/results/*-pendulum-* runs/results/*-neorl2-* runs/results/*-v5-*
+  rljax data record ogbench/cube-single-play-v0 --envs 1
+  rljax train AGENT --data ogbench/cube-single-play-singletask-task2-v0 --steps 50000 --seeds 3 \
+      --config.hidden 256 256 256 --eval-every 10000 --eval-episodes 50 --out runs/results/AGENT-cube-single-play-task2
+
+for AGENT in bc, iql and fql. Then
+
+  python scripts/results_offline.py runs/results/*-pendulum-* runs/results/*-neorl2-* runs/results/*-v5-* \
+      runs/results/*-cube-*
 
 A run is kept under the name of its folder, and what was kept before stays.
 """
@@ -61,7 +68,7 @@ COLUMNS = (
     "mean of all policies",
     "best of 5 evaluated",
     "best of all",
-    "score of the last",
+    "score of the last, or success in %",
     "updates/s, all seeds",
     "wall",
     "processor",
@@ -69,12 +76,24 @@ COLUMNS = (
 
 
 def collect(run: Path) -> dict[str, Any]:
-    """A run as one small object; `best` is what to expect of the best of n evaluated policies."""
+    """A run as one small object; `best` is what to expect of the best of n evaluated policies.
+
+    Where the environment tells of success, `success` is the share of each learner's episodes at each evaluation, and
+    the score that of the last in percent, as in OGBench.
+    """
     described = json.loads((run / "config.json").read_text())
-    summary = json.loads((run / "summary.json").read_text())
-    best = statistics.expected_best(record.read(run, "evaluations"))
-    kept = {"data": described["data"], "dataset": described["dataset"], "best": best}
-    return results_online.collect(run) | kept | {"score": summary["final"]["score"]}
+    final = json.loads((run / "summary.json").read_text())["final"]
+    evaluations = record.read(run, "evaluations")
+    best = statistics.expected_best(evaluations)
+    kept = {"data": described["data"], "dataset": described["dataset"], "best": best, "score": final["score"]}
+    if "success" in evaluations[0]:
+        learners = range(len(described["seeds"]))
+        kept["success"] = [
+            [round(float(np.mean(line["success"])), 4) for line in evaluations if line["learner"] == i]
+            for i in learners
+        ]
+        kept["score"] = 100 * final["success"]
+    return results_online.collect(run) | kept
 
 
 def row(run: dict[str, Any]) -> str:
