@@ -78,21 +78,13 @@ COLUMNS = (
 def collect(run: Path) -> dict[str, Any]:
     """A run as one small object; `best` is what to expect of the best of n evaluated policies.
 
-    Where the environment tells of success, `success` is the share of each learner's episodes at each evaluation, and
-    the score that of the last in percent, as in OGBench.
+    Where the environment tells of success, the score is that of the last policy in percent, as in OGBench.
     """
     described = json.loads((run / "config.json").read_text())
     final = json.loads((run / "summary.json").read_text())["final"]
-    evaluations = record.read(run, "evaluations")
-    best = statistics.expected_best(evaluations)
-    kept = {"data": described["data"], "dataset": described["dataset"], "best": best, "score": final["score"]}
-    if "success" in evaluations[0]:
-        learners = range(len(described["seeds"]))
-        kept["success"] = [
-            [round(float(np.mean(line["success"])), 4) for line in evaluations if line["learner"] == i]
-            for i in learners
-        ]
-        kept["score"] = 100 * final["success"]
+    best = statistics.expected_best(record.read(run, "evaluations"))
+    score = final["score"] if final["success"] is None else 100 * final["success"]
+    kept = {"data": described["data"], "dataset": described["dataset"], "best": best, "score": score}
     return results_online.collect(run) | kept
 
 

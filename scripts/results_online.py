@@ -58,6 +58,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,21 @@ def published() -> Published:
 
 
 def collect(run: Path) -> dict[str, Any]:
-    """A run as one small object: what it was, and each learner's mean return at each evaluation."""
+    """A run as one small object: what it was, and each learner's mean return at each evaluation.
+
+    Where the environment tells of success, `success` is the share of the episodes likewise.
+    """
     described = json.loads((run / "config.json").read_text())
     summary = json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else {}
     evaluations = record.read(run, "evaluations")
     steps = sorted({line["step"] for line in evaluations})
-    returns = [
-        [round(float(np.mean(line["returns"])), 2) for line in evaluations if line["learner"] == i]
-        for i in range(len(described["seeds"]))
-    ]
-    shared = min(len(own) for own in returns)
+    shared = min(Counter(line["learner"] for line in evaluations).values())
+
+    def means(name: str, digits: int) -> list[list[float]]:
+        learners = range(len(described["seeds"]))
+        lines = [[line for line in evaluations if line["learner"] == i][:shared] for i in learners]
+        return [[round(float(np.mean(line[name])), digits) for line in own] for own in lines]
+
     timing = {name: summary.get(name) for name in ("wall_seconds", "compile_seconds", "steps_per_second")}
     return {
         **{name: described[name] for name in KEPT},
@@ -101,7 +107,8 @@ def collect(run: Path) -> dict[str, Any]:
         "episodes_per_evaluation": len(evaluations[0]["returns"]),
         **timing,
         "steps_evaluated": steps[:shared],
-        "returns": [own[:shared] for own in returns],
+        "returns": means("returns", 2),
+        **({"success": means("success", 4)} if "success" in evaluations[0] else {}),
     }
 
 
