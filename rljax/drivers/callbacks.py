@@ -36,9 +36,9 @@ def called_from_within(function: Callable[..., np.ndarray], result: jax.ShapeDty
 def cached_with_callbacks() -> Iterator[None]:
     """Programs compiled meanwhile are kept in the compile cache although they call the host (on the CPU alone).
 
-    JAX keeps none of them, since some callbacks are addresses in a program. Those of `called_from_within` are numbers:
-    the functions that they stand for are handed over whenever a program is loaded. Where a JAX is built otherwise,
-    nothing is changed, and such programs are compiled anew in each process.
+    JAX 0.10 keeps none of them, since some callbacks are addresses in a program. Those of `called_from_within` are
+    numbers: the functions that they stand for are handed over whenever a program is loaded. JAX 0.11 does so itself.
+    Where a JAX is built otherwise still, nothing is changed, and such programs are compiled anew in each process.
     """
     compiler = _compiler_of_jax()
     if compiler is None or jax.default_backend() != "cpu":
@@ -60,12 +60,13 @@ def cached_with_callbacks() -> Iterator[None]:
 
 
 def _compiler_of_jax() -> Any:
-    """The part of JAX that compiles or takes from the cache, or None where it is not as it was in JAX 0.10."""
+    """The part of JAX that compiles or takes from the cache; None if it keeps these programs, or is not as it was."""
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import compiler  # pyright: ignore[reportPrivateUsage]
 
         names = list(inspect.signature(compiler.compile_or_get_cached).parameters)
-        if names[:1] == ["backend"] and names[4:5] == ["host_callbacks"]:
+        refuses = "host_callbacks" in inspect.signature(compiler._cache_write).parameters
+        if refuses and names[:1] == ["backend"] and names[4:5] == ["host_callbacks"]:
             return compiler
     return None
 

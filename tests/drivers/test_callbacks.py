@@ -14,6 +14,7 @@ from jax._src import compilation_cache, monitoring  # pyright: ignore[reportPriv
 from rljax.drivers import callbacks
 
 HIT = "/jax/compilation_cache/cache_hits"
+stood_in_for = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="this JAX keeps such programs by itself")
 
 
 @pytest.fixture
@@ -61,6 +62,7 @@ def test_programs_from_the_cache_call_the_functions_of_today(hits: list[str]) ->
     assert hits == [HIT]
 
 
+@stood_in_for
 def test_jax_is_left_as_it_was(hits: list[str]) -> None:
     from jax._src import compiler  # pyright: ignore[reportPrivateUsage]
 
@@ -79,6 +81,7 @@ def test_jax_is_left_as_it_was(hits: list[str]) -> None:
     assert not hits
 
 
+@stood_in_for
 def test_another_jax_compiles_anew(hits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from jax._src import compiler  # pyright: ignore[reportPrivateUsage]
 
