@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import studies
 
 from rljax import comparison, policy, run, statistics
 from rljax.machine import provenance
@@ -129,29 +131,12 @@ TASKS = {
 
 
 def trained(task: Task, out: Path, torso: str, compute: int, options: argparse.Namespace) -> Path:
-    """The folder of a run, made or completed, with a learner per seed; leaves where that was interrupted."""
-    if not complete(out):
-        begin_or_go_on(task, out, torso, compute, options)
-    if not complete(out):
-        raise SystemExit(f"stopped in '{out}', all saved: the same command goes on.")
-    return out
-
-
-def complete(out: Path) -> bool:
-    """Whether a run has been trained to its end."""
-    file = out / "summary.json"
-    return file.exists() and json.loads(file.read_text())["complete"]
-
-
-def begin_or_go_on(task: Task, out: Path, torso: str, compute: int, options: argparse.Namespace) -> None:
-    """Train, from the newest checkpoint where there is one."""
-    if (out / "checkpoints").exists():
-        run.resume(out, quiet=False)
-        return
+    """The folder of a run, made or completed, with a learner per seed."""
     steps = options.steps or task.steps
     torsos = task.torsos if options.paper else task.small_torsos or task.torsos
     config = {**({} if options.paper else task.small), **task.same, **torsos[torso], "compute": compute}
-    run.train(
+    begin = functools.partial(
+        run.train,
         task.agent,
         task.train,
         steps,
@@ -165,6 +150,7 @@ def begin_or_go_on(task: Task, out: Path, torso: str, compute: int, options: arg
         checkpoint_every=steps // 10,
         quiet=False,
     )
+    return studies.trained(out, begin)
 
 
 def judged(task: Task, out: Path, compute: int | None, episodes: int, seed: int) -> dict[str, Any]:

@@ -10,13 +10,15 @@ Every scale and seed is a learner of one program. Returns are those of the task 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import studies
 
-from rljax import record, run, statistics
+from rljax import run, statistics
 from rljax.machine import provenance
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -33,12 +35,9 @@ COLOURS = {"sac": "#0072B2", "sac-deep": "#56B4E9", "dsact": "#D55E00", "dsac-v1
 def trained(name: str, env: str, steps: int, seeds: int, folder: Path, more: dict[str, Any]) -> Path:
     """The folder of a run, made or completed, with a learner for each scale and seed, and `more` settings."""
     out, (agent, changes) = folder / name, AGENTS[name]
-    if (out / "summary.json").exists():
-        return out
-    if out.exists():
-        return run.resume(out, quiet=False)
     scales = tuple(scale for scale in SCALES for _ in range(seeds))
-    return run.train(
+    begin = functools.partial(
+        run.train,
         agent,
         env,
         steps,
@@ -49,18 +48,7 @@ def trained(name: str, env: str, steps: int, seeds: int, folder: Path, more: dic
         checkpoint_every=steps // 10,
         quiet=False,
     )
-
-
-def scores(out: Path, seeds: int) -> np.ndarray:
-    """Returns [scale, seed]: the mean of the last three evaluations."""
-    evaluations = record.read(out, "evaluations")
-    last = sorted({line["step"] for line in evaluations})[-3:]
-    learners = len(SCALES) * seeds
-    means = [
-        np.mean([np.mean(line["returns"]) for line in evaluations if line["learner"] == i and line["step"] in last])
-        for i in range(learners)
-    ]
-    return np.reshape(means, (len(SCALES), seeds))
+    return studies.trained(out, begin)
 
 
 def draw(found: dict[str, np.ndarray], env: str, path: Path) -> None:
@@ -95,7 +83,7 @@ def main() -> None:
     table: dict[str, Any] = {}
     for agent in options.agents:
         out = trained(agent, options.env, options.steps, options.seeds, options.runs, more)
-        found[agent] = scores(out, options.seeds)
+        found[agent] = studies.last(out, "returns").reshape(len(SCALES), options.seeds)
         table[agent] = {}
         for scale, values in zip(SCALES, found[agent], strict=True):
             low, high = statistics.interval(values)

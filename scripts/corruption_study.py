@@ -1,0 +1,204 @@
+"""RIQL against IQL on one data set: as it is, and under each of the eight corruptions of RIQL's paper.
+
+RIQL has the settings that its authors chose for each corruption of a task; IQL has its own. The attacker is EDAC with
+10 critics, trained here on the data as they are. All seeds of an agent are learners of one program.
+
+  python scripts/corruption_study.py --data sets/HalfCheetah-medium-replay.hdf5 --task halfcheetah
+  python scripts/corruption_study.py --data d4rl/hopper-medium-replay-v2 --task hopper --steps 3000000 \
+      --attacker-steps 3000000 --seeds 4
+
+Runs that exist are not repeated, and what was stopped goes on.
+
+Protocol, settings and published scores: Yang et al., Towards Robust Offline Reinforcement Learning under Diverse Data
+Corruption, arXiv:2310.12955, as docs/agents/riql.md has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import studies
+
+from rljax import comparison, datasets, run
+from rljax.corrupt import corrupt
+from rljax.machine import provenance
+
+# Of each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores of IQL and RIQL.
+PROTOCOL = {
+    "halfcheetah": {
+        ("random", "observation"): (0.1, 0.1, 5, 21.4, 27.3),
+        ("random", "action"): (0.5, 0.25, 3, 42.2, 42.9),
+        ("random", "reward"): (3.0, 0.25, 5, 42.3, 43.6),
+        ("random", "dynamics"): (3.0, 0.25, 5, 36.7, 43.1),
+        ("adversarial", "observation"): (0.1, 0.1, 5, 32.6, 35.7),
+        ("adversarial", "action"): (1.0, 0.1, 5, 27.5, 31.7),
+        ("adversarial", "reward"): (1.0, 0.1, 5, 42.6, 44.1),
+        ("adversarial", "dynamics"): (1.0, 0.1, 5, 26.7, 35.8),
+    },
+    "walker2d": {
+        ("random", "observation"): (0.1, 0.25, 5, 27.2, 28.4),
+        ("random", "action"): (0.5, 0.1, 5, 71.3, 84.6),
+        ("random", "reward"): (3.0, 0.1, 5, 65.3, 83.2),
+        ("random", "dynamics"): (1.0, 0.25, 3, 17.7, 78.2),
+        ("adversarial", "observation"): (1.0, 0.25, 5, 37.7, 70.0),
+        ("adversarial", "action"): (1.0, 0.1, 5, 27.5, 66.1),
+        ("adversarial", "reward"): (3.0, 0.1, 5, 73.5, 85.0),
+        ("adversarial", "dynamics"): (1.0, 0.25, 5, -0.1, 60.6),
+    },
+    "hopper": {
+        ("random", "observation"): (0.1, 0.25, 3, 52.0, 62.4),
+        ("random", "action"): (0.1, 0.25, 5, 76.3, 90.6),
+        ("random", "reward"): (1.0, 0.25, 3, 69.7, 84.8),
+        ("random", "dynamics"): (1.0, 0.5, 5, 1.3, 51.5),
+        ("adversarial", "observation"): (1.0, 0.25, 5, 32.8, 50.8),
+        ("adversarial", "action"): (1.0, 0.25, 5, 37.9, 63.6),
+        ("adversarial", "reward"): (0.1, 0.25, 5, 57.3, 65.8),
+        ("adversarial", "dynamics"): (1.0, 0.5, 5, 1.3, 65.7),
+    },
+}
+CLEAN = "none"
+AGENTS = ("iql", "riql")
+COLOURS = {"iql": "#D55E00", "riql": "#0072B2"}
+
+
+def trained(agent: str, data: str, out: Path, options: argparse.Namespace, **more: Any) -> Path:
+    """The folder of a run from `data`, made or completed."""
+    given: dict[str, Any] = {"steps": options.steps, "seeds": options.seeds} | more
+    begin = functools.partial(
+        run.train,
+        agent,
+        data=data,
+        out=out,
+        eval_every=given["steps"] // 10,
+        eval_episodes=options.episodes,
+        checkpoint_every=max(1, given["steps"] // 4),
+        quiet=False,
+        **given,
+    )
+    return studies.trained(out, begin)
+
+
+def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
+    """The file with the data set under a corruption, made where there is none."""
+    path = options.runs / f"{how}-{what}.hdf5"
+    if not path.exists():
+        attacker = None
+        if how == "adversarial" and what != "reward":
+            more = {"steps": options.attacker_steps, "seeds": 1, "config": {"num_critics": 10}}
+            attacker = trained("edac", options.data, options.runs / "edac", options, **more)
+        print(f"writing {path}", flush=True)
+        data = datasets.load(options.data)
+        datasets.write(corrupt(data, what=what, how=how, attacker=attacker), path)
+    return str(path)
+
+
+def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
+    """Scores [learner] by corruption and agent."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    cases: list[tuple[str, str, dict[str, Any]]] = [(CLEAN, options.data, {})]
+    for (how, what), (sigma, alpha, critics, *_) in PROTOCOL[options.task].items():
+        config = {"huber_sigma": sigma, "quantile": alpha, "num_critics": critics}
+        cases.append((f"{how} {what}", corrupted(how, what, options), config))
+    for name, data, config in cases:
+        found[name] = {}
+        for agent in AGENTS:
+            out = options.runs / f"{agent}-{name.replace(' ', '-')}"
+            trained(agent, data, out, options, config=config if agent == "riql" else None)
+            found[name][agent] = studies.last(out, "scores")
+    return found
+
+
+def compared(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, Any]]:
+    """Of the random, the adversarial and all corruptions: each agent's IQM, and how often RIQL is above IQL."""
+    groups = {how: [name for name in found if name.startswith(how)] for how in ("random", "adversarial")}
+    groups["all"] = groups["random"] + groups["adversarial"]
+    entries = {}
+    for group, names in groups.items():
+        scores = {agent: {name: found[name][agent] for name in names} for agent in AGENTS}
+        measures = {"iqm": comparison.iqm}
+        estimates = {agent: comparison.aggregate(scores, measures)[agent]["iqm"] for agent in AGENTS}
+        estimates["riql above iql"] = comparison.improvement(scores, [("riql", "iql")])["riql", "iql"]
+        entries[group] = {name: [float(x.value), float(x.low), float(x.high)] for name, x in estimates.items()}
+    return entries
+
+
+def table(study: Mapping[str, Any]) -> str:
+    """What was found, in Markdown."""
+    published = {f"{how} {what}": row[3:] for (how, what), row in PROTOCOL[study["task"]].items()}
+    lines = ["| corrupted | IQL | RIQL | published: IQL | RIQL |", "|---|---|---|---|---|"]
+    for name, scores in study["scores"].items():
+        cells = [name, *(shown(scores[agent]) for agent in AGENTS), *map(str, published.get(name, ("-", "-")))]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    for group, of in study["compared"].items():
+        iql, riql, above = (of[name] for name in (*AGENTS, "riql above iql"))
+        lines.append(
+            f"- {group}: IQM of IQL {iql[0]:.1f} [{iql[1]:.1f}, {iql[2]:.1f}], of RIQL {riql[0]:.1f} [{riql[1]:.1f}, "
+            f"{riql[2]:.1f}]; P(RIQL > IQL) = {above[0]:.2f} [{above[1]:.2f}, {above[2]:.2f}]"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def shown(scores: Sequence[float]) -> str:
+    """Mean and standard deviation over learners."""
+    return f"{np.mean(scores):.1f} +- {np.std(scores, ddof=1):.1f}" if len(scores) > 1 else f"{scores[0]:.1f}"
+
+
+def draw(study: Mapping[str, Any], path: Path) -> None:
+    """Scores by corruption: a bar for the mean, a dot for each learner."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.8), layout="constrained")
+    axes = figure.subplots()
+    names = list(study["scores"])
+    for i, agent in enumerate(AGENTS):
+        places = np.arange(len(names)) + 0.4 * (i - 0.5)
+        values = [study["scores"][name][agent] for name in names]
+        axes.bar(places, [np.mean(x) for x in values], 0.36, color=COLOURS[agent], alpha=0.6, label=agent.upper())
+        for place, of in zip(places, values, strict=True):
+            axes.plot([place] * len(of), of, "k.", markersize=4)
+    axes.set_xticks(np.arange(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
+    axes.set(ylabel="normalised score", title=f"{study['env']}, {study['steps']:,} updates")
+    axes.legend()
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Corrupt, train, print, draw, and write TASK.json, TASK.md and TASK.png into the folder `--output`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="name or file of the data as they are")
+    parser.add_argument("--task", required=True, choices=PROTOCOL, help="whose settings RIQL has")
+    parser.add_argument("--steps", type=int, default=50_000, help="updates of each learner")
+    parser.add_argument("--attacker-steps", type=int, default=30_000, help="updates of the attacker")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--episodes", type=int, default=10, help="of each learner's evaluations")
+    parser.add_argument("--runs", type=Path, default=Path("runs/corruptions"))
+    parser.add_argument("--output", type=Path, default=Path("results/corruptions"))
+    options = parser.parse_args()
+    found = studied(options)
+    described = json.loads((options.runs / f"iql-{CLEAN}" / "config.json").read_text())
+    study = {
+        "task": options.task,
+        "env": described["env"],
+        "data": described["dataset"],
+        "steps": options.steps,
+        "attacker_steps": options.attacker_steps,
+        **provenance(),
+        "scores": {name: {agent: x.round(2).tolist() for agent, x in of.items()} for name, of in found.items()},
+        "compared": compared(found),
+    }
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / f"{options.task}.json").write_text(json.dumps(study, indent=1) + "\n")
+    (options.output / f"{options.task}.md").write_text(table(study))
+    draw(study, options.output / f"{options.task}.png")
+    print(table(study))
+
+
+if __name__ == "__main__":
+    main()
