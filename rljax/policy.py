@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, cost, envs, evaluate, film, statistics
+from rljax import checkpoint, cost, datasets, envs, evaluate, film, statistics
 from rljax import config as configuration
 from rljax.agent import EnvSpec
 from rljax.drivers.common import EVALUATE, environment_seeds
@@ -119,6 +119,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes of each learner: their records and summary, and what an action costs.
 
+    There are normalised scores where a run has learnt from data with references and plays in its own environment.
     Raises `ValueError` where the environment does not fit the policy, and what `load_all` raises.
     """
     if episodes < 1:
@@ -139,6 +140,7 @@ def evaluate_run(
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, policies.config)
     evaluator.close()
+    scores = None if env else datasets.score(played.returns, read_config(Path(out)).get("reference"))
     records = [
         {
             "step": policies.step,
@@ -147,6 +149,7 @@ def evaluate_run(
             "returns": played.returns[i].tolist(),
             "lengths": played.lengths[i].tolist(),
             **({} if played.success is None else {"success": played.success[i].tolist()}),
+            **({} if scores is None else {"scores": scores[i].tolist()}),
         }
         for i in range(number)
     ]
@@ -172,6 +175,7 @@ def table(result: dict[str, Any]) -> str:
             f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
             f"length {lengths.mean():,.0f}"
             + (f", success {np.mean(record['success']):.1%}" if "success" in record else "")
+            + (f", score {np.mean(record['scores']):.1f}" if "scores" in record else "")
         )
     summary = result["summary"]
     if summary["interval"] is not None:
@@ -179,6 +183,7 @@ def table(result: dict[str, Any]) -> str:
         lines.append(
             f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
             + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
+            + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
         )
     return "\n".join(lines)
 

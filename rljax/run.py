@@ -129,6 +129,7 @@ class Order:
             **{f"config.{name}": value for name, value in configuration.as_json(self.config).items()},
             "agent's file": zlib.crc32(Path(str(self.module.__file__)).read_bytes()),
             "dataset": None if self.dataset is None else _described(self.dataset),
+            "reference": None if self.dataset is None else self.dataset.reference,
             **machine.versions(),
         }
 
@@ -247,6 +248,7 @@ class Run:
             "state_bytes": needed,
             **cost.of_action(self.module, self.templates[0]["agent"], self.spec, self.stacked),
             "dataset": None if self.dataset is None else _described(self.dataset),
+            "reference": None if self.dataset is None else self.dataset.reference,
             **machine.provenance(),
         }
         hosts.first(lambda: self._make_folder(described))

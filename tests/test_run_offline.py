@@ -70,6 +70,11 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     assert list(summary["expected_best"]["score"]) == ["1", "2"]
     assert summary["expected_best"]["score"]["1"] == pytest.approx(np.mean([line["scores"] for line in evaluations]))
     assert policy.load(out)(np.zeros(3)).shape == (1,)
+    played = policy.evaluate_run(out, episodes=2)
+    for entry in played["episodes"]:
+        np.testing.assert_allclose(entry["scores"], 100 * (np.array(entry["returns"]) + 1500) / 1350, rtol=1e-6)
+    assert policy.table(played).count(", score ") == 3, "of each learner and of all"
+    assert "score" not in policy.table(policy.evaluate_run(out, episodes=1, env="Pendulum-v1"))
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_updates": 5}], ids=["one update", "five of a gather"])

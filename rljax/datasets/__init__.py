@@ -13,7 +13,7 @@ from rljax.datasets.archive import write, write_archive, write_hdf5
 from rljax.datasets.catalogue import environment, load, names, short
 from rljax.datasets.check import Finding, check
 from rljax.datasets.d4rl import reference
-from rljax.datasets.dataset import Dataset, cut
+from rljax.datasets.dataset import Dataset, cut, score
 from rljax.datasets.info import describe, draw
 from rljax.datasets.minari import write_minari
 from rljax.datasets.preprocess import join, reward_transform, subset, top_fraction
@@ -31,6 +31,7 @@ __all__ = [
     "names",
     "reference",
     "reward_transform",
+    "score",
     "short",
     "subset",
     "top_fraction",

@@ -22,6 +22,14 @@ FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")  # prefixes of names, each wi
 Bounds = tuple[np.ndarray, np.ndarray]
 
 
+def score(returns: Any, reference: Sequence[float] | None) -> Any:
+    """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min); None without a reference."""
+    if reference is None:
+        return None
+    low, high = reference
+    return 100 * (np.asarray(returns, np.float64) - low) / (high - low)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """Transitions of finished and cut trajectories, in the order in which they were recorded.
@@ -95,11 +103,8 @@ class Dataset:
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
 
     def score(self, returns: Any) -> Any:
-        """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min); None without a reference."""
-        if self.reference is None:
-            return None
-        low, high = self.reference
-        return 100 * (np.asarray(returns, np.float64) - low) / (high - low)
+        """`score` of undiscounted returns [...] by this data set's reference."""
+        return score(returns, self.reference)
 
     @property
     def nbytes(self) -> int:
