@@ -62,6 +62,7 @@ PROTOCOL = {
         ("adversarial", "dynamics"): (1.0, 0.5, 5, 1.3, 65.7),
     },
 }
+HOW = ("random", "adversarial")
 CLEAN = "none"
 AGENTS = ("iql", "riql")
 COLOURS = {"iql": "#D55E00", "riql": "#0072B2"}
@@ -103,8 +104,9 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
     found: dict[str, dict[str, np.ndarray]] = {}
     cases: list[tuple[str, str, dict[str, Any]]] = [(CLEAN, options.data, {})]
     for (how, what), (sigma, alpha, critics, *_) in PROTOCOL[options.task].items():
-        config = {"huber_sigma": sigma, "quantile": alpha, "num_critics": critics}
-        cases.append((f"{how} {what}", corrupted(how, what, options), config))
+        if how in options.how:
+            config = {"huber_sigma": sigma, "quantile": alpha, "num_critics": critics}
+            cases.append((f"{how} {what}", corrupted(how, what, options), config))
     for name, data, config in cases:
         found[name] = {}
         for agent in AGENTS:
@@ -116,10 +118,12 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
 
 def compared(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, Any]]:
     """Of the random, the adversarial and all corruptions: each agent's IQM, and how often RIQL is above IQL."""
-    groups = {how: [name for name in found if name.startswith(how)] for how in ("random", "adversarial")}
-    groups["all"] = groups["random"] + groups["adversarial"]
+    groups = {how: [name for name in found if name.startswith(how)] for how in HOW}
+    groups["all"] = [name for names in groups.values() for name in names]
     entries = {}
     for group, names in groups.items():
+        if not names:
+            continue
         scores = {agent: {name: found[name][agent] for name in names} for agent in AGENTS}
         measures = {"iqm": comparison.iqm}
         estimates = {agent: comparison.aggregate(scores, measures)[agent]["iqm"] for agent in AGENTS}
@@ -174,6 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="name or file of the data as they are")
     parser.add_argument("--task", required=True, choices=PROTOCOL, help="whose settings RIQL has")
+    parser.add_argument("--how", nargs="+", choices=HOW, default=HOW, help="which corruptions")
     parser.add_argument("--steps", type=int, default=50_000, help="updates of each learner")
     parser.add_argument("--attacker-steps", type=int, default=30_000, help="updates of the attacker")
     parser.add_argument("--seeds", type=int, default=3)
@@ -188,7 +193,7 @@ def main() -> None:
         "env": described["env"],
         "data": described["dataset"],
         "steps": options.steps,
-        "attacker_steps": options.attacker_steps,
+        "attacker_steps": options.attacker_steps if "adversarial" in options.how else None,
         **provenance(),
         "scores": {name: {agent: x.round(2).tolist() for agent, x in of.items()} for name, of in found.items()},
         "compared": compared(found),
