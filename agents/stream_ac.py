@@ -88,8 +88,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation = jnp.zeros(spec.observation_shape)
     style = (config.activation, config.initialisation)
     outputs = spec.action_size * (1 if spec.discrete else 2)
-    actor = networks.torso(config.convolutions, config.hidden, outputs, *style)
-    critic = networks.torso(config.convolutions, config.hidden, 1, *style)
+    actor = networks.feedforward(config.convolutions, config.hidden, outputs, *style)
+    critic = networks.feedforward(config.convolutions, config.hidden, 1, *style)
     actor = networks.create(actor, key_actor, observation)
     critic = networks.create(critic, key_critic, observation)
     return State(

@@ -82,7 +82,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, most of them 0; an empty trace."""
     style = (config.activation, config.initialisation)
-    critic = networks.torso(config.convolutions, config.hidden, spec.action_size, *style)
+    critic = networks.feedforward(config.convolutions, config.hidden, spec.action_size, *style)
     critic = networks.create(critic, key, jnp.zeros(spec.observation_shape))
     return State(
         critic=critic,

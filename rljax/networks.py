@@ -243,7 +243,7 @@ def patches(pictures: Array, width: int, stride: int) -> Array:
     return seen.reshape(*seen.shape[:3], -1)
 
 
-def torso(
+def feedforward(
     convolutions: tuple[tuple[int, int, int], ...],
     hidden: tuple[int, ...],
     features: int,
