@@ -372,6 +372,11 @@ class Run:
         summary = json.loads(path.read_text()) if path.exists() else {}
         return bool(summary.get("complete")) and summary["steps"] >= self.total
 
+    def _is_evaluated(self) -> bool:
+        """Whether this step has its evaluation, or can have none."""
+        found = record.read(self.folder, "evaluations")
+        return self.evaluator is None or any(line["step"] == self.step for line in found)
+
     def structure(self) -> dict[str, Any]:
         """What a checkpoint's arrays depend on, ready for JSON."""
         traced = float_fields(type(self.config))
@@ -410,6 +415,9 @@ class Run:
         self.began = time.perf_counter() - self.wall
         interrupted = False
         try:
+            if self.complete and not hosts.first(self._is_evaluated):  # it was stopped at what is now its end
+                self._evaluate()
+                self._save()
             with _Interrupt(self.view) as interrupt:
                 while not self.complete and not interrupted:
                     if self.step >= self.phase.end:

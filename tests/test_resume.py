@@ -145,6 +145,25 @@ def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
     runs.assert_same(tmp_path / "whole", out)
 
 
+def test_a_run_that_ends_where_it_was_stopped_is_evaluated_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped_at_150(self: run.Run) -> None:
+        if self.step == 150:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(run.Run, "_take_turn", stopped_at_150)
+        runs.train("td3", "rljax/Pendulum", 1_000, out)
+    assert checkpoint.steps(out / "checkpoints") == [100, 150]
+    run.resume(out, 150)
+    runs.assert_same(runs.train("td3", "rljax/Pendulum", 150, tmp_path / "whole"), out)
+    assert json.loads((out / "summary.json").read_text())["final"]["step"] == 150
+    with pytest.raises(ValueError, match="is complete at 150 steps"):
+        run.resume(out)
+
+
 def test_structural_change_is_refused(tmp_path: Path) -> None:
     out = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "run")
     config = out / "config.json"
