@@ -150,7 +150,7 @@ def trained(task: Task, out: Path, torso: str, compute: int, options: argparse.N
         checkpoint_every=steps // 10,
         quiet=False,
     )
-    return studies.trained(out, begin)
+    return studies.trained(out, steps, begin)
 
 
 def judged(task: Task, out: Path, compute: int | None, episodes: int, seed: int) -> dict[str, Any]:

@@ -76,13 +76,13 @@ def trained(agent: str, data: str, out: Path, options: argparse.Namespace, **mor
         agent,
         data=data,
         out=out,
-        eval_every=given["steps"] // 10,
+        eval_every=options.eval_every,
         eval_episodes=options.episodes,
-        checkpoint_every=max(1, given["steps"] // 4),
+        checkpoint_every=options.eval_every,
         quiet=False,
         **given,
     )
-    return studies.trained(out, begin)
+    return studies.trained(out, given["steps"], begin)
 
 
 def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
@@ -112,7 +112,7 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
         for agent in AGENTS:
             out = options.runs / f"{agent}-{name.replace(' ', '-')}"
             trained(agent, data, out, options, config=config if agent == "riql" else None)
-            found[name][agent] = studies.last(out, "scores")
+            found[name][agent] = studies.last(out, options.steps, "scores")
     return found
 
 
@@ -179,10 +179,11 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="name or file of the data as they are")
     parser.add_argument("--task", required=True, choices=PROTOCOL, help="whose settings RIQL has")
     parser.add_argument("--how", nargs="+", choices=HOW, default=HOW, help="which corruptions")
-    parser.add_argument("--steps", type=int, default=50_000, help="updates of each learner")
+    parser.add_argument("--steps", type=int, default=30_000, help="updates of each learner")
     parser.add_argument("--attacker-steps", type=int, default=30_000, help="updates of the attacker")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=10, help="of each learner's evaluations")
+    parser.add_argument("--eval-every", type=int, default=5_000)
     parser.add_argument("--runs", type=Path, default=Path("runs/corruptions"))
     parser.add_argument("--output", type=Path, default=Path("results/corruptions"))
     options = parser.parse_args()

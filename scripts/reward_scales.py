@@ -48,7 +48,7 @@ def trained(name: str, env: str, steps: int, seeds: int, folder: Path, more: dic
         checkpoint_every=steps // 10,
         quiet=False,
     )
-    return studies.trained(out, begin)
+    return studies.trained(out, steps, begin)
 
 
 def draw(found: dict[str, np.ndarray], env: str, path: Path) -> None:
@@ -83,7 +83,7 @@ def main() -> None:
     table: dict[str, Any] = {}
     for agent in options.agents:
         out = trained(agent, options.env, options.steps, options.seeds, options.runs, more)
-        found[agent] = studies.last(out, "returns").reshape(len(SCALES), options.seeds)
+        found[agent] = studies.last(out, options.steps, "returns").reshape(len(SCALES), options.seeds)
         table[agent] = {}
         for scale, values in zip(SCALES, found[agent], strict=True):
             low, high = statistics.interval(values)

@@ -11,35 +11,36 @@ import numpy as np
 from rljax import record, run
 
 
-def trained(out: Path, begin: Callable[[], object]) -> Path:
-    """The folder of a run, complete: as it is, gone on with from its newest checkpoint, or made by `begin`.
+def trained(out: Path, steps: int, begin: Callable[[], object]) -> Path:
+    """The folder of a run of `steps`: as it is, gone on with from its newest checkpoint, or made by `begin`.
 
     Leaves the program where the training is interrupted.
     """
-    if not complete(out):
+    if not complete(out, steps):
         if (out / "checkpoints").exists():
-            run.resume(out, quiet=False)
+            run.resume(out, steps, quiet=False)
         else:
             begin()
-    if not complete(out):
+    if not complete(out, steps):
         raise SystemExit(f"stopped in '{out}', all saved: the same command goes on.")
     return out
 
 
-def complete(out: Path) -> bool:
-    """Whether a run has been trained to its end."""
+def complete(out: Path, steps: int) -> bool:
+    """Whether a run has been trained to its end, and for so long."""
     file = out / "summary.json"
-    return file.exists() and json.loads(file.read_text())["complete"]
+    summary = json.loads(file.read_text()) if file.exists() else {"complete": False}
+    return summary["complete"] and summary["steps"] >= steps
 
 
-def last(out: Path, name: str) -> np.ndarray:
-    """Of each learner [learner] the mean of its last three evaluations: of their "returns" or "scores"."""
-    evaluations = record.read(out, "evaluations")
-    steps = sorted({line["step"] for line in evaluations})[-3:]
+def last(out: Path, steps: int, name: str) -> np.ndarray:
+    """Of each learner [learner] the mean of its last three evaluations until `steps`: of "returns" or "scores"."""
+    evaluations = [line for line in record.read(out, "evaluations") if line["step"] <= steps]
+    recent = sorted({line["step"] for line in evaluations})[-3:]
     learners = range(1 + max(line["learner"] for line in evaluations))
     return np.array(
         [
-            np.mean([np.mean(line[name]) for line in evaluations if line["learner"] == i and line["step"] in steps])
+            np.mean([np.mean(line[name]) for line in evaluations if line["learner"] == i and line["step"] in recent])
             for i in learners
         ]
     )

@@ -22,7 +22,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def write(folder: Path, *, complete: bool) -> None:
     folder.mkdir(exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps({"complete": complete}))
+    (folder / "summary.json").write_text(json.dumps({"complete": complete, "steps": 10}))
 
 
 def test_runs_are_made_once(script, tmp_path):
@@ -34,7 +34,7 @@ def test_runs_are_made_once(script, tmp_path):
         write(out, complete=True)
 
     for _ in range(2):
-        assert studies.trained(out, begin) == out
+        assert studies.trained(out, 10, begin) == out
     assert begun == [1]
 
 
@@ -42,13 +42,19 @@ def test_interrupted_runs_end_a_study_and_go_on(script, tmp_path, monkeypatch):
     studies = script("studies")
     out, resumed = tmp_path / "run", []
     with pytest.raises(SystemExit, match="the same command goes on"):
-        studies.trained(out, lambda: write(out, complete=False))
+        studies.trained(out, 10, lambda: write(out, complete=False))
     (out / "checkpoints").mkdir()
-    monkeypatch.setattr(
-        studies.run, "resume", lambda folder, quiet: (resumed.append(folder), write(out, complete=True))
-    )
-    assert studies.trained(out, lambda: pytest.fail("begun anew")) == out
-    assert resumed == [out]
+
+    def resume(folder: Path, steps: int, quiet: bool) -> None:
+        resumed.append(steps)
+        write(folder, complete=True)
+
+    monkeypatch.setattr(studies.run, "resume", resume)
+    assert studies.trained(out, 10, lambda: pytest.fail("begun anew")) == out
+    assert resumed == [10]
+    with pytest.raises(SystemExit):
+        studies.trained(out, 20, lambda: pytest.fail("begun anew"))
+    assert resumed == [10, 20], "a longer one is gone on with"
 
 
 def test_scores_are_means_of_the_last_three_evaluations(script, tmp_path):
@@ -58,8 +64,8 @@ def test_scores_are_means_of_the_last_three_evaluations(script, tmp_path):
         for i in range(2)
     ]
     (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    np.testing.assert_allclose(script("studies").last(tmp_path, "returns"), [31, 32])
-    np.testing.assert_allclose(script("studies").last(tmp_path, "scores"), [3, 4])
+    np.testing.assert_allclose(script("studies").last(tmp_path, 40, "returns"), [31, 32])
+    np.testing.assert_allclose(script("studies").last(tmp_path, 39, "scores"), [2, 3])
 
 
 def test_riqls_settings_and_scores_are_those_of_its_page(script):
