@@ -112,7 +112,7 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
         for agent in AGENTS:
             out = options.runs / f"{agent}-{name.replace(' ', '-')}"
             trained(agent, data, out, options, config=config if agent == "riql" else None)
-            found[name][agent] = studies.last(out, options.steps, "scores")
+            found[name][agent] = studies.last(out, options.steps, "scores", 1)
     return found
 
 

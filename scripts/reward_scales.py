@@ -83,7 +83,7 @@ def main() -> None:
     table: dict[str, Any] = {}
     for agent in options.agents:
         out = trained(agent, options.env, options.steps, options.seeds, options.runs, more)
-        found[agent] = studies.last(out, options.steps, "returns").reshape(len(SCALES), options.seeds)
+        found[agent] = studies.last(out, options.steps, "returns", 3).reshape(len(SCALES), options.seeds)
         table[agent] = {}
         for scale, values in zip(SCALES, found[agent], strict=True):
             low, high = statistics.interval(values)

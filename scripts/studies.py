@@ -33,10 +33,10 @@ def complete(out: Path, steps: int) -> bool:
     return summary["complete"] and summary["steps"] >= steps
 
 
-def last(out: Path, steps: int, name: str) -> np.ndarray:
-    """Of each learner [learner] the mean of its last three evaluations until `steps`: of "returns" or "scores"."""
+def last(out: Path, steps: int, name: str, number: int) -> np.ndarray:
+    """Of each learner [learner] the mean of its last evaluations until `steps`: of their "returns" or "scores"."""
     evaluations = [line for line in record.read(out, "evaluations") if line["step"] <= steps]
-    recent = sorted({line["step"] for line in evaluations})[-3:]
+    recent = sorted({line["step"] for line in evaluations})[-number:]
     learners = range(1 + max(line["learner"] for line in evaluations))
     return np.array(
         [

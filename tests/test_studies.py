@@ -57,15 +57,15 @@ def test_interrupted_runs_end_a_study_and_go_on(script, tmp_path, monkeypatch):
     assert resumed == [10, 20], "a longer one is gone on with"
 
 
-def test_scores_are_means_of_the_last_three_evaluations(script, tmp_path):
+def test_scores_are_means_of_the_last_evaluations(script, tmp_path):
     lines = [
         {"step": step, "learner": i, "returns": [step + i, step + i + 2], "scores": [step / 10 + i]}
         for step in (10, 20, 30, 40)
         for i in range(2)
     ]
     (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    np.testing.assert_allclose(script("studies").last(tmp_path, 40, "returns"), [31, 32])
-    np.testing.assert_allclose(script("studies").last(tmp_path, 39, "scores"), [2, 3])
+    np.testing.assert_allclose(script("studies").last(tmp_path, 40, "returns", 3), [31, 32])
+    np.testing.assert_allclose(script("studies").last(tmp_path, 39, "scores", 2), [2.5, 3.5])
 
 
 def test_riqls_settings_and_scores_are_those_of_its_page(script):
