@@ -187,6 +187,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/corruptions"))
     parser.add_argument("--output", type=Path, default=Path("results/corruptions"))
     options = parser.parse_args()
+    if datasets.load(options.data).reference is None:
+        parser.error(f"'{options.data}' has no reference returns, by which scores are normalised.")
     found = studied(options)
     described = json.loads((options.runs / f"iql-{CLEAN}" / "config.json").read_text())
     study = {
