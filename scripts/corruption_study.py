@@ -118,12 +118,11 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
 
 def compared(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, Any]]:
     """Of the random, the adversarial and all corruptions: each agent's IQM, and how often RIQL is above IQL."""
-    groups = {how: [name for name in found if name.startswith(how)] for how in HOW}
-    groups["all"] = [name for names in groups.values() for name in names]
+    groups = {how: names for how in HOW if (names := [name for name in found if name.startswith(how)])}
+    if len(groups) > 1:
+        groups["all"] = [name for names in groups.values() for name in names]
     entries = {}
     for group, names in groups.items():
-        if not names:
-            continue
         scores = {agent: {name: found[name][agent] for name in names} for agent in AGENTS}
         measures = {"iqm": comparison.iqm}
         estimates = {agent: comparison.aggregate(scores, measures)[agent]["iqm"] for agent in AGENTS}
@@ -169,7 +168,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
             axes.plot([place] * len(of), of, "k.", markersize=4)
     axes.set_xticks(np.arange(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
     axes.set(ylabel="normalised score", title=f"{study['env']}, {study['steps']:,} updates")
-    axes.legend()
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     figure.savefig(path, dpi=130)
 
 
