@@ -29,6 +29,7 @@ class Policies:
     config: Any  # stacked, floats [P]
     state: Any  # the agent's State, [P, ...]
     step: int  # of the checkpoint
+    reference: Sequence[float] | None  # returns that score 0 and 100, where the run's data have them
 
 
 class Policy:
@@ -100,7 +101,7 @@ def load_all(out: str | Path, *, best: bool = False, compute: int | None = None)
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     template = jax.eval_shape(jax.vmap(lambda key, config: module.init(key, spec, config)), keys, stacked)
     state = checkpoint.restore(path, "best" if best else "agent", template)
-    return Policies(settings, spec, module, stacked, state, int(path.name))
+    return Policies(settings, spec, module, stacked, state, int(path.name), described.get("reference"))
 
 
 def load(out: str | Path, *, learner: int = 0, best: bool = False) -> Policy:
@@ -140,7 +141,7 @@ def evaluate_run(
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, policies.config)
     evaluator.close()
-    scores = None if env else datasets.score(played.returns, read_config(Path(out)).get("reference"))
+    scores = None if env else datasets.score(played.returns, policies.reference)
     records = [
         {
             "step": policies.step,

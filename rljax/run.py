@@ -129,7 +129,6 @@ class Order:
             **{f"config.{name}": value for name, value in configuration.as_json(self.config).items()},
             "agent's file": zlib.crc32(Path(str(self.module.__file__)).read_bytes()),
             "dataset": None if self.dataset is None else _described(self.dataset),
-            "reference": None if self.dataset is None else self.dataset.reference,
             **machine.versions(),
         }
 
@@ -374,8 +373,9 @@ class Run:
 
     def _is_evaluated(self) -> bool:
         """Whether this step has its evaluation, or can have none."""
-        found = record.read(self.folder, "evaluations")
-        return self.evaluator is None or any(line["step"] == self.step for line in found)
+        if self.evaluator is None:
+            return True
+        return any(line["step"] == self.step for line in record.read(self.folder, "evaluations"))
 
     def structure(self) -> dict[str, Any]:
         """What a checkpoint's arrays depend on, ready for JSON."""

@@ -439,11 +439,7 @@ def main() -> None:
         f" --{name} {words(x)}".rstrip() for name, x in given.items()
     )
     study = studied(options.task, options)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / f"{options.task}.json").write_text(json.dumps(study, indent=1) + "\n")
-    (options.output / f"{options.task}.md").write_text(table(study))
-    draw(study, options.output / f"{options.task}.png")
-    print(table(study))
+    studies.write(study, options.output / options.task, table, draw)
 
 
 if __name__ == "__main__":

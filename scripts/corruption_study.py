@@ -68,21 +68,24 @@ AGENTS = ("iql", "riql")
 COLOURS = {"iql": "#D55E00", "riql": "#0072B2"}
 
 
-def trained(agent: str, data: str, out: Path, options: argparse.Namespace, **more: Any) -> Path:
+def trained(
+    agent: str, data: str, out: Path, options: argparse.Namespace, steps: int, seeds: int, config: Any = None
+) -> Path:
     """The folder of a run from `data`, made or completed."""
-    given: dict[str, Any] = {"steps": options.steps, "seeds": options.seeds} | more
     begin = functools.partial(
         run.train,
         agent,
         data=data,
+        steps=steps,
+        seeds=seeds,
+        config=config,
         out=out,
         eval_every=options.eval_every,
         eval_episodes=options.episodes,
         checkpoint_every=options.eval_every,
         quiet=False,
-        **given,
     )
-    return studies.trained(out, given["steps"], begin)
+    return studies.trained(out, steps, begin)
 
 
 def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
@@ -91,8 +94,8 @@ def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
     if not path.exists():
         attacker = None
         if how == "adversarial" and what != "reward":
-            more = {"steps": options.attacker_steps, "seeds": 1, "config": {"num_critics": 10}}
-            attacker = trained("edac", options.data, options.runs / "edac", options, **more)
+            config = {"num_critics": 10}
+            attacker = trained("edac", options.data, options.runs / "edac", options, options.attacker_steps, 1, config)
         print(f"writing {path}", flush=True)
         data = datasets.load(options.data)
         datasets.write(corrupt(data, what=what, how=how, attacker=attacker), path)
@@ -111,7 +114,8 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
         found[name] = {}
         for agent in AGENTS:
             out = options.runs / f"{agent}-{name.replace(' ', '-')}"
-            trained(agent, data, out, options, config=config if agent == "riql" else None)
+            own = config if agent == "riql" else None
+            trained(agent, data, out, options, options.steps, options.seeds, own)
             found[name][agent] = studies.last(out, options.steps, "scores", 1)
     return found
 
@@ -124,8 +128,8 @@ def compared(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[st
     entries = {}
     for group, names in groups.items():
         scores = {agent: {name: found[name][agent] for name in names} for agent in AGENTS}
-        measures = {"iqm": comparison.iqm}
-        estimates = {agent: comparison.aggregate(scores, measures)[agent]["iqm"] for agent in AGENTS}
+        aggregated = comparison.aggregate(scores, {"iqm": comparison.iqm})
+        estimates = {agent: aggregated[agent]["iqm"] for agent in AGENTS}
         estimates["riql above iql"] = comparison.improvement(scores, [("riql", "iql")])["riql", "iql"]
         entries[group] = {name: [float(x.value), float(x.low), float(x.high)] for name, x in estimates.items()}
     return entries
@@ -200,11 +204,7 @@ def main() -> None:
         "scores": {name: {agent: x.round(2).tolist() for agent, x in of.items()} for name, of in found.items()},
         "compared": compared(found),
     }
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / f"{options.task}.json").write_text(json.dumps(study, indent=1) + "\n")
-    (options.output / f"{options.task}.md").write_text(table(study))
-    draw(study, options.output / f"{options.task}.png")
-    print(table(study))
+    studies.write(study, options.output / options.task, table, draw)
 
 
 if __name__ == "__main__":

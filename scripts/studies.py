@@ -1,10 +1,11 @@
-"""What the studies share: runs that are made once, and gone on with where they were stopped."""
+"""What the studies share: runs that are made once and gone on with where they were stopped, and where findings go."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,3 +45,17 @@ def last(out: Path, steps: int, name: str, number: int) -> np.ndarray:
             for i in learners
         ]
     )
+
+
+def write(
+    study: Mapping[str, Any],
+    path: Path,
+    table: Callable[[Mapping[str, Any]], str],
+    draw: Callable[[Mapping[str, Any], Path], None],
+) -> None:
+    """Print what was found, and write it beside `path` as JSON, Markdown and PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps(study, indent=1) + "\n")
+    path.with_suffix(".md").write_text(table(study))
+    draw(study, path.with_suffix(".png"))
+    print(table(study))
