@@ -56,7 +56,7 @@ class Train:
     steps: int = 1_000_000  # environment steps of each learner; from a data set alone, updates
     data: str | None = None  # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
-    offline_share: float = 0.5  # part of each batch that is from the data set, where there is new experience too
+    offline_share: float | Literal["pooled"] = 0.5  # of each batch, from the data set; pooled: uniformly of old and new
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory: slower
     seed: int | None = None  # seed of a single learner
     seeds: int | None = None  # number of learners, with seeds 0, 1, ..., as one program
@@ -117,6 +117,8 @@ class Resume:
 
     run: tyro.conf.Positional[Path]  # folder of the run, the grid or the sweep
     steps: int | None = None  # new total of environment steps; default: as first planned
+    then_online: int | None = None  # let a run from a data set go on in its environment, for so many steps
+    offline_share: float | Literal["pooled"] | None = None  # of each batch then, from the data set; default 0.5
     ray: str | None = None  # Ray cluster for the launches of a grid or a sweep
     ray_cpus: int = 1  # processors of each launch there
     quiet: bool = False  # no live progress
@@ -419,6 +421,9 @@ def _resume(arguments: list[str]) -> None:
     from rljax import grid, sweep
 
     many = grid if grid.is_grid(options.run) else sweep if sweep.is_sweep(options.run) else None
+    online = {"then_online": options.then_online, "offline_share": options.offline_share}
+    if many is not None and any(value is not None for value in online.values()):
+        raise ValueError(f"--then-online is for one run, '{options.run}' holds many: resume one of those in it.")
     if many is not None and options.coordinator is not None:
         raise ValueError(f"--coordinator joins hosts for one run, '{options.run}' holds many: --ray spreads them.")
     if many is not None:
@@ -427,7 +432,7 @@ def _resume(arguments: list[str]) -> None:
         raise ValueError(f"--ray is for a grid or a sweep, '{options.run}' is a run.")
     else:
         _join(options)
-        _print_once(rljax.run.resume(options.run, options.steps, quiet=options.quiet))
+        _print_once(rljax.run.resume(options.run, options.steps, **online, quiet=options.quiet))
 
 
 def _extract(arguments: list[str]) -> None:

@@ -23,6 +23,8 @@ from rljax.envs.autoreset import AutoReset
 from rljax.learner import Learner
 from rljax.storage import STORAGES
 
+POOLED = "pooled"  # as offline share: a data set and new experience are one storage, drawn from uniformly
+
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
@@ -93,7 +95,9 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
         STORAGES[kind].check(config, num_envs)
         sampler, timed = _sampler(kind, config, name, inside)
         if kind == "mixed":
-            sampler = functools.partial(samplers.mixed, offline_share=settings.offline_share, affine=affine)
+            share = settings.offline_share
+            mixed = samplers.pooled if share == POOLED else functools.partial(samplers.mixed, offline_share=share)
+            sampler = functools.partial(mixed, affine=affine)
         learner = Learner(module, spec, number, num_envs, sampler, storage=kind, timed=timed)
         if inside is not None:
             driver: Driver = CompiledDriver(learner, inside, stacked, data)

@@ -63,7 +63,7 @@ class Settings:
     seeds: tuple[int, ...] = (0,)  # one learner each
     data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
-    offline_share: float = 0.5  # of each batch, where new experience and a data set are mixed
+    offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed; or "pooled"
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
     log_every: int = 1_000  # steps between lines in metrics.jsonl, and between looks at Ctrl-C
     eval_every: int = 10_000  # steps between evaluations
@@ -160,12 +160,30 @@ def order_of(settings: Settings, config: Mapping[str, Any], file: Path) -> Order
     return Order(settings, module, own, None if settings.data is None else datasets.load(settings.data))
 
 
-def resume(out: str | Path, steps: int | None = None, *, quiet: bool = True) -> Path:
+def resume(
+    out: str | Path,
+    steps: int | None = None,
+    *,
+    then_online: int | None = None,
+    offline_share: float | str | None = None,
+    quiet: bool = True,
+) -> Path:
     """Continue the run in folder `out` to its end, or to `steps`; the result is that of a run never stopped.
 
-    Raises `ValueError` where `out` is no run or has nothing left to do, `CheckpointError` without a usable checkpoint.
+    A run from a data set goes on in its environment for `then_online` steps after its updates, with `offline_share`, as
+    if it had begun with them.
+
+    Raises `ValueError` where `out` is no run, has nothing left to do or cannot do this, `CheckpointError` without a
+    usable checkpoint.
     """
-    run = hosts.together(lambda: Run.open(Path(out), progress.create(quiet)))
+    given = {"then_online": then_online, "offline_share": offline_share}
+    online = {name: value for name, value in given.items() if value is not None}
+    if online and (then_online is None or then_online < 1 or steps is not None):
+        raise ValueError(
+            "to go on in an environment, give --then-online N of at least 1, with or without --offline-share; the "
+            "updates before it stay as planned, so without --steps."
+        )
+    run = hosts.together(lambda: Run.open(Path(out), progress.create(quiet), online))
     order = Order(run.settings, run.module, run.config, run.dataset)
     hosts.require_same(lambda: order.described() | {"run": str(out), "--steps": steps})
     run.resume(steps)
@@ -284,10 +302,13 @@ class Run:
         )
 
     @classmethod
-    def open(cls, folder: Path, view: progress.View) -> Run:
-        """The run in `folder`, with the settings that its config.json holds."""
+    def open(cls, folder: Path, view: progress.View, online: Mapping[str, Any] | None = None) -> Run:
+        """The run in `folder`, with the settings that its config.json holds, and those of a phase `online` to come."""
         described = read_config(folder)
-        order = order_of(settings_of(described), described["config"], folder / "config.json")
+        settings = dataclasses.replace(settings_of(described), **(online or {}))
+        if online and described.get("then_online"):
+            raise ValueError(f"'{folder}' goes on online already. For another number of steps in all: --steps N")
+        order = order_of(settings, described["config"], folder / "config.json")
         if order.dataset is not None:
             then, now = described["dataset"], _described(order.dataset)
             if now != then:
@@ -295,7 +316,10 @@ class Run:
                     f"data set '{order.settings.data}' is not what the run in '{folder}' began with: its files have "
                     f"changed. Then: {then}; now: {now}."
                 )
-        return cls(order.settings, order.module, order.config, folder, view, order.dataset)
+        run = cls(order.settings, order.module, order.config, folder, view, order.dataset)
+        if online:
+            run._check_memory()
+        return run
 
     def _check_memory(self) -> None:
         shared = self.shared()
@@ -319,8 +343,7 @@ class Run:
         """Continue from the newest whole checkpoint, to `steps` where given."""
         path = hosts.first(lambda: checkpoint.newest(self.folder / "checkpoints"))
         notes = hosts.together(lambda: self._continued(path, steps))
-        if steps is not None:
-            hosts.first(self._note_extension)
+        hosts.first(self._note_extension)
         self.recorder = hosts.together(self._record)
         self.recorder.truncate(notes["step"])
         self.view.start(self.folder, self.total, self.settings, read_config(self.folder)["state_bytes"])
@@ -406,9 +429,11 @@ class Run:
         self.settings = dataclasses.replace(self.settings, **{name: steps - before})
 
     def _note_extension(self) -> None:
-        """Let config.json say what `_extend` has changed."""
-        changed = {"steps": self.settings.steps, "then_online": self.settings.then_online}
-        record.write_json(self.folder / "config.json", read_config(self.folder) | changed)
+        """Let config.json say what is planned now, where that has changed."""
+        described = read_config(self.folder)
+        planned = {name: getattr(self.settings, name) for name in ("steps", "then_online", "offline_share")}
+        if any(described.get(name, value) != value for name, value in planned.items()):
+            record.write_json(self.folder / "config.json", described | planned | {"state_bytes": self.needed()})
 
     def execute(self) -> Path:
         """Train to the end, or to an interruption; the folder holds everything either way."""
@@ -680,8 +705,9 @@ def _described(dataset: datasets.Dataset) -> dict[str, Any]:
 def _check_settings(settings: Settings) -> None:
     if settings.then_online < 0:
         raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
-    if not 0 <= settings.offline_share < 1:
-        raise ValueError(f"--offline-share is {settings.offline_share:g}, it must lie in [0, 1).")
+    share = settings.offline_share
+    if not (share == phases.POOLED if isinstance(share, str) else 0 <= share < 1):
+        raise ValueError(f"--offline-share is {share}, it must lie in [0, 1) or be '{phases.POOLED}'.")
     for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
         if getattr(settings, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")

@@ -68,10 +68,27 @@ def mixed(
     offline = round(offline_share * config.batch_size)
     key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(key), 1, 0)
     rows = _rows(key_offline, mixed.fixed.data.reward.shape[0], config.num_updates, offline)
-    old = jax.tree.map(lambda x: x[rows], mixed.fixed.data)
-    new = _drawn(mixed.replay, key_online, config.num_updates, config.batch_size - offline)
-    new = new.replace(reward=affine[0] * new.reward + affine[1], extras={})  # a data set's rows have no extras
+    old = rows_of(mixed.fixed.data, rows)
+    new = _as_data(_drawn(mixed.replay, key_online, config.num_updates, config.batch_size - offline), affine)
     return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), old, new)
+
+
+def pooled(mixed: Mixed, key: Array, config: Any, affine: tuple[float, float] = (1.0, 0.0)) -> Transition:
+    """Draw batches uniformly from the data set and the ring together: each of their transitions is as likely.
+
+    So the offline share falls as experience gathers. Arguments and result are as of `mixed`.
+    """
+    data, number = mixed.fixed.data, mixed.fixed.data.reward.shape[0]
+
+    def draw(ring: Transition, key: Array) -> Transition:
+        rows = jax.random.randint(key, (config.num_updates, config.batch_size), 0, number + mixed.replay.size)
+        is_old = rows < number
+        old = rows_of(data, jnp.minimum(rows, number - 1))
+        new = _as_data(rows_of(ring, jnp.maximum(rows - number, 0)), affine)
+        choose = jax.vmap(jax.vmap(jnp.where))
+        return jax.tree.map(lambda old, new: choose(is_old, old, new), old, new)
+
+    return jax.vmap(draw)(mixed.replay.data, key)
 
 
 def n_step(replay: Replay, key: Array, config: Any) -> Transition:
@@ -165,6 +182,11 @@ def _drawn(replay: Replay, key: Array, number: int, size: int) -> Transition:
         return jax.tree.map(lambda x: x[rows], data)
 
     return jax.vmap(draw)(replay.data, key)
+
+
+def _as_data(new: Transition, affine: tuple[float, float]) -> Transition:
+    """New transitions as a data set has them: rewards changed alike, no extras."""
+    return new.replace(reward=affine[0] * new.reward + affine[1], extras={})
 
 
 def _later(replay: Replay, rows: Array, num_envs: int) -> Array:

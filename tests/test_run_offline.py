@@ -105,6 +105,33 @@ def test_a_stop_between_the_phases_changes_nothing(tmp_path: Path, data: str) ->
     runs.assert_same(whole, half)
 
 
+@pytest.mark.parametrize("share", [{}, {"offline_share": "pooled"}], ids=["half", "pooled"])
+def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, share: dict[str, Any]) -> None:
+    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100, **share)
+    half = train("td3_bc", 100, tmp_path / "half", data, ONLINE)
+    run.resume(half, then_online=100, **share)
+    runs.assert_same(whole, half)
+    described = [json.loads((folder / "config.json").read_text()) for folder in (whole, half)]
+    for name in ("steps", "then_online", "offline_share", "state_bytes"):
+        assert described[1][name] == described[0][name]
+    assert json.loads((half / "summary.json").read_text())["steps"] == 200
+    with pytest.raises(ValueError, match=r"goes on online already. For another number of steps in all: --steps"):
+        run.resume(half, then_online=200)
+
+
+def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, data: str) -> None:
+    out = train("td3_bc", 100, tmp_path / "run", data, env="none")
+    before = (out / "config.json").read_text()
+    for given in ({"then_online": 0}, {"offline_share": 0.5}, {"then_online": 100, "steps": 200}):
+        with pytest.raises(ValueError, match=r"give --then-online N of at least 1"):
+            run.resume(out, **given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"--env none is for learning from data alone"):
+        run.resume(out, then_online=100)
+    with pytest.raises(ValueError, match=r"--offline-share is half, it must lie in \[0, 1\) or be 'pooled'"):
+        run.resume(out, then_online=100, offline_share="half")
+    assert (out / "config.json").read_text() == before
+
+
 @pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
 def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> None:
     out = train("sac", 200, tmp_path / "run", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
@@ -134,7 +161,7 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
         ("sac", {"then_online": 100}, r"--then-online continues an agent that learns from data alone"),
         ("sac", {"env": "none"}, r"--env none is for learning from data alone"),
         ("iql", {"then_online": 100}, r"learning rate of 'iql' falls to 0 .*--config.decay-steps None"),
-        ("td3_bc", {"offline_share": 1.0}, r"--offline-share is 1, it must lie in \[0, 1\)"),
+        ("td3_bc", {"offline_share": 1.0}, r"--offline-share is 1.0, it must lie in \[0, 1\)"),
         ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
         ("td3_bc", {"data": "d4rl/hoper-medium-v2"}, r"Nearest.*hopper-medium-v2"),
     ],

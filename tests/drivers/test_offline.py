@@ -174,13 +174,27 @@ def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
     assert sorted(set(new.tolist())) == [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0], "what is stored, and no empty row"
 
 
-def test_new_rewards_are_transformed_as_the_old_ones_were() -> None:
-    config: Any = Config(batch_size=16, num_updates=1)
+def test_pooled_old_and_new_are_one_storage() -> None:
+    config: Any = Config(batch_size=16, num_updates=2_000)
+    batch = samplers.pooled(mixture(), jax.random.split(jax.random.key(0), 1), config)
+    reward, number = np.asarray(batch.reward)[0], ROWS + 6
+    drawn, counts = np.unique(reward, return_counts=True)
+    assert drawn.tolist() == [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, *range(1, ROWS + 1)], "all of them, and no empty row"
+    expected = reward.size / number
+    assert np.abs(counts - expected).max() < 5 * np.sqrt(expected), "each as often"
+    old = np.asarray(dataset().observation)[np.maximum(reward, 1).astype(int) - 1]
+    np.testing.assert_array_equal(np.asarray(batch.observation)[0][reward > 0], old[reward > 0], "whole rows")
+
+
+@pytest.mark.parametrize("sampler", [samplers.mixed, samplers.pooled])
+def test_new_rewards_are_transformed_as_the_old_ones_were(sampler: Any) -> None:
+    config: Any = Config(batch_size=16, num_updates=10)
     keys = jax.random.split(jax.random.key(0), 1)
-    plain = samplers.mixed(mixture(), keys, config)
-    changed = samplers.mixed(mixture(), keys, config, affine=(10.0, -5.0))
-    np.testing.assert_array_equal(changed.reward[..., :8], plain.reward[..., :8])
-    np.testing.assert_array_equal(changed.reward[..., 8:], 10.0 * plain.reward[..., 8:] - 5.0)
+    plain = sampler(mixture(), keys, config)
+    changed = sampler(mixture(), keys, config, affine=(10.0, -5.0))
+    new = np.asarray(plain.reward) < 0
+    assert 0 < new.sum() < new.size
+    np.testing.assert_array_equal(changed.reward, np.where(new, 10.0 * plain.reward - 5.0, plain.reward))
 
 
 def online(seeds: list[int], learnt: Any = None) -> CompiledDriver:
