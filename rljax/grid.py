@@ -22,6 +22,7 @@ from typing import Any
 from rljax import checkpoint, cluster, machine, population, progress, record, run
 from rljax import config as configuration
 from rljax.agent import float_fields
+from rljax.settings import settings_of
 
 PLAN = "plan.json"
 SHARE = 0.8  # of the memory that is there: what a program needs beside its state is known only when it is compiled
@@ -240,7 +241,7 @@ def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True
     if state(inside, steps) == "new":
         shutil.rmtree(inside, ignore_errors=True)
         (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
-        settings = run.settings_of({**described["settings"], "seeds": entry["seeds"]})
+        settings = settings_of({**described["settings"], "seeds": entry["seeds"]})
         settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
         going = run.order_of(settings, entry["config"], folder / PLAN).begin(inside, view, described["command"])
     else:

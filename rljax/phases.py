@@ -21,9 +21,8 @@ from rljax.drivers.hosted import HostedDriver
 from rljax.drivers.offline import OfflineDriver
 from rljax.envs.autoreset import AutoReset
 from rljax.learner import Learner
+from rljax.settings import Settings
 from rljax.storage import STORAGES
-
-POOLED = "pooled"  # as offline share: a data set and new experience are one storage, drawn from uniformly
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +49,8 @@ class Plan:
         return math.lcm(*(phase.iteration for phase in self.phases))
 
 
-def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: datasets.Dataset | None) -> Plan:
-    """The phases that `settings` (a `run.Settings`) ask for; `stacked` is `config` over P. Nothing compiles.
+def plan(settings: Settings, module: Any, config: Any, stacked: Any, dataset: datasets.Dataset | None) -> Plan:
+    """The phases that `settings` ask for; `stacked` is `config` over P. Nothing compiles.
 
     Raises `ValueError` for an agent without data, data that an agent or environment cannot use, and whatever
     environments and agents refuse.
@@ -96,7 +95,9 @@ def plan(settings: Any, module: Any, config: Any, stacked: Any, dataset: dataset
         sampler, timed = _sampler(kind, config, name, inside)
         if kind == "mixed":
             share = settings.offline_share
-            mixed = samplers.pooled if share == POOLED else functools.partial(samplers.mixed, offline_share=share)
+            mixed = (
+                samplers.pooled if isinstance(share, str) else functools.partial(samplers.mixed, offline_share=share)
+            )
             sampler = functools.partial(mixed, affine=affine)
         learner = Learner(module, spec, number, num_envs, sampler, storage=kind, timed=timed)
         if inside is not None:
@@ -191,7 +192,7 @@ def _sampler(
     return functools.partial(samplers.hindsight, environment=environment), True
 
 
-def _require_source(settings: Any, module: Any, config: Any, dataset: datasets.Dataset | None) -> None:
+def _require_source(settings: Settings, module: Any, config: Any, dataset: datasets.Dataset | None) -> None:
     agent, kind = settings.agent, module.storage
     if kind not in STORAGES:
         raise ValueError(f"agent '{agent}' asks for storage '{kind}'. Known: {', '.join(STORAGES)}.")
@@ -218,7 +219,7 @@ def _require_source(settings: Any, module: Any, config: Any, dataset: datasets.D
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
 
 
-def _require_inside(settings: Any, name: str, stepped_on_host: Any) -> None:
+def _require_inside(settings: Settings, name: str, stepped_on_host: Any) -> None:
     """Raise `ValueError` for what several processes cannot share."""
     if not hosts.several():
         return

@@ -16,7 +16,8 @@ from rljax import config as configuration
 from rljax.agent import EnvSpec
 from rljax.drivers.common import EVALUATE, environment_seeds
 from rljax.envs import drawing
-from rljax.run import Settings, read_config, settings_of
+from rljax.record import read_config
+from rljax.settings import Settings, settings_of
 
 
 @dataclasses.dataclass(frozen=True)

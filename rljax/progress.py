@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from rljax import hosts, population
+from rljax.settings import Settings
 
 
 class View:
     """Shows nothing; the base of views, and what the Python API uses."""
 
-    def start(self, folder: Path, total: int, settings: Any, needed: int) -> None:
+    def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
         """A run begins in `folder` with `total` steps per learner and a state of `needed` bytes."""
 
     def status(self, text: str) -> None:
@@ -64,7 +65,7 @@ class Terminal(View):
 
         self.console = Console(stderr=True, soft_wrap=True, highlight=False)
 
-    def start(self, folder: Path, total: int, settings: Any, needed: int) -> None:
+    def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
         """Print what runs where, and open the live line."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import shlex
 import shutil
-import signal
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import jax
 import numpy as np
 
 from rljax import (
+    attendance,
     checkpoint,
     cost,
     courses,
@@ -40,6 +39,7 @@ from rljax.drivers.common import EVALUATE, Driver, Report, environment_seeds
 from rljax.learner import TRANSITION
 from rljax.phases import round_up
 from rljax.record import read_config
+from rljax.settings import Settings, check_settings, settings_of
 
 
 class RunError(Exception):
@@ -48,31 +48,6 @@ class RunError(Exception):
 
 class Diverged(RunError):
     """A metric or an observation is not finite."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Everything about a run but the agent's hyperparameters.
-
-    Steps are environment steps of each learner; of an agent that learns from a data set alone, updates of each.
-    """
-
-    agent: str  # name, or path of a user's own file
-    env: str  # environment, such as "Hopper-v5" or "brax/ant"; "none" for a data set without one
-    steps: int = 1_000_000  # environment steps of each learner, or updates from a data set
-    seeds: tuple[int, ...] = (0,)  # one learner each
-    data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
-    then_online: int = 0  # environment steps of each learner after the updates from the data set
-    offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed; or "pooled"
-    data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
-    log_every: int = 1_000  # steps between lines in metrics.jsonl, and between looks at Ctrl-C
-    eval_every: int = 10_000  # steps between evaluations
-    eval_episodes: int = 10  # complete episodes per evaluation and learner
-    checkpoint_every: int = 50_000  # steps between checkpoints
-    keep_checkpoints: int = 2  # newest ones kept
-    course: Mapping[str, Any] | None = None  # of settings that change on the way, see `rljax.courses.course`
-    tensorboard: bool = False  # write TensorBoard events to the run's folder
-    wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
 
 
 def train(
@@ -218,8 +193,8 @@ class Run:
         if module.storage == "stream":
             configuration.prefer_one_thread()
         self.settings, self.module, self.config, self.folder, self.view = settings, module, config, folder, view
-        self.clock = _Clock(view)
-        _check_settings(settings)
+        self.clock = attendance.Clock(view)
+        check_settings(settings)
         seeds = settings.seeds
         self.stacked = configuration.stack(config, len(seeds))
         self.members = population.members(config, seeds)
@@ -443,7 +418,7 @@ class Run:
             if self.complete and not hosts.first(self._is_evaluated):  # it was stopped at what is now its end
                 self._evaluate()
                 self._save()
-            with _Interrupt(self.view) as interrupt:
+            with attendance.Interrupt(self.view) as interrupt:
                 while not self.complete and not interrupted:
                     if self.step >= self.phase.end:
                         self._next_phase()
@@ -665,14 +640,6 @@ def evaluate_now(evaluator: Any, state: Any, settings: Settings, step: int, conf
     return evaluator(state, seeds, config)
 
 
-def settings_of(described: Mapping[str, Any]) -> Settings:
-    """The `Settings` in a run's config.json."""
-    names = [field.name for field in dataclasses.fields(Settings) if field.name in described]
-    values: dict[str, Any] = {name: described[name] for name in names}
-    values["seeds"] = tuple(described["seeds"])
-    return Settings(**values)
-
-
 def results(evaluations: list[dict[str, Any]], members: Sequence[population.Member], offline: bool) -> dict[str, Any]:
     """What evaluations say: of all learners, or of each setting where they differ in settings."""
 
@@ -700,21 +667,6 @@ def _described(dataset: datasets.Dataset) -> dict[str, Any]:
     returns = dataset.returns()
     mean = float(returns.mean()) if len(returns) else None
     return json.loads(json.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
-
-
-def _check_settings(settings: Settings) -> None:
-    if settings.then_online < 0:
-        raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
-    share = settings.offline_share
-    if not (share == phases.POOLED if isinstance(share, str) else 0 <= share < 1):
-        raise ValueError(f"--offline-share is {share}, it must lie in [0, 1) or be '{phases.POOLED}'.")
-    for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")
-    if not settings.seeds:
-        raise ValueError("no seeds: give --seeds K for seeds 0 to K - 1, or --seed S.")
-    if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
-        raise ValueError(f"seeds {list(settings.seeds)} must lie in [0, 2^32).")
 
 
 def _check_course(course: courses.PopulationBased, config: Any) -> None:
@@ -746,54 +698,3 @@ def _smaller(dataset: datasets.Dataset) -> str:
         f"The data set takes {dataset.nbytes / 1e9:.1f} GB of them: keep it on the host with --data-on-host, "
         "which is slower, or lower --seeds."
     )
-
-
-class _Clock:
-    """Counts the seconds that JAX spends tracing and compiling, and tells the view when it begins to."""
-
-    def __init__(self, view: progress.View) -> None:
-        self.view, self.compile_seconds = view, 0.0
-
-    def _began(self, event: str, **kwargs: str | int) -> None:
-        if event.startswith("/jax/compilation_cache/compile_requests"):
-            self.view.status("compiling")
-
-    def _took(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event.startswith("/jax/core/compile/"):
-            self.compile_seconds += duration_secs
-
-    @contextlib.contextmanager
-    def compiling(self) -> Iterator[None]:
-        """Count what compiles inside."""
-        jax.monitoring.register_event_listener(self._began)
-        jax.monitoring.register_event_duration_secs_listener(self._took)
-        try:
-            yield
-        finally:
-            jax.monitoring.unregister_event_listener(self._began)
-            jax.monitoring.unregister_event_duration_listener(self._took)
-
-
-class _Interrupt:
-    """Turns the first Ctrl-C or SIGTERM into a request; a second one stops at once."""
-
-    def __init__(self, view: progress.View) -> None:
-        self.requested, self.view = False, view
-
-    def __enter__(self) -> _Interrupt:
-        self.before: dict[int, Any] = {}
-        with contextlib.suppress(ValueError):  # not in the main thread: leave signals alone
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._request)
-        return self
-
-    def _request(self, number: int, frame: Any) -> None:
-        del frame
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        self.view.say(f"{signal.Signals(number).name}: finishing this chunk and saving. Again to stop at once.")
-
-    def __exit__(self, *_: Any) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)

@@ -16,6 +16,7 @@ from typing import Any
 from rljax import cluster, grid, machine, population, progress, record, run, search, statistics
 from rljax import config as configuration
 from rljax.evolution import Evolution
+from rljax.settings import settings_of
 from rljax.trials import Found, Task, Trials
 
 SWEEP, RESULT = "sweep.json", "result.json"
@@ -83,7 +84,7 @@ def resume(
     if (folder / RESULT).exists():
         raise ValueError(f"the sweep in '{folder}' is complete: {folder / RESULT} is what it found.")
     described = json.loads((folder / SWEEP).read_text())
-    order = run.order_of(run.settings_of(described["settings"]), described["config"], folder / SWEEP)
+    order = run.order_of(settings_of(described["settings"]), described["config"], folder / SWEEP)
     listed = described["protocol"]
     listed |= {name: tuple(listed[name]) for name in ("tuning_seeds", "test_seeds")}
     space = search.Space(described["space"], order.config)

@@ -53,9 +53,10 @@ def prepared(
 ) -> Any:
     """A run of ours, created but not started, with the peer's settings."""
     from rljax import config, progress, run
+    from rljax.settings import Settings
 
     module = config.load_agent(agent)
-    settings = run.Settings(
+    settings = Settings(
         agent, environment, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
     )
     training = run.Run(settings, module, module.Config(**changes), folder, progress.View())

@@ -13,6 +13,7 @@ import pytest
 
 from rljax import cli, grid, machine, record, run
 from rljax.agents import iql, td3
+from rljax.settings import Settings
 from tests import runs
 
 AXES = {"actor_lr": (1e-4, 3e-4), "hidden": ((16, 16), (8, 8)), "discount": (0.9, 0.99)}
@@ -96,7 +97,7 @@ def test_a_plan_fills_the_memory_and_no_more(monkeypatch: Any) -> None:
     assert [launch.config.actor_lr for launch in split] == [(1e-4, 2e-4), (3e-4, 4e-4), 5e-4]
 
 
-def _parts(launch: grid.Launch, order: run.Order) -> tuple[run.Settings, Any, Any]:
+def _parts(launch: grid.Launch, order: run.Order) -> tuple[Settings, Any, Any]:
     return dataclasses.replace(order.settings, seeds=launch.seeds), order.module, launch.config
 
 

@@ -15,9 +15,20 @@ ROOT = Path(__file__).parents[1]
 
 CORE = {"agent", "networks", "torsos", "distributions", "normalise", "traces", "generative"}
 LEARNING = CORE | {"storage", "samplers", "learner", "datasets"}
-LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config"}
+LOOKING = {"evaluate", "checkpoint", "record", "statistics", "config", "settings"}
 DEVICES = {"machine", "hosts", "devices"}
-TRAINING = DEVICES | {"cost", "drivers", "envs", "courses", "population", "progress", "film", "phases", "run"}
+TRAINING = DEVICES | {
+    "cost",
+    "drivers",
+    "envs",
+    "courses",
+    "population",
+    "progress",
+    "attendance",
+    "film",
+    "phases",
+    "run",
+}
 RUNNING = LEARNING | LOOKING | TRAINING | {"policy", "recording", "corrupt"}
 SEARCHING = {"cluster", "extract", "grid", "search", "trials", "evolution", "sweep"}
 SHOWING = {"comparison", "figures", "published", "results", "report", "watch"}
@@ -48,11 +59,13 @@ ROOMS: dict[str, set[str]] = {
     "machine": set(),
     "devices": {"hosts"},
     "courses": set(),
+    "settings": set(),
     "population": {"agent", "envs", "config"},
-    "progress": {"agent", "envs", "hosts", "population"},
+    "progress": {"agent", "envs", "hosts", "population", "settings"},
+    "attendance": {"agent", "envs", "hosts", "population", "progress"},
     "film": {"agent", "envs"},
     "drivers": {"agent", "storage", "samplers", "learner", "datasets", "envs", "devices", "drivers"},
-    "phases": LEARNING | {"envs", "hosts", "devices", "drivers", "evaluate", "config"},
+    "phases": LEARNING | {"envs", "hosts", "devices", "drivers", "evaluate", "config", "settings"},
     "run": LEARNING | LOOKING | TRAINING,
     "policy": RUNNING - {"recording", "corrupt"},
     "recording": RUNNING - {"corrupt"},

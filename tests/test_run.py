@@ -18,6 +18,7 @@ import pytest
 import rljax
 from rljax import config as configuration
 from rljax import policy, progress, record, run
+from rljax.settings import Settings
 from tests import runs
 
 
@@ -46,7 +47,7 @@ def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
 def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> None:
     module = configuration.load_agent("td3")
     config = configuration.replace(module.Config(), runs.SMALL, "test")
-    settings = run.Settings("td3", env, 400, (0, 1), **runs.EVERY)
+    settings = Settings("td3", env, 400, (0, 1), **runs.EVERY)
     training = run.Run(settings, module, config, tmp_path / "run", progress.View())
     training.create("test")
     began = {}

@@ -16,6 +16,7 @@ from rljax.drivers.compiled import CompiledDriver
 from rljax.drivers.embedded import EmbeddedDriver
 from rljax.envs.autoreset import AutoReset
 from rljax.learner import TRANSITION, Learner
+from rljax.settings import Settings
 from rljax.storage import Stream
 from tests.test_learner import Counter, Fake, HostedCounter, State, assert_equal, settings
 
@@ -180,7 +181,7 @@ def test_a_stream_is_one_transition_at_a_time(name: str, tmp_path: Any) -> None:
 def test_a_stream_keeps_parameters_and_traces_alone(tmp_path: Any) -> None:
     assert Stream.create(None, None) is None  # type: ignore[arg-type]
     plan = phases.plan(
-        run.Settings("stream_ac", "HalfCheetah-v5", 100, eval_episodes=1),
+        Settings("stream_ac", "HalfCheetah-v5", 100, eval_episodes=1),
         stream_ac,
         stream_ac.Config(),
         stack(stream_ac.Config(), 1),
