@@ -21,8 +21,11 @@ usage: rljax data COMMAND ...
   record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
 
 DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
-$RLJAX_DATA or ~/.rljax/data.
+$RLJAX_DATA or ~/.rljax/data. FILE is a new one: none is overwritten.
 """
+
+Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+NewFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
 
 
 @dataclasses.dataclass
@@ -44,7 +47,7 @@ class Actions:
 class Info(Actions):
     """Sizes, returns, lengths and scores of a data set, and a picture of them."""
 
-    data: tyro.conf.Positional[str] = tyro.MISSING  # name or file
+    data: Data = tyro.MISSING  # name or file
     output: Path | None = None  # picture: .png, .svg or .pdf; default: NAME.png in the current folder
 
 
@@ -52,16 +55,18 @@ class Info(Actions):
 class Check(Actions):
     """What is wrong with a data set, what that would do to learning, and what to do about it."""
 
-    data: tyro.conf.Positional[str] = tyro.MISSING  # name or file
+    data: Data = tyro.MISSING  # name or file
 
 
 @dataclasses.dataclass
 class Convert(Actions):
     """Write a data set in another form."""
 
-    data: tyro.conf.Positional[str] = tyro.MISSING  # name or file
-    output: tyro.conf.Positional[str] = tyro.MISSING  # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
-    top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10 %% BC
+    data: Data = tyro.MISSING  # name or file
+    # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")] = tyro.MISSING
+    env: str | None = None  # environment that the data are of, such as Hopper-v5; default: the one that DATA names
+    top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
     discount: float = 1.0  # of the returns by which they are chosen
 
 
@@ -69,16 +74,16 @@ class Convert(Actions):
 class Join:
     """Write several data sets one behind the other."""
 
-    output: tyro.conf.Positional[Path]  # file.npz or file.hdf5
-    data: tyro.conf.Positional[tuple[str, ...]]  # names or files
+    output: NewFile  # file.npz or file.hdf5
+    data: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA...")]  # names or files
 
 
 @dataclasses.dataclass
 class Corrupt(Actions):
     """Write a data set with part of its rows corrupted, by RIQL's protocol."""
 
-    data: tyro.conf.Positional[str] = tyro.MISSING  # name or file
-    output: tyro.conf.Positional[Path] = tyro.MISSING  # file.npz or file.hdf5
+    data: Data = tyro.MISSING  # name or file
+    output: NewFile = tyro.MISSING  # file.npz or file.hdf5
     what: tuple[str, ...] = tyro.MISSING  # observation, action, reward or dynamics, or several of them
     how: str = "random"  # random or adversarial
     rate: float = 0.3  # share of the rows
@@ -92,10 +97,13 @@ class Corrupt(Actions):
 class Record:
     """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
 
-    source: tyro.conf.Positional[str]  # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
-    output: tyro.conf.Positional[Path | None] = None  # file.npz or .hdf5; of OGBench: .npz, default: where it is found
+    # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    # file.npz or .hdf5; of OGBench: .npz, default: where it is found
+    output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
     steps: int | None = None  # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
-    acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"  # of a run: policy, exploring, random, or replay
+    # of a run: policy, exploring, random, or replay; the last alone where the environment is inside the program
+    acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"
     learner: int = 0  # which learner of the run
     best: bool = False  # the policy of the learner's best evaluation, not the last one
     envs: int | None = None  # environments side by side, default: 10; of OGBench: processes, default: 1
@@ -124,6 +132,11 @@ def _load(options: Actions) -> Any:
 
     data: str = options.data  # type: ignore[attr-defined]
     return datasets.load(data, clip_actions=options.clip_actions, action_bounds=options.action_bounds)
+
+
+def _require_new(path: Path) -> None:
+    if path.exists():
+        raise ValueError(f"'{path}' exists. Choose another name, or delete it.")
 
 
 def _list(arguments: list[str]) -> None:
@@ -173,12 +186,17 @@ def _check(arguments: list[str]) -> None:
 
 def _convert(arguments: list[str]) -> None:
     options = _parse(Convert, arguments, "convert")
+    into_minari = options.output.startswith("minari/")
+    if not into_minari:
+        _require_new(Path(options.output))
     from rljax import datasets
 
     dataset = _load(options)
+    if options.env is not None:
+        dataset = dataclasses.replace(dataset, env=options.env)
     if options.top != 1.0:
         dataset = datasets.top_fraction(dataset, options.top, options.discount)
-    if options.output.startswith("minari/"):
+    if into_minari:
         print(datasets.write_minari(dataset, options.output.removeprefix("minari/")))
     else:
         print(datasets.write(dataset, Path(options.output)))
@@ -190,12 +208,14 @@ def _join(arguments: list[str]) -> None:
 
     if not options.data:
         raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
+    _require_new(options.output)
     joined = datasets.join([datasets.load(name) for name in options.data], str(options.output))
     print(f"{datasets.write(joined, options.output)}: {joined.num:,} transitions")
 
 
 def _corrupt(arguments: list[str]) -> None:
     options = _parse(Corrupt, arguments, "corrupt")
+    _require_new(options.output)
     from rljax import corrupt, datasets
 
     corrupted = corrupt.corrupt(
@@ -218,6 +238,7 @@ def _record(arguments: list[str]) -> None:
         return
     if options.output is None:
         raise ValueError(f"which file? rljax data record {options.source} FILE, a .npz or .hdf5 file.")
+    _require_new(options.output)
     from rljax import datasets, recording
 
     dataset = recording.record(

@@ -1,12 +1,14 @@
 """Data sets of our own: what a trained policy does, or what was stored while it was trained.
 
-D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with these sources of `record`, on Gymnasium's environments:
+D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with these sources of `record`:
 
     random         source "random" of any run in the environment
     medium         source "exploring" of a run that was stopped about a third of the way to an expert's return
     medium-replay  source "replay" of that run
     expert         source "exploring" of a run that was trained to the end
     medium-expert  `datasets.join` of medium and expert, as many transitions of each
+
+A replay is taken from any run that has one; the other sources play environments, and only those on the host.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 
 from rljax import checkpoint, datasets, envs, policy, progress
 from rljax import config as configuration
-from rljax.agent import Transition
+from rljax.agent import EnvSpec, Transition
 from rljax.drivers.common import TRAIN, environment_seeds
 from rljax.run import Run, read_config
 
@@ -38,22 +40,28 @@ def record(
     seed: int = 0,
     name: str = "recorded",
 ) -> datasets.Dataset:
-    """A data set called `name` of at most `steps` transitions from the run in `out`.
+    """A data set called `name` of `steps` transitions from the run in `out`, or of all where a replay holds fewer.
 
     `source` is "policy" (without exploration), "exploring" (as it acted while it was trained), "random" (uniform
     actions) or "replay": what the learner had stored when the last checkpoint was made, from the oldest row on. The
     others play `num_envs` environments side by side, whose episodes follow one another; each environment's last one is
     cut. References of scores are those of D4RL's task of the same name, where it has one.
 
-    Raises `ValueError` for a run that does not fit, an unknown source, and environments inside the program.
+    Raises `ValueError` for a run that does not fit, an unknown source, and environments inside the program, which are
+    not played.
     """
     if source not in SOURCES:
         raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
     if steps < 1 or num_envs < 1:
         raise ValueError(f"--steps is {steps} and --envs {num_envs}, both must be at least 1.")
     described = read_config(Path(out))
-    if envs.is_compiled(described["env"]) or described["env"] == "none":
-        raise ValueError(f"the run's environment is '{described['env']}': only environments on the host are recorded.")
+    if described["env"] == "none":
+        raise ValueError("the run learnt from data alone, without an environment that could be recorded.")
+    if source != "replay" and envs.is_compiled(described["env"]):
+        raise ValueError(
+            f"the run's environment is '{described['env']}', inside the program, and only those on the host are "
+            "played. What the learner stored while it was trained can be had: --from replay"
+        )
     if source == "replay":
         transitions, bounds, step = _stored(Path(out), learner, steps)
     else:
@@ -100,10 +108,8 @@ def _played(
         observation = step.observation
     bounds = hosted.action_bounds
     hosted.close()
-    # Environment by environment, so that the rows of an episode follow one another.
-    columns: Any = [np.concatenate(np.swapaxes(np.stack(column), 0, 1)) for column in zip(*rows, strict=True)]
-    cuts = np.arange(1, num_envs + 1) * len(rows) - 1
-    return datasets.cut(Transition(*columns), cuts), bounds, policies.step
+    columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
+    return _in_turn(Transition(*columns), steps), bounds, policies.step
 
 
 def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
@@ -116,13 +122,32 @@ def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
         notes = run.at(path)
         template = run.driver.template(run.settings.seeds)["training"]
         training = checkpoint.restore(path, "training", template)
-        bounds = run.driver.hosted.action_bounds  # type: ignore[attr-defined]
+        hosted = getattr(run.driver, "hosted", None)
     finally:
         run.close()
-    replay = training[0].storage
-    size, position, each = int(replay.size), int(replay.position), run.config.num_envs
-    start = position if size == replay.capacity else 0
-    order = (start + np.arange(size)) % replay.capacity
-    order = order[: min(size, steps) // each * each].reshape(-1, each).T  # environment by environment
-    transitions = jax.tree.map(lambda x: np.asarray(x[learner])[order.ravel()], replay.data.replace(extras={}))
-    return datasets.cut(transitions, np.arange(1, each + 1) * order.shape[1] - 1), bounds, notes["step"]
+    learners = training[0] if isinstance(training, tuple) else training.learners
+    replay, size = learners.storage, int(learners.storage.size)
+    start = int(replay.position) if size == replay.capacity else 0
+    order = ((start + np.arange(size)) % replay.capacity).reshape(-1, run.config.num_envs)
+    order = order[: -(-steps // run.config.num_envs)]
+    transitions = jax.tree.map(lambda x: np.asarray(x[learner])[order], replay.data.replace(extras={}))
+    bounds = _unit_bounds(run.spec) if hosted is None else hosted.action_bounds
+    return _in_turn(transitions, steps), bounds, notes["step"]
+
+
+def _in_turn(transitions: Transition, steps: int) -> Transition:
+    """The first `steps` of transitions [T, E, ...], environment by environment, each one's last row marked as an end.
+
+    So the rows of an episode follow one another. The last environments have fewer rows, where `steps` is not T E.
+    """
+    length, number = transitions.reward.shape
+    flat = jax.tree.map(lambda x: np.concatenate(np.swapaxes(x, 0, 1))[:steps], transitions)
+    return datasets.cut(flat, np.minimum(np.arange(1, number + 1) * length, len(flat.reward)) - 1)
+
+
+def _unit_bounds(spec: EnvSpec) -> Any:
+    """Low and high of actions inside the program, which are not rescaled; None where they are discrete."""
+    if spec.discrete:
+        return None
+    high = np.ones(spec.action_size, np.float32)
+    return -high, high

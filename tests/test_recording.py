@@ -52,6 +52,18 @@ def test_played_episodes_are_the_environments(trained: Path, source: Any) -> Non
     assert spread > 400
 
 
+@pytest.mark.parametrize(("steps", "lengths"), [(403, [200, 2, 200, 1]), (5, [2, 2, 1]), (2, [1, 1]), (1, [1])])
+def test_no_more_is_recorded_than_was_asked_for(trained: Path, steps: int, lengths: list[int]) -> None:
+    num_envs = 2 if steps > 5 else 3
+    dataset = recording.record(trained, steps=steps, num_envs=num_envs, source="random")
+    assert dataset.num == steps
+    assert dataset.lengths().tolist() == lengths
+    assert dataset.last[-1], "a cut is an end"
+    found = [finding.name for finding in datasets.check(dataset)]
+    assert "successors_do_not_follow" not in found
+    assert "open_end" not in found
+
+
 def test_same_seed_records_the_same(trained: Path) -> None:
     first, second = (recording.record(trained, steps=100, source="exploring", seed=5) for _ in range(2))
     np.testing.assert_array_equal(first.transitions.action, second.transitions.action)
@@ -73,6 +85,36 @@ def test_a_replay_is_what_the_learner_has_seen_last(trained: Path, learner: int)
     shorter = recording.record(trained, source="replay", learner=learner, steps=60)
     np.testing.assert_array_equal(shorter.transitions.action, rows.action[:60])
     assert bool(shorter.transitions.truncated[-1]), "a cut is an end"
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in two environments inside the program, whose replay of 450 rows has wrapped in their second episode."""
+    out = tmp_path_factory.mktemp("runs") / "inside"
+    changes = {"replay_size": 450, "batch_size": 16, "num_envs": 2}
+    return runs.train("sac", "rljax/Pendulum", 500, out, changes)
+
+
+def test_a_replay_of_environments_inside_the_program(inside: Path, tmp_path: Path) -> None:
+    path = tmp_path / "replay.npz"
+    cli_data.main(["record", str(inside), str(path), "--from", "replay", "--steps", "449"])
+    dataset = datasets.load(str(path))
+    assert (dataset.num, dataset.env) == (449, "rljax/Pendulum")
+    assert dataset.lengths().tolist() == [175, 50, 175, 49], "environment by environment, from step 25 on"
+    rows = dataset.transitions
+    inner = np.flatnonzero(~dataset.last)
+    np.testing.assert_array_equal(rows.observation[inner + 1], rows.next_observation[inner])
+    np.testing.assert_array_equal(dataset.action_bounds, [[-1], [1]])
+    cos, sin, speed = np.asarray(rows.observation).T
+    torque = 2 * np.asarray(rows.action)[:, 0]
+    reward = -(np.arctan2(sin, cos) ** 2 + 0.1 * speed**2 + 0.001 * torque**2)
+    np.testing.assert_allclose(rows.reward, reward, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("source", ["policy", "exploring", "random"])
+def test_environments_inside_the_program_are_not_played(inside: Path, source: Any) -> None:
+    with pytest.raises(ValueError, match=r"is 'rljax/Pendulum', inside the program, .* can be had: --from replay"):
+        recording.record(inside, source=source)
 
 
 def test_provenance_says_whose_it_is(trained: Path) -> None:

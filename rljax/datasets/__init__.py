@@ -10,7 +10,7 @@ A reader per family: `d4rl`, `minari`, `ogbench`, `neorl2`, and `archive` for fi
 """
 
 from rljax.datasets.archive import write, write_archive, write_hdf5
-from rljax.datasets.catalogue import environment, load, names, short
+from rljax.datasets.catalogue import environment, identity, load, names, short
 from rljax.datasets.check import Finding, check
 from rljax.datasets.d4rl import reference
 from rljax.datasets.dataset import Dataset, cut, score
@@ -26,6 +26,7 @@ __all__ = [
     "describe",
     "draw",
     "environment",
+    "identity",
     "join",
     "load",
     "names",

@@ -50,7 +50,8 @@ ALIASES = {
 }
 FORMAT = "rljax dataset 1"
 SUFFIXES = (".npz", ".hdf5", ".h5")
-KEPT = ("max_episode_steps", "num_actions", "algorithm", "corruptions")  # of the provenance: what stays true of a copy
+# Of the provenance: what stays true of a copy.
+KEPT = ("max_episode_steps", "num_actions", "algorithm", "corruptions", "both_ends")
 
 
 def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False) -> Dataset:
@@ -91,10 +92,10 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
     )
 
 
-def environment(path: Path) -> str | None:
-    """The environment that a file of ours names; None of others' files. Its rows are not read."""
+def description(path: Path) -> dict[str, Any]:
+    """What a file of ours says of itself, `name` and `env` among it; {} of others' files. Its rows are not read."""
     with opened(path) as file:
-        return _metadata(str(path), file).get("env")
+        return _metadata(str(path), file)
 
 
 def write(dataset: Dataset, path: Path) -> Path:
@@ -224,7 +225,7 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     types: dict[str, str] = {}
 
     def noted(key: str) -> Any:
-        array = file[key]
+        array = base.numbers(file[key], name, key)
         types[key] = array.dtype.name
         return array
 
@@ -267,7 +268,7 @@ def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
         starts = base.column(file["episode_starts"], name, "episode_starts", np.bool_)
         return np.append(starts[1:], True)
     if "episode_lengths" in file:
-        last = np.cumsum(file["episode_lengths"].astype(np.int64)) - 1
+        last = np.cumsum(base.column(file["episode_lengths"], name, "episode_lengths", np.int64)) - 1
         if len(last) == 0 or last[-1] != length - 1:
             raise ValueError(f"'{name}': 'episode_lengths' sum up to {last[-1] + 1 if len(last) else 0}, not {length}.")
         ends = np.zeros(length, np.bool_)

@@ -47,8 +47,8 @@ def load(
             not finite, or actions that lie beyond their bounds by more than 1e-3 half ranges.
     """
     name = str(name)
-    family, _, rest = name.partition("/")
-    if family in FAMILIES and rest and Path(name).suffix.lower() not in SUFFIXES:
+    if _is_id(name):
+        family = name.partition("/")[0]
         if action_bounds is not None:
             raise ValueError(f"action_bounds is for files given by their path; those of '{name}' are known.")
         if family == "d4rl":
@@ -57,7 +57,7 @@ def load(
             )
         reader = _reader(family)
         return reader.load(name, folder, download=download, clip_actions=clip_actions, progress=progress)
-    path = Path(name).expanduser()
+    path = _located(name, folder)
     if path.suffix.lower() not in SUFFIXES:
         prefixes = ", ".join(f"{prefix}/" for prefix in FAMILIES)
         hint = ""
@@ -67,8 +67,6 @@ def load(
             f"'{name}' names no dataset: names begin with {prefixes}and files end in {', '.join(SUFFIXES)}.{hint} "
             "All names: rljax data list"
         )
-    if not path.is_file() and not path.is_absolute() and (root(folder) / path).is_file():
-        path = root(folder) / path
     if not path.is_file():
         raise ValueError(f"there is no file '{name}', neither here nor in the folder of datasets.")
     if _is_of_d4rl(path):
@@ -81,16 +79,50 @@ def load(
 
 def environment(name: str) -> str | None:
     """The environment that the dataset called `name` names, without reading its rows; None where it is not known so."""
-    family, _, rest = name.partition("/")
-    path = Path(name).expanduser()
-    if path.suffix.lower() in SUFFIXES:
-        return _of_file(path) if path.is_file() else None
-    return _reader(family).environment(name) if family in FAMILIES and rest else None
+    if _is_id(name):
+        return _reader(name.partition("/")[0]).environment(name)
+    path = _located(name)
+    return _of_file(path) if path.suffix.lower() in SUFFIXES and path.is_file() else None
+
+
+def identity(data: str) -> str | None:
+    """The id of the published dataset that `data`, an id or a path, names; None of one's own. No rows are read.
+
+    An id is returned as it is. A file is known as D4RL's by its name, as a recording of OGBench's data by the note
+    beside it, and as a copy that `write` made of a published dataset by its metadata.
+    """
+    if _is_id(data):
+        return data
+    path = _located(data)
+    if path.suffix.lower() not in SUFFIXES:
+        return None
+    described = archive.description(path) if path.is_file() else {}
+    if described:
+        name = str(described.get("name"))
+        return name if _is_id(name) else None
+    entry = d4rl.of_file(path)
+    if entry is not None:
+        return f"d4rl/{entry.id}"
+    recorded = known(path).get("recorded")
+    return None if recorded is None else f"ogbench/{recorded['id']}"
 
 
 def short(name: str) -> str:
     """What to call a dataset in a path."""
     return Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name.replace("/", "-")
+
+
+def _is_id(name: str) -> bool:
+    """Whether `name` is an id of one of the families, known or not, rather than a path."""
+    family, _, rest = name.partition("/")
+    return family in FAMILIES and bool(rest) and Path(name).suffix.lower() not in SUFFIXES
+
+
+def _located(name: str, folder: Path | None = None) -> Path:
+    """The path `name`; one that is nowhere is looked for in the folder of datasets too."""
+    path = Path(name).expanduser()
+    inside = root(folder) / path  # `path` itself where that is absolute
+    return inside if not path.is_file() and inside.is_file() else path
 
 
 def _reader(family: str) -> Any:
@@ -99,7 +131,7 @@ def _reader(family: str) -> Any:
 
 def _of_file(path: Path) -> str | None:
     entry = d4rl.of_file(path) if _is_of_d4rl(path) else _recorded(path)
-    return archive.environment(path) if entry is None else entry.env
+    return archive.description(path).get("env") if entry is None else entry.env
 
 
 def _recorded(path: Path) -> ogbench.Name | None:

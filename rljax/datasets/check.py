@@ -113,14 +113,15 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
             "Mark the last row as truncated.",
         )
     both = np.flatnonzero(_field(dataset, "terminated") & _field(dataset, "truncated"))
-    if len(both):
+    in_file = dataset.provenance.get("both_ends", 0)  # the marks of a file are one or the other once it is read
+    if len(both) or in_file:
         yield Finding(
             "both_ends",
             "warning",
-            len(both),
-            _rows(both),
+            len(both) or in_file,
+            _rows(both) if len(both) else f"{in_file} rows of the file",
             "Rows that are terminal and cut at once count as terminal: nothing is bootstrapped behind them.",
-            "Where the mark of a time limit was copied into the terminals, take it out there.",
+            "Where the mark of a time limit was copied into the terminals, take it out there: terminals & ~timeouts.",
         )
 
 

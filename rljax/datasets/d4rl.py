@@ -96,8 +96,12 @@ def entries() -> dict[str, Entry]:
 
 
 def of_file(path: Path) -> Entry | None:
-    """The dataset whose file has the name of `path`; None where none has."""
-    return next((entry for entry in entries().values() if Path(entry.file).name == path.name), None)
+    """The dataset whose file has the name of `path`; None where none has.
+
+    Of the two that share a file, human and human-longhorizon of a hand, it is the one without a longer horizon.
+    """
+    sharing = [entry for entry in entries().values() if Path(entry.file).name == path.name]
+    return min(sharing, key=lambda entry: (entry.id != path.stem, "longhorizon" in entry.id), default=None)
 
 
 def names() -> list[str]:

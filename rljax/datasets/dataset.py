@@ -133,6 +133,7 @@ class Rows:
     next_observation: np.ndarray | None = None  # [M, O] float32; None: the next row's observation is the successor
     rows: np.ndarray | None = None  # [N] rows of the file that the arrays hold by now; None: all of them
     dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # why -> how many rows
+    both_ends: int = 0  # kept rows that were marked as terminal and as another end at once
     types: dict[str, str] = dataclasses.field(default_factory=dict)  # key in the file -> type there
 
     def check_lengths(self) -> None:
@@ -157,8 +158,8 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
     The successor of a row is the stored one or, where none are stored, the observation of the next row. Behind a
     terminal state without a stored successor it is the row's own observation, or, with `leak`, that of the next row
     even so, which begins another episode. A kept row is truncated where its trajectory ends with it without being
-    terminal: where it was marked so, where the row behind it is dropped, and where the file ends. Raises `ValueError`
-    where no row is left.
+    terminal: where it was marked so, where the row behind it is dropped, and where the file ends. Rows that were marked
+    as both are terminal, and are counted. Raises `ValueError` where no row is left.
     """
     total = len(keep)
     last = rows.truncated | np.append(~keep[1:], True)
@@ -167,6 +168,7 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
         raise ValueError(f"'{rows.file}': of its {total} rows none is left by its rules ({_counts(rows.dropped)}).")
     terminated = _take(rows.terminated, kept)
     truncated = ~terminated & _take(last, kept)
+    both = int((terminated & _take(rows.truncated, kept)).sum())
     if rows.next_observation is not None:
         following = _take(rows.next_observation, kept)
     else:
@@ -184,6 +186,7 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
         terminated=terminated,
         truncated=truncated,
         rows=kept,
+        both_ends=both,
     )
 
 
@@ -222,6 +225,8 @@ def assemble(
     )
     provenance = provenance | {"rows": len(rows.reward), "dropped": rows.dropped, "clipped_actions": clipped}
     provenance["types"] = rows.types
+    if rows.both_ends:
+        provenance["both_ends"] = rows.both_ends
     return Dataset(name, transitions, env, reference, limits, provenance, complete)
 
 
@@ -243,12 +248,32 @@ def stored(array: Any, dtype: Any = None) -> np.ndarray:
     return result
 
 
+def numbers(array: Any, file: str, key: str) -> Any:
+    """The array or HDF5 dataset [M, ...] as it is, if each row holds at least one number or truth value.
+
+    Raises `ValueError` for a group of arrays, text and other types, an array without rows, and rows of nothing.
+    """
+    if hasattr(array, "keys"):
+        raise ValueError(
+            f"'{file}': '{key}' is a group ({', '.join(sorted(array)) or 'empty'}), it must be one array. Put the "
+            f"group's arrays side by side in a new file: '{key}' = np.concatenate([...], axis=1)"
+        )
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"'{file}': '{key}' is of type {array.dtype}, it must hold numbers. Store it as float32.")
+    if not array.shape or 0 in array.shape[1:]:
+        raise ValueError(
+            f"'{file}': '{key}' has shape {array.shape}, it must be [rows, ...] with at least one number in each row. "
+            "The file was put together wrongly: make it again."
+        )
+    return array
+
+
 def vectors(array: Any, file: str, key: str) -> np.ndarray:
     """Observations [M, ...] as float32 vectors [M, O]: numbers and arrays flattened, the latter with a warning.
 
-    Raises `ValueError` for images (uint8 of three axes or more).
+    Raises `ValueError` for images (uint8 of three axes or more), and for what `numbers` refuses.
     """
-    if array.ndim > 2:
+    if numbers(array, file, key).ndim > 2:
         if array.dtype == np.uint8:
             raise ValueError(
                 f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, the networks take vectors. "
@@ -260,19 +285,29 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
 
 
 def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
-    """One number per row, [M] of [M] or [M, 1]; raises `ValueError` for other shapes."""
-    if array.ndim == 0 or array.shape[1:] not in ((), (1,)):
+    """One number per row, [M] of [M] or [M, 1].
+
+    Raises `ValueError` for other shapes, for what `numbers` refuses, and for truth values that are not finite.
+    """
+    if numbers(array, file, key).shape[1:] not in ((), (1,)):
         raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows] or [rows, 1].")
+    values = stored(array).reshape(-1)
+    if dtype == np.bool_ and not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ValueError(
+            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, as it says whether an episode ended "
+            "there. Put that right in the file."
+        )
     with np.errstate(over="ignore"):
-        return stored(array).reshape(-1).astype(dtype, copy=False)
+        return values.astype(dtype, copy=False)
 
 
 def actions(array: Any, file: str, key: str) -> np.ndarray:
     """Actions as they are: vectors [M, A] of floating point, or [M] int32 where integers with one axis were stored.
 
-    Raises `ValueError` for more axes and for negative numbers of discrete actions.
+    Raises `ValueError` for more axes, for negative numbers of discrete actions, and for what `numbers` refuses.
     """
-    array = stored(array)
+    array = stored(numbers(array, file, key))
     if array.dtype.kind in "iub" and array.shape[1:] in ((), (1,)):
         array = array.reshape(-1).astype(np.int32, copy=False)
         if len(array) and array.min() < 0:
@@ -402,7 +437,7 @@ def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) ->
             f"'{rows.file}': '{rows.keys.get('action', 'action')}' is {rows.action[index, place]:g} in row {row}, "
             f"dimension {place}, outside [{low[place]:g}, {high[place]:g}], as {count} of {len(action)} rows are "
             f"(values from {rows.action.min():g} to {rows.action.max():g}). If the environment's bounds are wider, "
-            "name them: action_bounds=(low, high), or rljax data convert with --action-bounds. If it clips, so may "
-            "you: clip_actions=True, or --clip-actions."
+            "name them: action_bounds=(low, high), or rljax data convert FILE NEW --action-bounds LOW HIGH. If it "
+            "clips, so may you: clip_actions=True, or rljax data convert FILE NEW --clip-actions"
         )
     return np.clip(action, -1, 1), (low, high), count

@@ -64,8 +64,7 @@ def load(
 
     Ids that `names` does not list are looked for in the local folders only, so that one's own datasets load by name.
     """
-    identity = name.removeprefix("minari/").strip("/")
-    library = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+    identity = _identity(name)
     known = f"minari/{identity}" in names()
     space, _, rest = identity.partition("/")
     paths = {}
@@ -75,7 +74,7 @@ def load(
                 "minari",
                 f"{identity}/{file}",
                 folder,
-                [library],
+                [_library()],
                 url=f"{REMOTE}/{space}/resolve/main/{rest}/{file}" if known else None,
                 download=download,
                 progress=progress,
@@ -87,9 +86,13 @@ def load(
     return read(paths[MAIN].parents[1], name, clip_actions=clip_actions)
 
 
-def environment(name: str) -> None:
-    """None: which environment a dataset was recorded in is in its metadata, and not in its name."""
-    del name
+def environment(name: str) -> str | None:
+    """The environment that the metadata of the dataset called `name` say; None where it is not on this machine."""
+    try:
+        path = files.find("minari", f"{_identity(name)}/{METADATA}", None, [_library()], download=False)
+        return _environment(_json(_metadata(path.parents[1]).get("env_spec")) or {})
+    except ValueError:  # reading the dataset says what is wrong with it
+        return None
 
 
 def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -> Dataset:
@@ -162,8 +165,7 @@ def write_minari(
         from gymnasium import spaces
     except ImportError as error:
         raise ValueError("writing Minari datasets needs its package: pip install 'minari[hdf5,create]'") from error
-    library = Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
-    folder = library / identity
+    folder = _library() / identity
     if folder.exists():
         raise ValueError(
             f"there is a Minari dataset '{identity}' already. Choose another, or: minari delete {identity}"
@@ -214,6 +216,14 @@ def write_minari(
         if low is not None:  # given above, the package would make the environment, and run a random policy in it
             written.storage.update_metadata({"ref_min_score": low, "ref_max_score": high})
     return folder
+
+
+def _identity(name: str) -> str:
+    return name.removeprefix("minari/").strip("/")
+
+
+def _library() -> Path:
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
 def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:

@@ -82,9 +82,14 @@ def iql_returns(dataset: Dataset) -> np.ndarray:
     """[trajectories] float64: undiscounted returns of the trajectories as IQL's code splits them.
 
     One ends at a terminal row, where the next row's observation is further than 1e-6 from this one's successor, and at
-    the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py.
+    the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py. Where
+    observations or successors were corrupted on purpose (`rljax.corrupt`), every corrupted row would be such an end:
+    there the data's own marks count instead, `Dataset.last`.
     """
     transitions = dataset.transitions
+    corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
+    if corrupted & {"observation", "dynamics"}:
+        return np.add.reduceat(np.asarray(transitions.reward, np.float64), dataset.episode_starts)
     observation, following = np.asarray(transitions.observation), np.asarray(transitions.next_observation)
     ends = np.asarray(transitions.terminated).copy()
     for start in range(0, dataset.num - 1, BLOCK):
@@ -124,12 +129,9 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
     """
     first = parts[0]
     for part in parts[1:]:
-        shapes = [(x.observation_size, x.action_size, x.discrete) for x in (first, part)]
-        if shapes[0] != shapes[1] or str(first.action_bounds) != str(part.action_bounds):
-            raise ValueError(
-                f"'{first.name}' and '{part.name}' differ: {shapes[0]} and {shapes[1]} are their dimensions, "
-                f"{first.action_bounds} and {part.action_bounds} their bounds of actions."
-            )
+        differences = _differences(first, part)
+        if differences:
+            raise ValueError(f"'{first.name}' and '{part.name}' differ: {'; '.join(differences)}.")
     fields: dict[str, Any] = {
         name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in FIELDS
     }
@@ -137,6 +139,9 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
     provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
     provenance["max_episode_steps"] = first.max_episode_steps
     provenance["corruptions"] = [note for part in parts for note in part.provenance.get("corruptions") or ()]
+    both_ends = sum(part.provenance.get("both_ends", 0) for part in parts)
+    if both_ends:
+        provenance["both_ends"] = both_ends
     return Dataset(name, transitions, first.env, first.reference, first.action_bounds, provenance)
 
 
@@ -167,3 +172,28 @@ def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
         provenance=dataset.provenance | {"rows": len(rows), "subsets": history},
         complete=dataset.complete or bool(rows[-1] < dataset.num - 1 and dataset.last[rows[-1]]),
     )
+
+
+def _differences(one: Dataset, other: Dataset) -> list[str]:
+    """Why two datasets cannot be one, in words; [] where they can."""
+    both = (one, other)
+    found = []
+    if one.observation_size != other.observation_size:
+        found.append(f"they have {one.observation_size} and {other.observation_size} observation dimensions")
+    if one.discrete != other.discrete:
+        kinds = ["choices" if part.discrete else "vectors" for part in both]
+        return [*found, f"their actions are {kinds[0]} and {kinds[1]}"]
+    if one.action_size != other.action_size:
+        what = "choices of actions" if one.discrete else "action dimensions"
+        return [*found, f"they have {one.action_size} and {other.action_size} {what}"]
+    if not one.discrete and not np.array_equal(np.array(one.action_bounds), np.array(other.action_bounds)):
+        bounds = [_words(part.action_bounds) for part in both]
+        remedy = "where a file does not say its bounds: rljax data convert FILE NEW --action-bounds LOW HIGH"
+        found.append(f"their actions lie in {bounds[0]} and in {bounds[1]} ({remedy})")
+    return found
+
+
+def _words(bounds: Any) -> str:
+    """Bounds of actions as "[-1, 1]", or as "[-1, 1] x [0, 2]" where dimensions differ."""
+    pairs = [f"[{low:g}, {high:g}]" for low, high in zip(*bounds, strict=True)]
+    return pairs[0] if len(set(pairs)) == 1 else " x ".join(pairs)

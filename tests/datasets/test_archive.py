@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax import datasets
+from rljax import cli_data, datasets
 from rljax.datasets import archive, d4rl
 from tests.datasets.files import arrays, hdf5, npz, same, shared, without
 
@@ -256,6 +256,80 @@ def test_unequal_lengths_and_shapes(tmp_path: Path) -> None:
     choices[3] = -1
     with pytest.raises(ValueError, match=r"'actions' is -1 in row 3; discrete actions count from 0"):
         datasets.load(str(npz(tmp_path / "d.npz", values | {"actions": choices})))
+
+
+def test_episode_lengths_and_starts_are_ends(tmp_path: Path) -> None:
+    values = without(arrays(LENGTHS, "ooooo"), "terminals", "timeouts")
+    starts = np.zeros(25, np.bool_)
+    starts[np.cumsum([0, *LENGTHS[:-1]])] = True
+    for name, ends in (("episode_lengths", np.array(LENGTHS)), ("episode_starts", starts)):
+        for path in (
+            npz(tmp_path / f"{name}.npz", values | {name: ends}),
+            hdf5(tmp_path / f"{name}.h5", values | {name: ends}),
+        ):
+            assert datasets.load(str(path)).lengths().tolist() == LENGTHS
+
+
+ILL_FORMED: list[tuple[str, Any, str]] = [
+    (
+        "observations",
+        np.float32(1),
+        r"'observations' has shape \(\), it must be \[rows, ...\] with at least one number",
+    ),
+    ("observations", np.zeros((25, 0)), r"'observations' has shape \(25, 0\), it must be \[rows, ...\]"),
+    ("next_observations", np.zeros((25, 0)), r"'next_observations' has shape \(25, 0\)"),
+    ("actions", np.zeros((25, 0)), r"'actions' has shape \(25, 0\)"),
+    ("actions", np.float32(0), r"'actions' has shape \(\)"),
+    ("rewards", np.float32(0), r"'rewards' has shape \(\)"),
+    (
+        "observations",
+        np.full((25, 2), b"a"),
+        r"'observations' is of type .*, it must hold numbers. Store it as float32",
+    ),
+    ("actions", np.full(25, b"left"), r"'actions' is of type .*, it must hold numbers"),
+    ("rewards", np.full(25, 1j), r"'rewards' is of type complex128, it must hold numbers"),
+    ("terminals", np.full(25, np.nan), r"'terminals' is nan in row 0, it must be 0 or 1"),
+    ("timeouts", np.append(np.zeros(24), np.inf), r"'timeouts' is inf in row 24, it must be 0 or 1"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "message"), ILL_FORMED)
+@pytest.mark.parametrize("reader", ["npz", "hdf5", "d4rl"])
+def test_arrays_that_hold_no_numbers_are_refused(
+    tmp_path: Path, reader: str, key: str, value: Any, message: str
+) -> None:
+    values = arrays(LENGTHS, ENDS) | {key: value}
+    if reader == "npz":
+        path = npz(tmp_path / "a.npz", values)
+    else:
+        path = hdf5(tmp_path / ("a.hdf5" if reader == "hdf5" else "hopper_medium-v2.hdf5"), values)
+    with pytest.raises(ValueError, match=rf"'{path.name}': {message}"):
+        datasets.load(str(path))
+
+
+@pytest.mark.parametrize("name", ["a.hdf5", "hopper_medium-v2.hdf5"])
+@pytest.mark.parametrize("key", ["observations", "next_observations", "actions", "rewards", "terminals"])
+def test_groups_are_refused(tmp_path: Path, name: str, key: str) -> None:
+    parts = {f"{key}/state": np.zeros((25, 2)), f"{key}/goal": np.zeros((25, 2))}
+    path = hdf5(tmp_path / name, without(arrays(LENGTHS, ENDS), key) | parts)
+    message = (
+        rf"'{name}': '{key}' is a group \(goal, state\), it must be one array. Put the group's arrays side by side"
+    )
+    with pytest.raises(ValueError, match=message):
+        datasets.load(str(path))
+
+
+def test_what_may_be_done_about_bounds_is_a_command_that_there_is(tmp_path: Path) -> None:
+    values = arrays(LENGTHS, ENDS)
+    values["actions"] *= 2
+    path, new = npz(tmp_path / "a.npz", values), tmp_path / "new.npz"
+    with pytest.raises(ValueError, match="outside") as refused:
+        datasets.load(str(path))
+    for flags in (["--action-bounds", "-2", "2"], ["--clip-actions"]):
+        assert f"rljax data convert FILE NEW {flags[0]}" in str(refused.value)
+        cli_data.main(["convert", str(path), str(new), *flags])
+        assert np.abs(datasets.load(str(new)).transitions.action).max() <= 1
+        new.unlink()
 
 
 @pytest.mark.parametrize("bounds", [(1, -1), (-1,), "wide", ([-1, -1, -1], 1), (-np.inf, np.inf)])

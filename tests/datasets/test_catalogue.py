@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from rljax import datasets
+from rljax.datasets import archive
 from tests.datasets.files import arrays, hdf5, npz
 
 pytestmark = pytest.mark.usefixtures("empty_home")
@@ -107,6 +109,53 @@ def test_files_are_found_where_families_keep_them(tmp_path: Path, monkeypatch: p
 def test_paths_are_looked_for_in_the_folder_of_datasets_too(tmp_path: Path) -> None:
     npz(tmp_path / "mine.npz", arrays([5], "t"))
     assert datasets.load("./mine.npz", tmp_path).num == 5
+
+
+@pytest.mark.parametrize(
+    ("data", "identity"),
+    [
+        ("d4rl/hopper-medium-v2", "d4rl/hopper-medium-v2"),
+        ("minari/mujoco/hopper/medium-v0", "minari/mujoco/hopper/medium-v0"),
+        ("ogbench/cube-single-play-singletask-task2-v0", "ogbench/cube-single-play-singletask-task2-v0"),
+        ("neorl2/Pipeline-v0-val", "neorl2/Pipeline-v0-val"),
+        ("/nowhere/pen-human-v1.hdf5", "d4rl/pen-human-v1"),
+        ("/nowhere/hopper_medium-v2.hdf5", "d4rl/hopper-medium-v2"),
+        ("./d4rl/mine.hdf5", None),
+        ("d4rl/mine.hdf5", None),
+        ("d4rl", None),
+        ("atari/breakout", None),
+    ],
+)
+def test_identities_of_names(data: str, identity: str | None) -> None:
+    assert datasets.identity(data) == identity
+
+
+def test_identities_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = hdf5(tmp_path / "pen-human-v1.hdf5", arrays([5, 4, 6], "tot"))
+    known, own = (dataclasses.replace(datasets.load(str(path)), name=name) for name in ("d4rl/pen-human-v1", "own"))
+    for name in ("copy.npz", "copy.hdf5", "hopper_medium-v2.hdf5"):
+        datasets.write(known, tmp_path / name)
+    for name in ("d4rl/own.npz", "door-human-v1.hdf5"):
+        datasets.write(dataclasses.replace(own, name=name), tmp_path / name)
+    npz(tmp_path / "foreign.npz", arrays([5], "t"))
+    npz(tmp_path / "recorded.npz", arrays([5], "t"))
+    (tmp_path / "recorded.npz.json").write_text('{"recorded": {"id": "cube-single-play-v0"}}')
+    monkeypatch.setattr(archive, "_rows", None)  # nothing but the metadata is read
+    assert datasets.identity(str(path)) == "d4rl/pen-human-v1"
+    for name in ("copy.npz", "copy.hdf5", "hopper_medium-v2.hdf5"):
+        assert datasets.identity(name) == "d4rl/pen-human-v1", "of what, not under which name it was copied"
+    for name in ("d4rl/own.npz", "door-human-v1.hdf5", "foreign.npz"):
+        assert datasets.identity(name) is None
+    assert datasets.identity("recorded.npz") == "ogbench/cube-single-play-v0"
+
+
+def test_files_in_the_folder_of_datasets_are_known_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = datasets.load(str(hdf5(tmp_path / "pen-human-v1.hdf5", arrays([5, 4], "to"))))
+    datasets.write(dataclasses.replace(dataset, name="d4rl/pen-human-v1"), tmp_path / "copy.npz")
+    monkeypatch.setenv("RLJAX_DATA", str(tmp_path))
+    assert datasets.load("copy.npz").env == datasets.environment("copy.npz") == dataset.env
+    assert datasets.identity("copy.npz") == "d4rl/pen-human-v1"
 
 
 def test_bounds_of_a_named_dataset_are_known() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from tests.datasets.files import arrays, npz
+from rljax.datasets import d4rl
+from tests.datasets.files import arrays, hdf5, npz, without
 
 
 @pytest.fixture
@@ -63,6 +64,26 @@ def test_faults_are_found(
     assert finding.effect.endswith(".")
     assert finding.remedy.endswith(".")
     assert str(finding).startswith(f"{severity}: {name} ({where}).")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_time_limits_that_a_file_marks_as_terminal_are_found(tmp_path: Path, stored: bool) -> None:
+    values = arrays([30, 20, 40, 10], "tboo")
+    values["terminals"] |= values["timeouts"]  # as they are where `done` was taken for the environment's own end
+    values = values if stored else without(values, "next_observations")
+    dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))
+    copy = datasets.load(str(datasets.write(dataset, tmp_path / "copy.hdf5")))
+    for each, count in ((dataset, 3), (copy, 3), (datasets.join([dataset, copy], "both"), 6)):
+        assert not np.asarray(each.transitions.truncated).any()
+        finding = next(finding for finding in datasets.check(each) if finding.name == "both_ends")
+        assert (finding.severity, finding.count, finding.where) == ("warning", count, f"{count} rows of the file")
+
+
+def test_rows_that_d4rl_drops_are_no_ends_of_both_kinds(tmp_path: Path) -> None:
+    values = arrays([30, 20, 40], "tbo")
+    dataset = d4rl.read(hdf5(tmp_path / "a.hdf5", values))
+    assert dataset.provenance["dropped"]["timed out and terminal"] == 1
+    assert "both_ends" not in {finding.name for finding in datasets.check(dataset)}
 
 
 def test_observations_that_tell_nothing_or_too_much(sound: datasets.Dataset) -> None:

@@ -169,6 +169,29 @@ def test_entries() -> None:
     assert [table[f"pen-{kind}-v1"].max_episode_steps for kind in ("human", "human-longhorizon")] == [100, 200]
 
 
+@pytest.mark.parametrize(
+    ("file", "identity"),
+    [
+        ("pen-human-v1.hdf5", "pen-human-v1"),
+        ("pen-v0_demos_clipped.hdf5", "pen-human-v0"),
+        ("relocate-human-v1.hdf5", "relocate-human-v1"),
+        ("hopper_medium-v2.hdf5", "hopper-medium-v2"),
+        ("mine.hdf5", None),
+    ],
+)
+def test_files_are_known_by_their_names(file: str, identity: str | None) -> None:
+    found = d4rl.of_file(Path("somewhere", file))
+    assert (None if found is None else found.id) == identity
+
+
+def test_a_file_that_two_datasets_share_is_read_by_the_shorter_limit(tmp_path: Path) -> None:
+    path = hdf5(tmp_path / "pen-human-v1.hdf5", without(arrays([300], "n"), "timeouts"))
+    for name, limit in ((str(path), 100), ("d4rl/pen-human-longhorizon-v1", 200)):
+        dataset = datasets.load(name, tmp_path)
+        assert dataset.max_episode_steps == limit
+        assert dataset.lengths().tolist()[0] == limit - 1
+
+
 def test_environments_take_the_observations_and_actions() -> None:
     gymnasium = pytest.importorskip("gymnasium")
     sizes = {"HalfCheetah-v5": (17, 6), "Hopper-v5": (11, 3), "Walker2d-v5": (17, 6)}

@@ -88,6 +88,23 @@ def test_dictionaries_are_flattened_as_gymnasium_does(tmp_path: Path) -> None:
     assert (dataset.env, dataset.reference) == ("gymnasium_robotics:PointMaze_Open-v3", None)
 
 
+def test_the_environment_is_told_without_reading_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"id": "PointMaze_Open-v3", "entry_point": "gymnasium_robotics.envs.maze.point_maze:PointMazeEnv"}
+    write(tmp_path, "mujoco/hopper/medium-v0", [])
+    write(tmp_path, "maze-v0", [], env_spec=json.dumps(spec))
+    write(tmp_path, "mine-v0", [], env_spec=None)
+    broken = write(tmp_path, "broken-v0", [])
+    (broken / "data" / "metadata.json").write_text("{")
+    monkeypatch.setenv("RLJAX_DATA", str(tmp_path))
+    assert datasets.environment("minari/mujoco/hopper/medium-v0") == "Hopper-v5"
+    assert datasets.environment("minari/maze-v0") == "gymnasium_robotics:PointMaze_Open-v3"
+    for name in ("mine-v0", "broken-v0", "absent-v0", "mujoco/hopper/expert-v0"):
+        assert datasets.environment(f"minari/{name}") is None, name
+    monkeypatch.setenv("RLJAX_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    assert datasets.environment("minari/mujoco/hopper/medium-v0") == "Hopper-v5"
+
+
 def test_choices(tmp_path: Path) -> None:
     space = {"type": "Discrete", "dtype": "int64", "start": 1, "n": 4}
     values = episode(5) | {"actions": np.array([1, 2, 1, 3, 2])}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax import datasets
+from rljax import config, datasets
 from rljax.datasets import ogbench
 from tests.datasets.files import npz, without
 
@@ -53,6 +53,13 @@ def write(folder: Path, file: str, values: dict[str, Any]) -> Path:
     path = folder / "ogbench" / file
     npz(path, values)
     return path
+
+
+@pytest.mark.parametrize("agent", ["iql", "bc"])
+def test_presets_have_the_activation_of_the_networks_that_were_published(agent: str) -> None:
+    theirs = config.load_agent("fql").Config().activation
+    name = "ogbench/cube-single-play-singletask-v0"
+    assert config.preset(agent, config.load_agent(agent), None, name).activation == theirs == "gelu_tanh"
 
 
 def test_rows_of_a_file_without_a_task(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from rljax import datasets
 from rljax.agent import RewardTransform
+from rljax.corrupt import corrupt
 from rljax.datasets import preprocess
 from tests.datasets.files import arrays, npz, shared
 
@@ -57,6 +58,24 @@ def test_iql_splits_where_successors_do_not_follow_though_no_end_is_marked() -> 
     dataset = datasets.load(str(shared("offline", "tianshou_expert_QRDQN_CartPole.npz")))
     assert len(preprocess.iql_returns(dataset)) == 157
     assert len(dataset.returns()) == 100
+
+
+@pytest.mark.parametrize("what", ["observation", "dynamics", ["action", "dynamics"]])
+def test_corruption_does_not_change_the_return_range(tmp_path: Path, what: Any) -> None:
+    dataset = made(tmp_path, [25, 18, 23, 26], "toto")
+    worse = corrupt(dataset, what=what, how="random", rate=0.5)
+    low, high = iql_loop(worse)
+    scale = datasets.reward_transform("return_range", dataset)[0]
+    assert 1000 / (high - low) > 1.2 * scale, "the loop splits at corrupted rows"
+    assert datasets.reward_transform("return_range", worse)[0] == pytest.approx(scale, rel=1e-6)
+    copy = datasets.load(str(datasets.write(worse, tmp_path / "worse.npz")))
+    assert datasets.reward_transform("return_range", copy)[0] == pytest.approx(scale, rel=1e-6)
+
+
+def test_corrupted_rewards_leave_iqls_trajectories_alone(tmp_path: Path) -> None:
+    worse = corrupt(made(tmp_path, [25, 18, 23], "nnt"), what="reward", how="random")
+    low, high = iql_loop(worse)
+    assert datasets.reward_transform("return_range", worse)[0] == pytest.approx(1000 / (high - low), rel=1e-6)
 
 
 @pytest.mark.parametrize(
