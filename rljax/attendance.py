@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +18,23 @@ class Clock:
 
     def __init__(self, view: progress.View) -> None:
         self.view, self.compile_seconds = view, 0.0
+        self._spans: list[tuple[float, float]] = []  # begin and end, apart, in order
 
     def _began(self, event: str, **kwargs: str | int) -> None:
         if event.startswith("/jax/compilation_cache/compile_requests"):
             self.view.status("compiling")
 
     def _took(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event.startswith("/jax/core/compile/"):
-            self.compile_seconds += duration_secs
+        if not event.startswith("/jax/core/compile/"):
+            return
+        end = time.perf_counter()
+        begin = end - duration_secs
+        while self._spans and self._spans[-1][1] > begin:  # a function is traced within another's tracing
+            inner = self._spans.pop()
+            begin = min(begin, inner[0])
+            self.compile_seconds -= inner[1] - inner[0]
+        self._spans.append((begin, end))
+        self.compile_seconds += end - begin
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:

@@ -164,7 +164,7 @@ class Play:
 
 @dataclasses.dataclass
 class Plot:
-    """Draw the evaluation curves of runs: runs of one agent and environment are pooled, all their learners."""
+    """Draw the evaluation curves of runs: learners with the same agent, settings and task are one curve."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]  # folders of runs
     output: Path | None = None  # .png or .svg; default FIRST/curve.png
@@ -289,11 +289,12 @@ def _with_agent(options: Any, arguments: list[str], command: str) -> tuple[Any, 
 
     agent = configuration.load_agent(arguments[0])
     environment, data = _value_of(arguments, "--env"), _value_of(arguments, "--data")
-    if environment is None and data is not None:
-        from rljax import datasets
+    if data is None:
+        config = configuration.preset(arguments[0], agent, environment)
+    else:
+        from rljax import phases
 
-        environment = datasets.environment(data)
-    config = configuration.preset(arguments[0], agent, environment, data)
+        config = phases.configured(arguments[0], agent, environment, data)
 
     both = dataclasses.make_dataclass(
         f"{options.__name__}Agent",
@@ -349,9 +350,14 @@ def _train(arguments: list[str]) -> None:
             )
         _print_once(rljax.run.train(**what, **how))
         return
+    from rljax import config as configuration
     from rljax import grid
 
-    points = grid.points(grid.parse(options.grid, config))
+    axes = grid.parse(options.grid, config)
+    for flag in (argument.partition("=")[0] for argument in arguments if argument.startswith("--config.")):
+        if configuration.setting(config, flag.removeprefix("--config.").replace("-", "_")) in axes:
+            raise ValueError(f"{flag} is given, and a --grid of it: leave out the one or the other.")
+    points = grid.points(axes)
     order = rljax.run.prepare(**what)
     if options.dry_run:
         print(grid.plan(order, points, options.learners_per_launch))
@@ -432,7 +438,8 @@ def _resume(arguments: list[str]) -> None:
         raise ValueError(f"--ray is for a grid or a sweep, '{options.run}' is a run.")
     else:
         _join(options)
-        _print_once(rljax.run.resume(options.run, options.steps, **online, quiet=options.quiet))
+        how = {**online, "quiet": options.quiet, "command": shlex.join(["rljax", "resume", *arguments])}
+        _print_once(rljax.run.resume(options.run, options.steps, **how))
 
 
 def _extract(arguments: list[str]) -> None:
@@ -466,9 +473,9 @@ def _play(arguments: list[str]) -> None:
 
 def _plot(arguments: list[str]) -> None:
     options = _parse(Plot, arguments, "plot")
-    from rljax import figures
+    from rljax import plot
 
-    print(figures.plot(options.runs, options.output))
+    print(plot.plot(options.runs, options.output))
 
 
 def _report(arguments: list[str]) -> None:

@@ -150,16 +150,17 @@ def presets(agent: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
-def preset(agent: str, module: types.ModuleType, environment: str | None, data: str | None = None) -> Any:
+def preset(agent: str, module: types.ModuleType, environment: str | None, *data: str | None) -> Any:
     """The agent's Config for an environment or a data set or both: its defaults, then every preset that matches.
 
-    Longer patterns come later, the exact name of the environment and then that of the data set last.
+    `data` are the names that the data set goes by. Longer patterns come later, the exact name of the environment and
+    then that of the data set last.
     """
     config = module.Config()
     sections = presets(agent)
     names = [] if environment is None else [environment, envs.task(environment)]
-    names += [] if data is None else [data]
-    for pattern in sorted(sections, key=lambda pattern: (pattern == data, pattern == environment, len(pattern))):
+    names += [name for name in data if name is not None]
+    for pattern in sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern))):
         if any(fnmatch.fnmatchcase(name, pattern) for name in names):
             values = {name: value for name, value in sections[pattern].items() if name != "source"}
             config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")

@@ -1,7 +1,6 @@
-"""Figures: learning curves of runs with intervals, and what a report shows beside them.
+"""Figures: learning curves with intervals, and what a report shows beside them, all from numbers at hand.
 
-`plot` and `draw` make a file with one panel per environment and one curve per agent; runs of the same agent in the same
-environment are pooled, all their learners together. The other functions make single figures from numbers at hand, which
+`draw` makes a file with one panel per task and one curve per name. The other functions make single figures, which
 `save` writes to files and `inline` makes part of a page.
 """
 
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rljax import record, statistics
+from rljax import statistics
 from rljax.comparison import Estimate
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow: too pale for a line on white.
@@ -45,44 +44,19 @@ _STYLE: Any = {
 }
 
 
-def plot(
-    paths: Sequence[Path], output: Path | None = None, references: References | None = None, statistic: str = "mean"
-) -> Path:
-    """Draw the evaluation returns of runs against environment steps, and return the file's path.
-
-    A curve is the mean (or IQM) over learners, its band the 95 % bootstrap interval of that over learners, its thin
-    lines the single learners. The band of a single learner is over its episodes, and the legend says so.
-
-    Args:
-        paths: folders of runs, finished or not.
-        output: a .png, .svg or .pdf file, replaced if it exists; curve.png in the first run's folder by default.
-        references: published curves by (agent, environment): steps [S], mean [S] and standard deviation [S], each
-            drawn as a dashed line with a band in the panel of its environment; single points as error bars.
-        statistic: "mean" or "iqm".
-
-    Raises:
-        ValueError: no paths, a path that is not a run or has no evaluations yet, a suffix or statistic that is not
-            known, a reference whose arrays differ in shape.
-    """
-    if not paths:
-        raise ValueError("there is no run to plot. Name the folder of one or more: rljax plot runs/sac/Hopper-v5/*")
-    output = Path(output) if output is not None else Path(paths[0]) / "curve.png"
-    distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run named twice is no further evidence
-    return draw([_load(path) for path in distinct.values()], output, references, statistic)
-
-
 @dataclasses.dataclass
 class Curve:
-    """The evaluations of one agent in one environment, of one run or of several."""
+    """Evaluations that go into one curve, with those of others of the same name and panel."""
 
-    agent: str
-    environment: str
+    agent: str  # the curve's name: an agent, or an agent and its settings
+    environment: str  # the panel's title: an environment, or a data set
     evaluations: list[dict[str, Any]]  # lines of evaluations.jsonl: learner, seed, step, returns
     episodes: set[int]  # per evaluation; not the lengths of `returns` where only their mean was kept
+    across: str = "environment steps"  # what steps are
 
 
 def draw(curves: Sequence[Curve], output: Path, references: References | None = None, statistic: str = "mean") -> Path:
-    """Draw as `plot` does, whose other arguments these are, from evaluations that are at hand already."""
+    """Draw learning curves into a file, as `rljax.plot.plot` does, which says what the arguments are."""
     if statistic not in STATISTICS:
         raise ValueError(f"statistic is '{statistic}', it must be 'mean' or 'iqm'.")
     output = Path(output)
@@ -113,7 +87,8 @@ def draw(curves: Sequence[Curve], output: Path, references: References | None = 
             for (agent, where), points in references.items():
                 if where == environment:
                     _draw_reference(panel, _label(agent), styles[agent][1], *points)
-            _finish(panel, environment)
+            across = {curve.across for curve in curves if curve.environment == environment}
+            _finish(panel, environment, across.pop() if len(across) == 1 else "steps")
         caption = textwrap.fill(_caption(curves, statistic), int(16 * width))
         figure.supxlabel(caption, fontsize=7.5, color="0.35")
     return save(figure, output)
@@ -254,37 +229,15 @@ def _legend(figure: Any) -> None:
     figure.legend(loc="outside lower left", frameon=False, fontsize=8)
 
 
-def _load(path: Path) -> Curve:
-    """The evaluations of the run in `path`."""
-    if not path.is_dir():
-        raise ValueError(f"'{path}' is not a run: there is no such folder. Where runs are kept: ls -d runs/*/*/*")
-    if not (path / "config.json").exists():
-        inside = [found for depth in (1, 2, 3) for found in sorted(path.glob("*/" * depth + "config.json"))]
-        hint = "The folder that rljax train names as its output is one."
-        if inside:
-            hint = f"Runs in it: {', '.join(repr(str(found.parent)) for found in inside[:3])}."
-        raise ValueError(f"'{path}' is not a run: it has no config.json. {hint}")
-    config = record.read_config(path)
-    try:
-        agent, environment = str(config["agent"]), str(config["environment"])
-    except KeyError as error:
-        raise ValueError(f"'{path}' is not a run: its config.json names no 'agent' and 'environment'.") from error
-    evaluations = record.read(path, "evaluations")
-    if not evaluations:
-        raise ValueError(
-            f"'{path}' has no evaluations yet: its evaluations.jsonl is missing or empty. "
-            f"Wait for the first, or go on with the training: rljax resume {path}"
-        )
-    return Curve(agent, environment, evaluations, {len(entry["returns"]) for entry in evaluations})
-
-
 def _pool(curves: Sequence[Curve]) -> list[Curve]:
     """One curve per agent and environment, in the order in which they are first met."""
     pooled: dict[tuple[str, str], Curve] = {}
-    for run, curve in enumerate(curves):
-        target = pooled.setdefault((curve.agent, curve.environment), Curve(curve.agent, curve.environment, [], set()))
-        target.evaluations += [entry | {"learner": (run, entry["learner"])} for entry in curve.evaluations]
+    for part, curve in enumerate(curves):
+        empty = dataclasses.replace(curve, evaluations=[], episodes=set())
+        target = pooled.setdefault((curve.agent, curve.environment), empty)
+        target.evaluations += [entry | {"learner": (part, entry["learner"])} for entry in curve.evaluations]
         target.episodes |= curve.episodes
+        target.across = curve.across if curve.across == target.across else "steps"
     return list(pooled.values())
 
 
@@ -315,7 +268,7 @@ def _line(curve: Curve, statistic: str) -> Line:
         label += ", band over its episodes" if np.isfinite(low).any() else ", no band"
         return Line(label + ")", steps, centre, low, high)
     thin = [(sorted(own), [own[step] for step in sorted(own)]) for own in learners.values()]
-    return Line(label + ")", steps, centre, low, high, thin if len(thin) <= THIN else ())
+    return Line(label + ")", steps, centre, low, high, thin if len(thin) <= THIN or not len(steps) else ())
 
 
 def _draw(panel: Any, line: Line, look: Look) -> None:

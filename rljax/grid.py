@@ -246,7 +246,7 @@ def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True
         going = run.order_of(settings, entry["config"], folder / PLAN).begin(inside, view, described["command"])
     else:
         going = run.Run.open(inside, view)
-        going.resume(steps)
+        going.resume(steps, shlex.join(sys.argv))
     with contextlib.suppress(run.Diverged):  # the next launch is none the worse for it
         going.execute()
         return going.complete

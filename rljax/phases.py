@@ -61,14 +61,12 @@ def plan(settings: Settings, module: Any, config: Any, stacked: Any, dataset: da
     offline = module.storage == "dataset"
     online = settings.then_online if offline else settings.steps
     inside = envs.make(name) if envs.is_compiled(name) else None
-    if online and offline and getattr(config, "decay_steps", None) is not None:
-        raise ValueError(
-            f"the actor's learning rate of '{settings.agent}' falls to 0 before the run goes on online, where it would "
-            "learn nothing. Keep it: --config.decay-steps None"
-        )
+    if online and offline:
+        _require_rate(settings, config)
     _require_inside(settings, name, online and inside is None)
     goals = conditions_on_goals(config)
-    evaluator, spec = _evaluator(module, name, number, episodes, inside, dataset, goals)
+    limit = _limit(settings, dataset)
+    evaluator, spec = _evaluator(module, name, number, episodes, inside, dataset, goals, limit)
     if dataset is not None:
         _require_fit(dataset, spec, goals)
     if len(spec.observation_shape) != 1 and not hasattr(config, "convolutions"):
@@ -103,7 +101,7 @@ def plan(settings: Settings, module: Any, config: Any, stacked: Any, dataset: da
         if inside is not None:
             driver: Driver = CompiledDriver(learner, inside, stacked, data)
         else:
-            hosted = envs.make_hosted(name, number * num_envs)
+            hosted = envs.make_hosted(name, number * num_envs, **limit)
             inside_loop = learner.streams or (jax.default_backend() == "cpu" and jax.device_count() == 1)
             driver = (EmbeddedDriver if inside_loop else HostedDriver)(learner, hosted, stacked, data)
         phases.append(Phase(driver, each, end + round_up(online, each)))
@@ -118,6 +116,18 @@ def prepared(dataset: datasets.Dataset, config: Any) -> tuple[Transition, tuple[
     if (scale, shift) != (1.0, 0.0):
         transitions = transitions.replace(reward=transitions.reward * scale + shift)
     return transitions, (scale, shift)
+
+
+def configured(agent: str, module: Any, env: str | None, data: str | None) -> Any:
+    """The agent's Config by its presets for an environment, a data set or both; of the data no rows are read.
+
+    What is learnt does not depend on how it is evaluated: without an environment it is the data set's own that counts,
+    and a published data set is known by its file, too.
+    """
+    if data is None:
+        return configuration.preset(agent, module, env)
+    own = datasets.environment(data) if env in (None, "none") else env
+    return configuration.preset(agent, module, own, data, datasets.identity(data))
 
 
 def environment(agent: str, env: str | None, dataset: datasets.Dataset | None) -> str:
@@ -150,6 +160,7 @@ def _evaluator(
     inside: AutoReset | None,
     dataset: datasets.Dataset | None,
     goals: bool,
+    limit: dict[str, int],
 ) -> tuple[Any, EnvSpec]:
     if name == "none":
         assert dataset is not None
@@ -157,13 +168,23 @@ def _evaluator(
         return None, EnvSpec(dataset.name, (size,), dataset.action_size, dataset.discrete)
     if inside is not None:
         return evaluate.CompiledEvaluator(module, inside, number), inside.spec
-    hosted = envs.make_hosted(envs.evaluated(name), number * episodes)
+    hosted = envs.make_hosted(envs.evaluated(name), number * episodes, **limit)
     if episodes % hosted.num_tasks:
         raise ValueError(
             f"--eval-episodes is {episodes}, and '{hosted.name}' has {hosted.num_tasks} tasks that share them: give a "
             f"multiple, such as {round_up(episodes, hosted.num_tasks)}."
         )
     return evaluate.HostedEvaluator(module, hosted, number), hosted.spec
+
+
+def _limit(settings: Settings, dataset: datasets.Dataset | None) -> dict[str, int]:
+    """The time limit that a data set's own environment had, by which its reference returns are to be read.
+
+    Where Gymnasium registers another one: D4RL's pen has half of it, the long-horizon sets have more.
+    """
+    if dataset is None or dataset.env != settings.env or envs.is_compiled(settings.env):
+        return {}
+    return {} if dataset.max_episode_steps is None else {"max_episode_steps": dataset.max_episode_steps}
 
 
 def _sampler(
@@ -217,6 +238,18 @@ def _require_source(settings: Settings, module: Any, config: Any, dataset: datas
         )
     if settings.env == "none" and (dataset is None or settings.then_online or kind != "dataset"):
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
+
+
+def _require_rate(settings: Settings, config: Any) -> None:
+    """Raise `ValueError` where the actor's learning rate has fallen to 0 before the end of what is online."""
+    decay = getattr(config, "decay_steps", None)
+    until = np.inf if decay is None else np.min(decay)
+    if until < settings.steps + settings.then_online:
+        raise ValueError(
+            f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, before the end of "
+            f"{settings.steps:,} updates and {settings.then_online:,} steps online, after which it would learn "
+            "nothing. Train it from the first update on with --config.decay-steps None, which keeps the rate."
+        )
 
 
 def _require_inside(settings: Settings, name: str, stepped_on_host: Any) -> None:

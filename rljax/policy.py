@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax import checkpoint, cost, datasets, envs, evaluate, film, statistics
+from rljax import checkpoint, cost, datasets, envs, evaluate, film, record, statistics
 from rljax import config as configuration
 from rljax.agent import EnvSpec
 from rljax.drivers.common import EVALUATE, environment_seeds
@@ -157,6 +157,7 @@ def evaluate_run(
     ]
     return {
         "environment": name,
+        "steps": _steps_of_best(Path(out), policies.step) if best else None,
         "compute": getattr(policies.config, "compute", None),
         **cost.of_action(policies.module, policies.state, policies.spec, policies.config),
         "episodes": records,
@@ -164,20 +165,29 @@ def evaluate_run(
     }
 
 
+def _steps_of_best(folder: Path, until: int) -> list[int]:
+    """The steps [P] of the learners' best evaluations in a run, up to a step."""
+    evaluations = [line for line in record.read(folder, "evaluations") if line["step"] <= until]
+    best = statistics.summarise(evaluations)["best"]
+    return [] if best is None else [learner["step"] for learner in best["learners"]]
+
+
 def table(result: dict[str, Any]) -> str:
     """An evaluation as text: a line per learner, and one over learners."""
-    lines = [f"{result['environment']}, checkpoint of step {result['summary']['step']:,}"]
+    kind = "checkpoint of step" if result["steps"] is None else "best policies until step"
+    lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
     thinking = f"{result['compute']} thinking steps, " if (result["compute"] or 1) > 1 else ""
     operations = "" if result["flops_per_action"] is None else f", {result['flops_per_action']:,} FLOPs an action"
     lines.append(f"  {thinking}{result['parameters']:,} parameters{operations}")
-    for record in result["episodes"]:
-        returns, lengths = np.array(record["returns"]), np.array(record["lengths"])
+    for entry in result["episodes"]:
+        returns, lengths = np.array(entry["returns"]), np.array(entry["lengths"])
+        step = f", of step {result['steps'][entry['learner']]:,}" if result["steps"] else ""
         lines.append(
-            f"  learner {record['learner']} (seed {record['seed']}): "
+            f"  learner {entry['learner']} (seed {entry['seed']}{step}): "
             f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
             f"length {lengths.mean():,.0f}"
-            + (f", success {np.mean(record['success']):.1%}" if "success" in record else "")
-            + (f", score {np.mean(record['scores']):.1f}" if "scores" in record else "")
+            + (f", success {np.mean(entry['success']):.1%}" if "success" in entry else "")
+            + (f", score {np.mean(entry['scores']):.1f}" if "scores" in entry else "")
         )
     summary = result["summary"]
     if summary["interval"] is not None:

@@ -181,6 +181,12 @@ class Tail:
 def read_config(folder: Path) -> dict[str, Any]:
     """A run's config.json. Raises `ValueError` where there is none, or another file than a run's."""
     path = Path(folder) / "config.json"
+    if not path.exists():
+        inside = [found for depth in (1, 2, 3) for found in sorted(Path(folder).glob("*/" * depth + "config.json"))]
+        hint = "The folder that rljax train names as its output is one."
+        if inside:
+            hint = f"Runs in it: {', '.join(repr(str(found.parent)) for found in inside[:3])}."
+        raise ValueError(f"'{folder}' is not a run: it has no config.json. {hint}")
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -494,14 +494,17 @@ class _Page:
                 )
                 listed = []
                 for run in row.runs:
-                    command = str(run.described.get("command") or "not recorded")
+                    commands = [str(run.described.get("command") or "not recorded")]
+                    resumed = run.described.get("resumed") or []
+                    commands += dict.fromkeys(f"{each['command']}  # from step {each['step']:,}" for each in resumed)
+                    command = "\n".join(commands)
                     html.append(
                         f'<p class="soft">{escape(str(run.folder))}, {escape(_progress(run))}, '
                         f'seeds {escape(_ranges(run.described["seeds"]))}</p><div class="command">'
                         f'<pre>{escape(command)}</pre><button type="button" data-copy aria-live="polite">copy'
                         "</button></div>"
                     )
-                    listed.append(f"    {command}")
+                    listed += [f"    {command}" for command in commands]
                 html.append("</details>")
                 self.markdown.append(f"{row.label} on {table.task}:\n\n" + "\n".join(listed))
         self.html.append("\n".join(html) + "</section>")

@@ -62,6 +62,7 @@ class Learner:
     returns: np.ndarray  # [S]
     scores: np.ndarray | None  # [S], where its data set has references
     diverged: np.ndarray  # [S] bool
+    evaluations: list[dict[str, Any]]  # [S], as its run has them
 
     def index(self, at: int | None) -> int | None:
         """Which evaluation stands for this learner at its budget, or at a step; None where it has not come so far."""
@@ -132,7 +133,7 @@ def load(paths: Sequence[Path]) -> tuple[list[Run], list[tuple[Path, str]]]:
             tuning[sweep] = tuning.get(sweep, 0) + 1
             continue
         try:
-            runs.append(_load(folder))
+            runs.append(read(folder))
         except (ValueError, KeyError, TypeError, OSError) as error:
             reason = f"a record lacks {error}" if isinstance(error, KeyError) else str(error)
             skipped.append((folder, reason))
@@ -151,7 +152,8 @@ def _tuned_in(folder: Path, paths: Sequence[Path]) -> Path | None:
     return None
 
 
-def _load(folder: Path) -> Run:
+def read(folder: Path) -> Run:
+    """The run in `folder`. Raises `ValueError` for one without evaluations, and for records that lack something."""
     described = record.read_config(folder)
     missing = [name for name in NEEDED if name not in described]
     if missing:
@@ -179,6 +181,7 @@ def _load(folder: Path) -> Run:
                 _means(entries, "returns"),
                 _means(entries, "scores") if has_scores else None,
                 np.array([bool(entry.get("diverged")) for entry in entries]),
+                entries,
             )
         )
     return run
@@ -204,10 +207,10 @@ def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:
     Raises `ValueError` where what stands in one table could not be compared.
     """
     tasks = _grouped(runs, lambda run: run.task)
-    titles = _titles(tasks)
+    titles = task_titles(tasks)
     for task, own in tasks.items():
         _check(titles[task], own, at)
-    names = _names(runs)
+    names = row_names(runs)
     tables = []
     for task, own in sorted(tasks.items(), key=lambda item: titles[item[0]]):
         learners = [learner for run in own for learner in run.learners]
@@ -226,7 +229,7 @@ def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:
     return tables
 
 
-def _titles(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str | None], str]:
+def task_titles(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str | None], str]:
     """What tasks are called: the environment, or the data set; of a file its name alone, where that is clear."""
     full = {task: task[0] if task[1] is None else f"{task[1]} in {task[0]}" for task in tasks}
     short = {task: title(*task) for task in full}
@@ -282,7 +285,7 @@ def _folders(runs: Sequence[Run]) -> str:
     return names if len(runs) <= 3 else f"{names} and {len(runs) - 3} more"
 
 
-def _names(runs: Sequence[Run]) -> Callable[[Learner], str]:
+def row_names(runs: Sequence[Run]) -> Callable[[Learner], str]:
     """How rows are called: by the agent and, where its settings differ within a task, as few as tell rows apart.
 
     Those that are left unsaid are "...", and `differences` has them all.

@@ -124,7 +124,8 @@ def prepare(
     dataset = None if data is None else datasets.load(data)
     chosen = Settings(agent, phases.environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
-        config = configuration.replace(configuration.preset(agent, module, chosen.env, data), config or {}, "config")
+        config = configuration.replace(phases.configured(agent, module, env, data), config or {}, "config")
+    _require_mixing(chosen, module)
     return Order(chosen, module, config, dataset)
 
 
@@ -142,6 +143,7 @@ def resume(
     then_online: int | None = None,
     offline_share: float | str | None = None,
     quiet: bool = True,
+    command: str | None = None,
 ) -> Path:
     """Continue the run in folder `out` to its end, or to `steps`; the result is that of a run never stopped.
 
@@ -161,7 +163,7 @@ def resume(
     run = hosts.together(lambda: Run.open(Path(out), progress.create(quiet), online))
     order = Order(run.settings, run.module, run.config, run.dataset)
     hosts.require_same(lambda: order.described() | {"run": str(out), "--steps": steps})
-    run.resume(steps)
+    run.resume(steps, command or shlex.join(sys.argv))
     return run.execute()
 
 
@@ -205,10 +207,18 @@ class Run:
         self.dataset = dataset
         plan = phases.plan(settings, module, config, self.stacked, dataset)
         self.phases, self.phase, self.evaluator, self.spec = plan.phases, plan.phases[0], plan.evaluator, plan.spec
-        self.warning = plan.warning
-        self.log_every = round_up(settings.log_every, plan.multiple)
+        self.warnings = [] if plan.warning is None else [plan.warning]
+        often = min(settings.log_every, settings.eval_every, settings.checkpoint_every)
+        self.log_every = round_up(often, plan.multiple)
         self.eval_every = round_up(settings.eval_every, self.log_every)
         self.checkpoint_every = round_up(settings.checkpoint_every, self.log_every)
+        for name in ("eval_every", "checkpoint_every"):
+            asked, kept = getattr(settings, name), getattr(self, name)
+            if kept > round_up(asked, plan.multiple):
+                flag = f"--{name.replace('_', '-')}"
+                self.warnings.append(
+                    f"{flag} {asked:,} is {kept:,} here, a multiple of --log-every {self.log_every:,}."
+                )
         self.total = plan.phases[-1].end
         if isinstance(self.course, courses.PopulationBased):
             _check_course(self.course, self.config)
@@ -233,6 +243,7 @@ class Run:
         described = {
             **dataclasses.asdict(self.settings),
             "environment": self.settings.env,
+            "storage": self.module.storage,
             "config": configuration.as_json(self.config),
             "learners": [dataclasses.asdict(member) for member in self.members],
             "spec": dataclasses.asdict(self.spec),
@@ -251,8 +262,8 @@ class Run:
             raise
         self.recorder = hosts.together(self._record)
         self.view.start(self.folder, self.total, self.settings, needed)
-        if self.warning is not None:
-            self.view.warn(self.warning)
+        for warning in self.warnings:
+            self.view.warn(warning)
         with self.clock.compiling():
             self.driver.start(self.settings.seeds)
 
@@ -314,11 +325,11 @@ class Run:
         """Those of them that do not grow with the number of learners."""
         return 0 if self.dataset is None or self.settings.data_on_host else self.dataset.nbytes
 
-    def resume(self, steps: int | None) -> None:
-        """Continue from the newest whole checkpoint, to `steps` where given."""
+    def resume(self, steps: int | None, command: str) -> None:
+        """Continue from the newest whole checkpoint, to `steps` where given; `command` is noted."""
         path = hosts.first(lambda: checkpoint.newest(self.folder / "checkpoints"))
         notes = hosts.together(lambda: self._continued(path, steps))
-        hosts.first(self._note_extension)
+        hosts.first(lambda: self._note_resumption(notes["step"], command))
         self.recorder = hosts.together(self._record)
         self.recorder.truncate(notes["step"])
         self.view.start(self.folder, self.total, self.settings, read_config(self.folder)["state_bytes"])
@@ -403,12 +414,14 @@ class Run:
         name = "then_online" if before else "steps"
         self.settings = dataclasses.replace(self.settings, **{name: steps - before})
 
-    def _note_extension(self) -> None:
-        """Let config.json say what is planned now, where that has changed."""
+    def _note_resumption(self, step: int, command: str) -> None:
+        """Let config.json say what was typed to go on from `step`, and what is planned now."""
         described = read_config(self.folder)
-        planned = {name: getattr(self.settings, name) for name in ("steps", "then_online", "offline_share")}
-        if any(described.get(name, value) != value for name, value in planned.items()):
-            record.write_json(self.folder / "config.json", described | planned | {"state_bytes": self.needed()})
+        if self.settings.then_online and not described.get("then_online"):
+            described["state_bytes"] = self.needed()
+        described |= {name: getattr(self.settings, name) for name in ("steps", "then_online", "offline_share")}
+        described["resumed"] = [*described.get("resumed", []), {"step": step, "command": command}]
+        record.write_json(self.folder / "config.json", described)
 
     def execute(self) -> Path:
         """Train to the end, or to an interruption; the folder holds everything either way."""
@@ -669,6 +682,17 @@ def _described(dataset: datasets.Dataset) -> dict[str, Any]:
     return json.loads(json.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
 
 
+def _require_mixing(settings: Settings, module: Any) -> None:
+    """Raise `ValueError` for a share of batches where nothing is mixed."""
+    mixes = settings.then_online if module.storage == "dataset" else settings.data is not None
+    if not mixes and settings.offline_share != Settings.offline_share:
+        remedy = "--then-online N" if module.storage == "dataset" else "--data DATA"
+        raise ValueError(
+            f"--offline-share {settings.offline_share} is of batches from a data set and new experience, which are "
+            f"mixed with {remedy}."
+        )
+
+
 def _check_course(course: courses.PopulationBased, config: Any) -> None:
     if course.every < 1:
         raise ValueError(f"settings are to change every {course.every} steps, it must be at least 1.")
@@ -681,6 +705,11 @@ def _check_sizes(config: Any) -> None:
     for name in ("num_envs", "num_steps", "num_updates", "batch_size"):
         if getattr(config, name, 1) < 1:
             raise ValueError(f"--config.{name.replace('_', '-')} is {getattr(config, name)}, it must be at least 1.")
+    for name in [field.name for field in dataclasses.fields(config) if field.name.endswith("hidden")]:
+        if min(getattr(config, name), default=1) < 1:
+            raise ValueError(
+                f"--config.{name.replace('_', '-')} is {getattr(config, name)}: each layer has at least 1 unit."
+            )
 
 
 def _check_memory(needed: int, dataset: datasets.Dataset | None) -> None:

@@ -96,7 +96,8 @@ class Trials:
         """What will be searched, as a person reads it."""
         protocol, generations = self.task.protocol, self.generations()
         return (
-            f"{protocol.method}: {protocol.trials} trials in {len(generations)} generations, each trial with seeds "
+            f"{protocol.method}: {protocol.trials} trials in {len(generations)} "
+            f"generation{'s' if len(generations) > 1 else ''}, each with tuning seeds "
             f"{search.listed(protocol.tuning_seeds)}"
         )
 
@@ -115,7 +116,9 @@ class Trials:
         found, left = [], protocol.trials
         while left > 0:
             size, rungs = brackets[len(found) % len(brackets)]
-            found.append((min(size, left), [run.round_up(steps, settings.eval_every) for steps in rungs]))
+            # An evaluation is what a rung is judged by; the end of the last one has its own.
+            steps = [min(run.round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
+            found.append((min(size, left), steps))
             left -= size
         return found
 

@@ -1,7 +1,8 @@
 """RIQL against IQL on one data set: as it is, and under each of the eight corruptions of RIQL's paper.
 
-RIQL has the settings that its authors chose for each corruption of a task; IQL has its own. The attacker is EDAC with
-10 critics, trained here on the data as they are. All seeds of an agent are learners of one program.
+Both have the settings of RIQL's authors: RIQL those that they chose for each corruption of a task, IQL those of the IQL
+that they compare it with, whose policy is deterministic and whose rewards are as they are. The attacker is EDAC with 10
+critics, trained here on the data as they are. All seeds of an agent are learners of one program.
 
   python scripts/corruption_study.py --data sets/HalfCheetah-medium-replay.hdf5 --task halfcheetah
   python scripts/corruption_study.py --data d4rl/hopper-medium-replay-v2 --task hopper --steps 3000000 \
@@ -65,6 +66,14 @@ PROTOCOL = {
 HOW = ("random", "adversarial")
 CLEAN = "none"
 AGENTS = ("iql", "riql")
+# The IQL that RIQL is compared with, where it is not that of IQL's authors (YangRui2015/RIQL cc07d81, IQL.py).
+BASELINE = {
+    "reward_transform": "none",
+    "policy": "deterministic",
+    "values": "old",
+    "initialisation": "torch",
+    "decay_steps": 3e6,
+}
 COLOURS = {"iql": "#D55E00", "riql": "#0072B2"}
 
 
@@ -85,7 +94,7 @@ def trained(
         checkpoint_every=options.eval_every,
         quiet=False,
     )
-    return studies.trained(out, steps, begin)
+    return studies.trained(out, steps, begin, data, config)
 
 
 def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
@@ -114,7 +123,7 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
         found[name] = {}
         for agent in AGENTS:
             out = options.runs / f"{agent}-{name.replace(' ', '-')}"
-            own = config if agent == "riql" else None
+            own = config if agent == "riql" else BASELINE
             trained(agent, data, out, options, options.steps, options.seeds, own)
             found[name][agent] = studies.last(out, options.steps, "scores", 1)
     return found
@@ -187,9 +196,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=10, help="of each learner's evaluations")
     parser.add_argument("--eval-every", type=int, default=5_000)
-    parser.add_argument("--runs", type=Path, default=Path("runs/corruptions"))
+    parser.add_argument("--runs", type=Path, help="default: runs/corruptions/TASK")
     parser.add_argument("--output", type=Path, default=Path("results/corruptions"))
     options = parser.parse_args()
+    options.runs = options.runs or Path("runs/corruptions", options.task)
     if datasets.load(options.data).reference is None:
         parser.error(f"'{options.data}' has no reference returns, by which scores are normalised.")
     found = studied(options)

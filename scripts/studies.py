@@ -12,11 +12,16 @@ import numpy as np
 from rljax import record, run
 
 
-def trained(out: Path, steps: int, begin: Callable[[], object]) -> Path:
+def trained(
+    out: Path, steps: int, begin: Callable[[], object], data: str | None = None, config: Mapping[str, Any] | None = None
+) -> Path:
     """The folder of a run of `steps`: as it is, gone on with from its newest checkpoint, or made by `begin`.
 
-    Leaves the program where the training is interrupted.
+    Leaves the program where the training is interrupted, and where the run that is there has other data or settings
+    than `data` and `config`.
     """
+    if (out / "config.json").exists():
+        _require_same(out, data, config or {})
     if not complete(out, steps):
         if (out / "checkpoints").exists():
             run.resume(out, steps, quiet=False)
@@ -25,6 +30,15 @@ def trained(out: Path, steps: int, begin: Callable[[], object]) -> Path:
     if not complete(out, steps):
         raise SystemExit(f"stopped in '{out}', all saved: the same command goes on.")
     return out
+
+
+def _require_same(out: Path, data: str | None, config: Mapping[str, Any]) -> None:
+    described = json.loads((out / "config.json").read_text())
+    asked = json.loads(json.dumps({"data": data, **config}))
+    there = {"data": described.get("data"), **described["config"]}
+    other = {name: there.get(name) for name, value in asked.items() if there.get(name) != value}
+    if data is not None and other:
+        raise SystemExit(f"'{out}' has {other}, and not {asked}: name another folder for these runs, --runs.")
 
 
 def complete(out: Path, steps: int) -> bool:

@@ -7,16 +7,17 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
-from rljax import figures
+from rljax import figures, plot
 from rljax.comparison import Estimate
 from rljax.record import Recorder, write_json
 
 STEPS = [*range(0, 50_001, 10_000)]
 
 
-def run(path, agent="sac", environment="Hopper-v5", seeds=(0, 1, 2), steps=STEPS, episodes=5):
+def run(path, agent="sac", environment="Hopper-v5", seeds=(0, 1, 2), steps=STEPS, episodes=5, **described):
     generator = np.random.default_rng(sum(seeds))
-    write_json_in(path, {"agent": agent, "environment": environment, "seeds": list(seeds)})
+    planned = {"agent": agent, "environment": environment, "seeds": list(seeds), "steps": STEPS[-1], "config": {}}
+    write_json_in(path, planned | described)
     with Recorder(path) as recorder:
         for step in steps:
             for learner, seed in enumerate(seeds):
@@ -59,7 +60,7 @@ def test_one_panel_per_environment_and_one_curve_per_agent(tmp_path, panels):
         for agent in ("sac", "td3")
         for environment in ("Hopper-v5", "brax/ant")
     ]
-    output = figures.plot(paths)
+    output = plot.plot(paths)
     assert output == paths[0] / "curve.png"
     assert output.read_bytes().startswith(b"\x89PNG")
     assert list(panels) == ["Hopper-v5", "brax/ant", "caption"]
@@ -74,7 +75,7 @@ def test_one_panel_per_environment_and_one_curve_per_agent(tmp_path, panels):
 
 def test_runs_of_one_agent_are_pooled(tmp_path, panels):
     paths = [run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(5,))]
-    figures.plot([*paths, tmp_path / "a"], tmp_path / "out" / "both.svg")  # named twice, counted once
+    plot.plot([*paths, tmp_path / "a"], tmp_path / "out" / "both.svg")  # named twice, counted once
     panel = panels["Hopper-v5"]
     assert legend(panel) == ["sac (3 seeds)"]
     steps, mean = line(panel, "sac (3 seeds)").get_data()
@@ -82,13 +83,38 @@ def test_runs_of_one_agent_are_pooled(tmp_path, panels):
     np.testing.assert_allclose(mean, np.array(STEPS) / 100 + 20, atol=1.5)  # 10 (0 + 1 + 5) / 3
 
 
+def test_other_settings_and_other_data_are_other_curves(tmp_path, panels):
+    fast, slow = ({"config": {"actor_lr": rate, "tau": 0.5}} for rate in (0.01, 0.001))
+    of_data = {"config": {}, "storage": "dataset"}
+    plot.plot(
+        [
+            run(tmp_path / "a", **fast),
+            run(tmp_path / "b", **slow),
+            run(tmp_path / "c", seeds=(7,), **slow),
+            run(tmp_path / "d", "iql", data="d4rl/hopper-medium-v2", **of_data),
+            run(tmp_path / "e", "iql", data="d4rl/hopper-expert-v2", **of_data),
+            run(tmp_path / "f", "fql", data="own.npz", then_online=10, **of_data),
+        ]
+    )
+    assert legend(panels["Hopper-v5"]) == ["sac actor-lr=0.01 (3 seeds)", "sac actor-lr=0.001 (4 seeds)"]
+    for name in ("d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2"):
+        assert legend(panels[name]) == ["iql (3 seeds)"]
+        assert panels[name].get_xlabel() == "updates"
+    assert panels["own"].get_xlabel() == "updates, then environment steps"
+
+
+def test_where_no_step_is_common_the_learners_are_drawn(tmp_path, panels):
+    plot.plot([run(tmp_path / str(k), seeds=(k,), steps=[10 * k, 10 * k + 5]) for k in range(figures.THIN + 1)])
+    assert len(panels["Hopper-v5"].get_lines()) == figures.THIN + 2
+
+
 def test_a_seed_that_comes_twice_is_not_counted_as_two(tmp_path, panels):
-    figures.plot([run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(1, 2))])
+    plot.plot([run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(1, 2))])
     assert legend(panels["Hopper-v5"]) == ["sac (3 seeds, 4 learners)"]
 
 
 def test_a_single_learner_says_what_its_band_is(tmp_path, panels):
-    figures.plot([run(tmp_path / "one", seeds=(0,)), run(tmp_path / "other", "td3", seeds=(0,), episodes=1)])
+    plot.plot([run(tmp_path / "one", seeds=(0,)), run(tmp_path / "other", "td3", seeds=(0,), episodes=1)])
     panel = panels["Hopper-v5"]
     assert legend(panel) == ["sac (1 seed, band over its episodes)", "td3 (1 seed, no band)"]
     assert len(panel.get_lines()) == 2
@@ -98,12 +124,12 @@ def test_a_single_learner_says_what_its_band_is(tmp_path, panels):
 
 def test_statistics_by_name(tmp_path, panels):
     path = run(tmp_path / "a", seeds=(0, 1, 2, 97), steps=[0])
-    figures.plot([path], statistic="iqm")
+    plot.plot([path], statistic="iqm")
     (value,) = line(panels["Hopper-v5"], "sac (4 seeds)").get_ydata()
     assert value == pytest.approx(15, abs=2)
     assert "interquartile mean" in panels["caption"].replace("\n", " ")
     with pytest.raises(ValueError, match="statistic is 'median', it must be 'mean' or 'iqm'"):
-        figures.plot([path], statistic="median")
+        plot.plot([path], statistic="median")
 
 
 def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
@@ -113,7 +139,7 @@ def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
         ("ppo", "Hopper-v5"): (50_000, 400, 30),
         ("sac", "Ant-v5"): ([0, 1], [0, 1], [1, 1]),  # no run of it: no panel
     }
-    figures.plot([path], references=references)
+    plot.plot([path], references=references)
     assert list(panels) == ["Hopper-v5", "caption"]
     panel = panels["Hopper-v5"]
     expected = [f"{agent}, published (mean ± standard deviation)" for agent in ("sac", "ppo")]
@@ -122,14 +148,14 @@ def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
     assert published.get_linestyle() == "--"
     assert published.get_color() == line(panel, "sac (3 seeds)").get_color() == figures.COLOURS[0]
     with pytest.raises(ValueError, match=r"reference of 'sac' in 'Hopper-v5' has steps \(2,\), mean \(1,\)"):
-        figures.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
+        plot.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "SVG"])
 def test_the_same_runs_are_the_same_file(tmp_path, suffix):
     path = run(tmp_path / "a")
-    first = figures.plot([path], tmp_path / f"first.{suffix}")
-    second = figures.plot([path], tmp_path / f"second.{suffix}")
+    first = plot.plot([path], tmp_path / f"first.{suffix}")
+    second = plot.plot([path], tmp_path / f"second.{suffix}")
     assert first.read_bytes() == second.read_bytes()
     if suffix == "svg":
         texts = ElementTree.parse(first).getroot().itertext()
@@ -137,21 +163,19 @@ def test_the_same_runs_are_the_same_file(tmp_path, suffix):
 
 
 def test_many_agents_are_told_apart(tmp_path, panels):
-    figures.plot([run(tmp_path / str(k), f"agent{k}", seeds=(k,)) for k in range(9)])
+    plot.plot([run(tmp_path / str(k), f"agent{k}", seeds=(k,)) for k in range(9)])
     looks = [(each.get_color(), each.get_linestyle()) for each in panels["Hopper-v5"].get_lines()]
     assert len(set(looks)) == 9
 
 
 def test_a_users_own_agent_has_its_files_name(tmp_path, panels):
-    figures.plot([run(tmp_path / "a", "./experiments/mine.py")])
+    plot.plot([run(tmp_path / "a", "./experiments/mine.py")])
     assert legend(panels["Hopper-v5"]) == ["mine (3 seeds)"]
 
 
 @pytest.mark.parametrize("steps", [[10_000], [0]])
 def test_a_single_evaluation(tmp_path, steps):
-    assert figures.plot(
-        [run(tmp_path / "a", steps=steps), run(tmp_path / "b", "td3", seeds=(0,), steps=steps)]
-    ).exists()
+    assert plot.plot([run(tmp_path / "a", steps=steps), run(tmp_path / "b", "td3", seeds=(0,), steps=steps)]).exists()
 
 
 def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
@@ -161,7 +185,7 @@ def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
         file.write('{"step": 20, "learner": 0, "seed": 0, "returns": [null, 1.0]}\n{"step": 30, "lea')
     with (second / "evaluations.jsonl").open("a") as file:
         file.write('{"step": 40, "learner": 0, "seed": 1, "returns": [null]}\n')
-    figures.plot([first, second])
+    plot.plot([first, second])
     assert len(panels["Hopper-v5"].get_lines()) == 3
 
 
@@ -227,7 +251,7 @@ def test_an_inline_figure_has_the_pages_colours_and_identifiers_of_its_own(tmp_p
 
 
 def test_many_learners_are_not_drawn_one_by_one(tmp_path, panels):
-    figures.plot([run(tmp_path / "a", seeds=range(figures.THIN + 1))])
+    plot.plot([run(tmp_path / "a", seeds=range(figures.THIN + 1))])
     assert len(panels["Hopper-v5"].get_lines()) == 1
 
 
@@ -236,36 +260,37 @@ def test_many_learners_are_not_drawn_one_by_one(tmp_path, panels):
 
 def test_no_paths():
     with pytest.raises(ValueError, match=r"there is no run to plot\. Name the folder of one or more: rljax plot"):
-        figures.plot([])
+        plot.plot([])
 
 
 def test_a_path_that_is_not_a_run(tmp_path):
     with pytest.raises(ValueError, match="nowhere' is not a run: there is no such folder"):
-        figures.plot([tmp_path / "nowhere"])
+        plot.plot([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty' is not a run: it has no config\.json\. The folder that rljax train"):
-        figures.plot([tmp_path / "empty"])
-    write_json_in(tmp_path / "odd", {"agent": "sac"})
-    with pytest.raises(ValueError, match=r"odd' is not a run: its config\.json names no 'agent' and 'environment'"):
-        figures.plot([tmp_path / "odd"])
+        plot.plot([tmp_path / "empty"])
+    run(tmp_path / "odd")
+    write_json(tmp_path / "odd" / "config.json", {"agent": "sac"})
+    with pytest.raises(ValueError, match=r"odd' is not a run: its config\.json lacks 'environment', 'steps'"):
+        plot.plot([tmp_path / "odd"])
     assert not list(tmp_path.rglob("*.png"))
 
 
 def test_a_folder_of_runs_names_them(tmp_path):
     run(tmp_path / "runs" / "sac" / "Hopper-v5" / "now", steps=[0])
     with pytest.raises(ValueError, match=r"runs' is not a run: .* Runs in it: '.*runs/sac/Hopper-v5/now'\."):
-        figures.plot([tmp_path / "runs"])
+        plot.plot([tmp_path / "runs"])
 
 
 def test_a_run_without_evaluations_yet(tmp_path):
     write_json_in(tmp_path / "young", {"agent": "sac", "environment": "Hopper-v5"})
     with pytest.raises(ValueError, match=r"young' has no evaluations yet: its evaluations\.jsonl is missing or empty"):
-        figures.plot([tmp_path / "young"])
+        plot.plot([tmp_path / "young"])
 
 
 def test_an_unknown_suffix(tmp_path):
     with pytest.raises(ValueError, match=r"curve\.jpeg', its suffix must be one of \.png, \.svg, \.pdf"):
-        figures.plot([run(tmp_path / "a")], tmp_path / "curve.jpeg")
+        plot.plot([run(tmp_path / "a")], tmp_path / "curve.jpeg")
 
 
 def test_importing_the_module_does_not_import_matplotlib():

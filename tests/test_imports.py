@@ -31,7 +31,7 @@ TRAINING = DEVICES | {
 }
 RUNNING = LEARNING | LOOKING | TRAINING | {"policy", "recording", "corrupt"}
 SEARCHING = {"cluster", "extract", "grid", "search", "trials", "evolution", "sweep"}
-SHOWING = {"comparison", "figures", "published", "results", "report", "watch"}
+SHOWING = {"comparison", "figures", "published", "results", "plot", "report", "watch"}
 FACE = {"cli", "cli_data"} | SEARCHING | SHOWING  # nothing below imports these
 
 # Room of rljax -> the rooms that it may import, from the ground up. A new module is given its place here.
@@ -78,9 +78,10 @@ ROOMS: dict[str, set[str]] = {
     "evolution": LEARNING | LOOKING | TRAINING | {"grid", "search", "trials"},
     "sweep": LEARNING | LOOKING | TRAINING | {"cluster", "grid", "search", "trials", "evolution"},
     "comparison": {"statistics"},
-    "figures": LOOKING | {"comparison"},
+    "figures": {"agent", "envs", "statistics", "comparison"},
     "published": set(),
     "results": LOOKING | {"comparison", "published"},
+    "plot": LOOKING | {"comparison", "figures", "results"},
     "report": LOOKING | {"comparison", "figures", "published", "results"},
     "watch": LOOKING | {"results"},
     "cli_data": RUNNING | {"corrupt"},

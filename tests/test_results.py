@@ -242,7 +242,7 @@ def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
     assert [run.folder.name for run in runs] == ["good"]
     reasons = {folder.name: reason for folder, reason in skipped}
     assert "config.json cannot be read" in reasons["broken"]
-    assert "config.json cannot be read" in reasons["bare"]
+    assert "it has no config.json" in reasons["bare"]
     assert reasons["odd"] == "its config.json lacks 'steps', 'seeds', 'config'."
     assert "is not a JSON object" in reasons["list"]
     assert "line 1 is not a JSON object" in reasons["torn"]

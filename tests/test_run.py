@@ -8,16 +8,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rljax
+from rljax import attendance, policy, progress, record, run
 from rljax import config as configuration
-from rljax import policy, progress, record, run
 from rljax.settings import Settings
 from tests import runs
 
@@ -103,6 +105,45 @@ def test_floats_per_learner(tmp_path: Path) -> None:
     assert abs(a[0] - a[1]) > 1e-3 * abs(a[1])
 
 
+def test_evaluations_come_as_often_as_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    often = {"log_every": 1_000, "eval_every": 50, "checkpoint_every": 100}
+    out = runs.train("sac", "rljax/Pendulum", 150, tmp_path / "often", **often)
+    assert [line["step"] for line in record.read(out, "evaluations")] == [50, 100, 150]
+    assert "is no" not in capsys.readouterr().err
+    uneven = {"log_every": 50, "eval_every": 75, "checkpoint_every": 100}
+    out = runs.train("sac", "rljax/Pendulum", 150, tmp_path / "uneven", **uneven)
+    assert [line["step"] for line in record.read(out, "evaluations")] == [100, 150]
+    assert "--eval-every 75 is 100 here, a multiple of --log-every 50." in capsys.readouterr().err
+
+
+def test_the_best_policies_are_named_by_their_steps(tmp_path: Path) -> None:
+    out = runs.train("sac", "rljax/Pendulum", 150, tmp_path / "run", seeds=2, log_every=50, eval_every=50)
+    evaluations = record.read(out, "evaluations")
+    best = [
+        max((line for line in evaluations if line["learner"] == i), key=lambda line: np.mean(line["returns"]))["step"]
+        for i in range(2)
+    ]
+    text = policy.table(policy.evaluate_run(out, episodes=1, best=True))
+    assert "best policies until step 150" in text
+    for learner, step in enumerate(best):
+        assert f"learner {learner} (seed {learner}, of step {step})" in text
+
+
+def test_compiling_within_compiling_is_counted_once() -> None:
+    clock = attendance.Clock(progress.View())
+    began = time.perf_counter()
+    with clock.compiling():
+
+        @jax.jit
+        def outer(x: jax.Array) -> jax.Array:
+            for i in range(20):
+                x = jax.jit(lambda x, i=i: jnp.sin(x) + i)(x)
+            return x
+
+        outer(jnp.zeros(7)).block_until_ready()
+    assert 0 < clock.compile_seconds <= time.perf_counter() - began
+
+
 def test_policy_acts_on_numpy(tmp_path: Path) -> None:
     out = runs.train("sac", "rljax/Pendulum", 100, tmp_path / "run", seeds=2)
     act = rljax.load(out, learner=1)
@@ -170,6 +211,18 @@ MISTAKES = [
     (
         ["train", "sac", "--env", "Hopper-v5", "--config.batch-size", "99", "--config.replay-size", "9"],
         r"--config\.batch-size is 99, more than --config\.replay-size 9",
+    ),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--config.hidden", "-3"],
+        r"--config\.hidden is \(-3,\): each layer",
+    ),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--offline-share", "0.3"],
+        r"--offline-share 0\.3 .* mixed with --data",
+    ),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--config.tau", "0.1", "--grid", "config.target-rate=0.1,0.2"],
+        r"--config\.tau is given, and a --grid of it",
     ),
     (["train", "sac", "--env", "Hopper-v5", "--config.discount", "1.5"], r"--config\.discount is 1\.5"),
     (["trian", "sac"], r"no command 'trian'\. Nearest: 'train'"),

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax import datasets, policy, record, run
+from rljax import config, datasets, phases, policy, record, run
 from rljax.agent import Transition
+from rljax.agents import fql, iql
 from tests import runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
@@ -160,8 +161,12 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
         ("td3_bc", {"env": "Hopper-v5"}, r"has observation_shape = \(3,\), environment 'Hopper-v5' has \(11,\)"),
         ("sac", {"then_online": 100}, r"--then-online continues an agent that learns from data alone"),
         ("sac", {"env": "none"}, r"--env none is for learning from data alone"),
-        ("iql", {"then_online": 100}, r"learning rate of 'iql' falls to 0 .*--config.decay-steps None"),
-        ("td3_bc", {"offline_share": 1.0}, r"--offline-share is 1.0, it must lie in \[0, 1\)"),
+        (
+            "iql",
+            {"then_online": 100, "config": {"decay_steps": 199}},
+            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps None",
+        ),
+        ("td3_bc", {"offline_share": 1.0, "then_online": 100}, r"--offline-share is 1.0, it must lie in \[0, 1\)"),
         ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
         ("td3_bc", {"data": "d4rl/hoper-medium-v2"}, r"Nearest.*hopper-medium-v2"),
     ],
@@ -172,6 +177,18 @@ def test_what_cannot_work_is_said_before_anything_is_written(
     with pytest.raises(ValueError, match=message):
         run.train(agent, steps=100, out=tmp_path / "run", **({"data": data} | settings))
     assert not (tmp_path / "run").exists()
+
+
+def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
+    made = datasets.load(str(written(tmp_path / "first.npz")))
+    limited = dataclasses.replace(made, provenance=made.provenance | {"max_episode_steps": 30})
+    data = str(datasets.write(limited, tmp_path / "limited.npz"))
+    out = train("td3_bc", 100, tmp_path / "run", data, ONLINE, then_online=100)
+    assert all(length == 30 for line in record.read(out, "evaluations") for length in line["lengths"])
+    ended = [line["episode/length"][0] for line in record.read(out, "metrics")[2:]]
+    assert ended == [30.0, 30.0], "in training too"
+    other = train("td3_bc", 100, tmp_path / "other", data, env="async/Pendulum-v1")
+    assert record.read(other, "evaluations")[0]["lengths"] == [200, 200], "one that was asked for is as it is"
 
 
 def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
@@ -214,13 +231,21 @@ def test_actions_read_in_other_bounds_are_pointed_out(
 
 
 def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
-    from rljax import config
-    from rljax.agents import iql
-
     changed = config.preset("iql", iql, None, "d4rl/antmaze-large-play-v2")
     assert changed.reward_transform == "minus_one"
     assert config.preset("iql", iql, "Hopper-v5", "d4rl/hopper-medium-v2").reward_transform == "return_range"
     assert config.preset("iql", iql, None, data) == iql.Config()
+
+
+def test_what_is_learnt_does_not_depend_on_how_it_is_evaluated(tmp_path: Path) -> None:
+    made = dataclasses.replace(datasets.load(str(written(tmp_path / "own.npz"))), env="Hopper-v5")
+    own = str(datasets.write(made, tmp_path / "hopper.npz"))
+    assert phases.configured("iql", iql, None, own).reward_transform == "return_range"
+    assert phases.configured("iql", iql, "none", own) == phases.configured("iql", iql, None, own)
+    assert phases.configured("iql", iql, "Pendulum-v1", own) == iql.Config(), "another one was asked for"
+    by_path = str(tmp_path / "pen-human-v1.hdf5")
+    expected = config.preset("fql", fql, None, "d4rl/pen-human-v1")
+    assert phases.configured("fql", fql, "none", by_path) == expected != fql.Config()
 
 
 def test_the_environment_that_data_name_has_its_presets(data: str) -> None:

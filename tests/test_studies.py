@@ -57,6 +57,22 @@ def test_interrupted_runs_end_a_study_and_go_on(script, tmp_path, monkeypatch):
     assert resumed == [10, 20], "a longer one is gone on with"
 
 
+def test_a_run_of_something_else_is_not_taken(script, tmp_path):
+    studies = script("studies")
+    write(tmp_path, complete=True)
+    described = {"data": "a.hdf5", "config": {"quantile": 0.1, "hidden": [256, 256], "seed": 3}}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+
+    def trained(data: str, **config: Any) -> Path:
+        return studies.trained(tmp_path, 10, lambda: pytest.fail("begun anew"), data, config)
+
+    assert trained("a.hdf5", quantile=0.1, hidden=(256, 256)) == tmp_path
+    with pytest.raises(SystemExit, match=r"has \{'quantile': 0.1\}, and not .*'quantile': 0.25"):
+        trained("a.hdf5", quantile=0.25)
+    with pytest.raises(SystemExit, match=r"has \{'data': 'a.hdf5'\}.* name another folder for these runs, --runs"):
+        trained("b.hdf5")
+
+
 def test_scores_are_means_of_the_last_evaluations(script, tmp_path):
     lines = [
         {"step": step, "learner": i, "returns": [step + i, step + i + 2], "scores": [step / 10 + i]}
