@@ -659,6 +659,7 @@ def results(evaluations: list[dict[str, Any]], members: Sequence[population.Memb
     def of(learners: Sequence[int]) -> dict[str, Any]:
         own = [line for line in evaluations if line["learner"] in learners]
         found = statistics.summarise(own) if own else {"final": None, "best": None}
+        found["last_three"] = statistics.last_three(own)
         return found | _after_evaluations(own) if offline else found
 
     settings = population.settings(members)
@@ -670,8 +671,7 @@ def results(evaluations: list[dict[str, Any]], members: Sequence[population.Memb
 
 def _after_evaluations(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
     """The best return and score to expect after so many online evaluations, for whoever picks a policy by them."""
-    fields = {"return": "returns", "score": "scores", "success": "success"}
-    found = {name: statistics.expected_best(evaluations, field) for name, field in fields.items()}
+    found = {name: statistics.expected_best(evaluations, field) for name, field in statistics.FIELDS.items()}
     return {"expected_best": {name: {str(n): x for n, x in values.items()} for name, values in found.items() if values}}
 
 

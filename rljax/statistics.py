@@ -136,6 +136,24 @@ def summarise(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+FIELDS = {"return": "returns", "score": "scores", "success": "success"}  # of a summary: of an evaluation's record
+
+
+def last_three(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The mean return, score and success, those that there are, of each learner's last three evaluations, over learners.
+
+    So the tables of OGBench and FQL are made. None for what is computed from a return that is not finite.
+    """
+    table = _by_learner(evaluations)
+    recent = [list(own.values())[-3:] for own in table.values()]
+    there = {name: of for name, of in FIELDS.items() if all(record.get(of) for own in recent for record in own)}
+    return {
+        name: _number(np.mean([np.mean([mean(record[of]) for record in own]) for own in recent]))
+        for name, of in there.items()
+        if recent
+    }
+
+
 def expected_best(
     evaluations: Sequence[Mapping[str, Any]], field: str = "returns", numbers: Sequence[int] | None = None
 ) -> dict[int, float]:

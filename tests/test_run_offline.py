@@ -69,6 +69,10 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     assert summary["final"]["score"] == pytest.approx(np.mean([line["scores"] for line in evaluations[2:]]))
     assert summary["best"]["mean"] >= summary["final"]["mean"]
     assert list(summary["expected_best"]["score"]) == ["1", "2"]
+    assert summary["last_three"] == {
+        "return": pytest.approx(np.mean([line["returns"] for line in evaluations])),
+        "score": pytest.approx(np.mean([line["scores"] for line in evaluations])),
+    }
     assert summary["expected_best"]["score"]["1"] == pytest.approx(np.mean([line["scores"] for line in evaluations]))
     assert policy.load(out)(np.zeros(3)).shape == (1,)
     played = policy.evaluate_run(out, episodes=2)

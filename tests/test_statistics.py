@@ -264,3 +264,18 @@ def test_expected_best_has_round_numbers_and_the_last():
     assert statistics.expected_best(evaluations, "scores")[23] == 46.0
     assert statistics.expected_best(evaluations, "success") == {}
     assert statistics.expected_best([]) == {}
+
+
+def test_the_last_three_evaluations():
+    evaluations = [
+        {"step": step, "learner": learner, "seed": 0, "returns": [step + learner, step + learner + 2]}
+        | ({"success": [step >= 20, False]} if learner == 0 else {})
+        for step in (10, 20, 30, 40)
+        for learner in (0, 1)
+    ]
+    found = statistics.last_three(evaluations)
+    assert found == {"return": pytest.approx(31.5)}, "success is not known of all"
+    own = [each for each in evaluations if each["learner"] == 0]
+    assert statistics.last_three(own) == {"return": pytest.approx(31.0), "success": pytest.approx(0.5)}
+    assert statistics.last_three(evaluations[:2]) == {"return": pytest.approx(11.5)}
+    assert statistics.last_three([]) == {}
