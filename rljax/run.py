@@ -659,7 +659,7 @@ def results(evaluations: list[dict[str, Any]], members: Sequence[population.Memb
     def of(learners: Sequence[int]) -> dict[str, Any]:
         own = [line for line in evaluations if line["learner"] in learners]
         found = statistics.summarise(own) if own else {"final": None, "best": None}
-        found["last_three"] = statistics.last_three(own)
+        found = found | {"last_three": statistics.last_three(own)}
         return found | _after_evaluations(own) if offline else found
 
     settings = population.settings(members)

@@ -140,7 +140,7 @@ FIELDS = {"return": "returns", "score": "scores", "success": "success"}  # of a 
 
 
 def last_three(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The mean return, score and success, those that there are, of each learner's last three evaluations, over learners.
+    """The mean return, score and success, where there are any, of the learners' last three evaluations.
 
     So the tables of OGBench and FQL are made. None for what is computed from a return that is not finite.
     """
