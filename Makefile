@@ -59,9 +59,8 @@ lint: setup  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --project . --pythonpath $(BIN)/python
 
-# Most of a quick test is compiling: with little optimisation a third less. All others, of other versions too, have all.
 quick: setup  ## the quick tests
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
+	$(BIN)/python $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
 
 learn: setup  ## the tests that take longer, most of which train until something is learnt
 	$(BIN)/python $(PYTEST) --dist worksteal -m learn $(PYTEST_FLAGS)
