@@ -149,8 +149,7 @@ def test_a_launch_that_diverges_whole_does_not_stop_the_next(tmp_path: Path) -> 
 
 
 def test_the_command_line_plans_trains_and_resumes(tmp_path: Path, capsys: Any) -> None:
-    flags = " ".join(runs.flags("td3")).replace("--config.hidden 16 16", "").split()
-    words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *flags]
+    words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *runs.flags("td3")]
     words += ["--out", str(tmp_path / "grid"), "--grid", "config.hidden=16x16,8x8"]
     cli.main([*words, "--dry-run"])
     assert "2 learners in 2 programs" in capsys.readouterr().out
