@@ -350,14 +350,9 @@ def _train(arguments: list[str]) -> None:
             )
         _print_once(rljax.run.train(**what, **how))
         return
-    from rljax import config as configuration
     from rljax import grid
 
-    axes = grid.parse(options.grid, config)
-    for flag in (argument.partition("=")[0] for argument in arguments if argument.startswith("--config.")):
-        if configuration.setting(config, flag.removeprefix("--config.").replace("-", "_")) in axes:
-            raise ValueError(f"{flag} is given, and a --grid of it: leave out the one or the other.")
-    points = grid.points(axes)
+    points = grid.points(grid.parse(options.grid, config))
     order = rljax.run.prepare(**what)
     if options.dry_run:
         print(grid.plan(order, points, options.learners_per_launch))

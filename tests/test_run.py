@@ -220,10 +220,6 @@ MISTAKES = [
         ["train", "sac", "--env", "Hopper-v5", "--offline-share", "0.3"],
         r"--offline-share 0\.3 .* mixed with --data",
     ),
-    (
-        ["train", "sac", "--env", "Hopper-v5", "--config.tau", "0.1", "--grid", "config.target-rate=0.1,0.2"],
-        r"--config\.tau is given, and a --grid of it",
-    ),
     (["train", "sac", "--env", "Hopper-v5", "--config.discount", "1.5"], r"--config\.discount is 1\.5"),
     (["trian", "sac"], r"no command 'trian'\. Nearest: 'train'"),
     (["resume", "nowhere"], r"'nowhere' is not a run"),
