@@ -78,6 +78,6 @@ def test_help_names_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli_data.main(["convert", "--help"])
     printed = capsys.readouterr().out
-    assert "DATA FILE\n" in printed.partition("positional")[0]
+    assert "│ DATA  " in printed and "│ FILE  " in printed
     assert "is that of 10% BC" in " ".join(printed.replace("│", " ").split())
     assert " STR " not in printed.partition("options")[0]
