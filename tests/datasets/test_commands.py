@@ -78,6 +78,7 @@ def test_help_names_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli_data.main(["convert", "--help"])
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "DATA name or file" in printed and "FILE file.npz" in printed
+    assert "DATA name or file" in printed
+    assert "FILE file.npz" in printed
     assert "is that of 10% BC" in printed
     assert " STR " not in printed.partition(" options ")[0]
