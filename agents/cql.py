@@ -220,7 +220,7 @@ def actor_loss(
     merit = jax.lax.cond(
         step < config.bc_steps,
         lambda: distribution.log_prob(inside),
-        lambda: state.critic(batch.observation, action).min(axis=0),
+        lambda: networks.smallest(state.critic(batch.observation, action)),
     )  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - merit).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}

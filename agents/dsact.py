@@ -209,7 +209,7 @@ def actor_loss(
 ) -> tuple[Array, Metrics]:
     """Temperature-weighted log-probability less the smallest critic's mean."""
     action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key)
-    q = returns(state.critic, batch.observation, action)[0].min(axis=0)  # [B]
+    q = networks.smallest(returns(state.critic, batch.observation, action)[0])  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 

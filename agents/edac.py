@@ -187,7 +187,7 @@ def actor_loss(
 ) -> tuple[Array, Metrics]:
     """Temperature-weighted log-probability less the smallest critic's value."""
     action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key)
-    q = state.critic(batch.observation, action).min(axis=0)  # [B]
+    q = networks.smallest(state.critic(batch.observation, action))  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 

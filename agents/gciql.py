@@ -182,7 +182,7 @@ def guided_loss(
     del key
     observation = batch.extras["actor_observation"]
     mean = actor(observation)  # [B, A]
-    q = state.critic(observation, jnp.clip(mean, -1.0, 1.0)).min(axis=0)  # [B]
+    q = networks.smallest(state.critic(observation, jnp.clip(mean, -1.0, 1.0)))  # [B]
     imitation = jnp.negative(distributions.gaussian(mean, jnp.asarray(STD)).log_prob(batch.action)).mean()
     size = jax.lax.stop_gradient(jnp.abs(q).mean()) + 1e-6
     loss = -q.mean() / size + config.imitation_weight * imitation

@@ -305,6 +305,16 @@ def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> A
     return x * jax.lax.rsqrt(jnp.square(x).mean(axis=axes, keepdims=True) + epsilon)
 
 
+def smallest(values: Array, axis: int = 0) -> Array:
+    """The smallest value over `axis`, of critics [C, ...] their minimum [...]; its gradient goes to one of them.
+
+    That of `values.min(axis)` is shared by all that equal the minimum, and divided by their number: where XLA computes
+    the values twice and rounds them otherwise there are none, and the gradient is 0 / 0.
+    """
+    chosen = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
+    return jnp.where(jax.nn.one_hot(chosen, values.shape[axis], axis=axis, dtype=bool), values, 0.0).sum(axis=axis)
+
+
 def polyak(online: Any, target: Any, rate: Array | float) -> Any:
     """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf."""
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)

@@ -348,7 +348,8 @@ class DRC(nn.Module):
             hidden, memory = list(state[0]), list(state[1])
             for d in layers:
                 own = hidden[d]
-                pooled = pools[d](jnp.concatenate([own.mean(axis=(1, 2)), own.max(axis=(1, 2))], axis=-1))
+                largest = -networks.smallest(-own.reshape(len(own), -1, own.shape[-1]), axis=1)
+                pooled = pools[d](jnp.concatenate([own.mean(axis=(1, 2)), largest], axis=-1))
                 pooled = jnp.broadcast_to(pooled[:, None, None], own.shape)
                 seen = around(jnp.concatenate([encoded, hidden[d - 1], own, pooled], axis=-1))
                 f, i, j, o = jnp.split(gates[d](jnp.concatenate([seen, edge], axis=-1)), 4, axis=-1)

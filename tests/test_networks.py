@@ -315,6 +315,18 @@ def test_members_have_inputs_of_their_own() -> None:
         np.testing.assert_allclose(outputs[c, 0], apply(ensemble, x[c])[c], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_smallest_is_a_minimum_whose_gradient_goes_to_one(axis: int) -> None:
+    values = np.random.default_rng(0).integers(-3, 3, (4, 5, 6)).astype(np.float32)  # with ties
+    np.testing.assert_array_equal(networks.smallest(jnp.asarray(values), axis), values.min(axis=axis))
+    gradient = np.asarray(jax.grad(lambda x: networks.smallest(x, axis).sum())(jnp.asarray(values)))
+    np.testing.assert_array_equal(gradient.sum(axis=axis), 1.0)
+    np.testing.assert_array_equal((gradient * values).sum(axis=axis), values.min(axis=axis))
+    assert set(np.unique(gradient)) == {0.0, 1.0}
+    values[:, 2, 2] = np.nan
+    assert np.isnan(np.asarray(networks.smallest(jnp.asarray(values), axis))).any()
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.005, 1.0])
 def test_polyak_moves_the_target_by_its_rate(rate: float) -> None:
     online, target = ({"a": inputs(seed), "b": inputs(seed + 2, 4)} for seed in range(2))
