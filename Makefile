@@ -59,8 +59,9 @@ lint: setup  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --project . --pythonpath $(BIN)/python
 
+# Hardly optimised, programs compile in half the time, and most of a test is compilation. All other tests optimise.
 quick: setup  ## the quick tests
-	$(BIN)/python $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
+	XLA_FLAGS="--xla_backend_optimization_level=0 $(XLA_FLAGS)" $(BIN)/python $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
 
 learn: setup  ## the tests that take longer, most of which train until something is learnt
 	$(BIN)/python $(PYTEST) --dist worksteal -m learn $(PYTEST_FLAGS)

@@ -231,6 +231,7 @@ def train(steps: int, out: Path, data: str, config: dict[str, Any] | None = None
     return run.train("gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings))
 
 
+@pytest.mark.learn
 def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks: str) -> None:
     thinking: dict[str, Any] = {"torso": "iru", "compute": 2, "hidden": (16,)}
     whole = train(200, tmp_path / "whole", walks, thinking)
@@ -248,6 +249,7 @@ def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks:
     assert (played.observation_size, played.env) == (2, "tests.field:Field-v0")
 
 
+@pytest.mark.learn
 def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, walks: str) -> None:
     changes = {"normalise_observations": True, "num_updates": 2}
     there = train(100, tmp_path / "there", walks, changes, env="none", data_on_host=True)

@@ -61,6 +61,7 @@ def test_a_learner_that_diverges_is_frozen_and_the_others_do_not_notice(
     assert all(np.isfinite(line["returns"]).all() for line in evaluations)
 
 
+@pytest.mark.learn
 def test_a_frozen_learner_stays_frozen_when_the_run_is_resumed(tmp_path: Path) -> None:
     runs.train("td3", "Pendulum-v1", 400, tmp_path / "whole", DIVERGES, seeds=3)
     runs.train("td3", "Pendulum-v1", 200, tmp_path / "half", DIVERGES, seeds=3)

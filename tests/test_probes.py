@@ -64,6 +64,7 @@ OFFLINE: dict[str, dict[str, Any]] = {
     "ifql": {"layer_norm": False},
     "ofql": {"average_rate": 0.05},
 }
+QUICK_OFFLINE = {"td3_bc", "iql", "cql", "fql"}
 VALUES = ("Constant", "Delay", "Finite", "Observation")
 OBSERVATIONS = {
     "Constant": [[0.0]],
@@ -77,7 +78,7 @@ OBSERVATIONS = {
     "Memory": [[0.0, 0.0]],
 }
 ACTS = {"Action", "Both", "Follow", "Memory"}
-SLOW = {"Constant", "Observation", "Action", "Both", "Memory", "Delay"}
+SLOW = {"Constant", "Finite", "Observation", "Action", "Both", "Memory", "Delay"}
 
 
 def trained(
@@ -195,7 +196,9 @@ def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
     return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
 
 
-@pytest.mark.parametrize("agent", OFFLINE)
+@pytest.mark.parametrize(
+    "agent", [pytest.param(name, marks=() if name in QUICK_OFFLINE else pytest.mark.learn) for name in OFFLINE]
+)
 @pytest.mark.parametrize("probe", ["Endless", *(pytest.param(x, marks=pytest.mark.learn) for x in VALUES)])
 def test_probe_from_data(agent: str, probe: str) -> None:
     """Where no action matters, the values of the data's policy are the known ones."""

@@ -17,17 +17,17 @@ from rljax import checkpoint, run
 from tests import runs
 
 CASES = [
-    pytest.param("sac", "rljax/Pendulum", 1, id="compiled"),
+    pytest.param("sac", "rljax/Pendulum", 1, id="compiled", marks=pytest.mark.learn),
     pytest.param("td3", "rljax/Pendulum", 2, id="compiled-population"),
     pytest.param("td3", "Hopper-v5", 1, id="mujoco"),
-    pytest.param("sac", "Hopper-v5", 2, id="mujoco-population"),
-    pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population"),
-    pytest.param("ppo", "rljax/Pendulum", 2, id="compiled-on-policy"),
+    pytest.param("sac", "Hopper-v5", 2, id="mujoco-population", marks=pytest.mark.learn),
+    pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population", marks=pytest.mark.learn),
+    pytest.param("ppo", "rljax/Pendulum", 2, id="compiled-on-policy", marks=pytest.mark.learn),
     pytest.param("ppo", "Hopper-v5", 2, id="mujoco-on-policy"),
     pytest.param("stream_ac", "rljax/Pendulum", 2, id="compiled-stream"),
-    pytest.param("stream_ac", "Hopper-v5", 2, id="mujoco-stream"),
+    pytest.param("stream_ac", "Hopper-v5", 2, id="mujoco-stream", marks=pytest.mark.learn),
     pytest.param("dqn", "CartPole-v1", 2, id="gymnasium-discrete"),
-    pytest.param("stream_sarsa", "CartPole-v1", 1, id="gymnasium-stream"),
+    pytest.param("stream_sarsa", "CartPole-v1", 1, id="gymnasium-stream", marks=pytest.mark.learn),
 ]
 
 
@@ -73,7 +73,7 @@ def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
     runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
 
-@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+@pytest.mark.parametrize("env", [pytest.param("rljax/Pendulum", marks=pytest.mark.learn), "Pendulum-v1"])
 def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
     config = {"normalise_observations": True, "num_envs": 2, "num_steps": 5, "num_updates": 2}
     runs.train("sac", env, 400, tmp_path / "whole", config)
@@ -87,7 +87,10 @@ def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("env", "changes"),
-    [("rljax/BoxPick-2x4", {"hindsight": 0.8, "exploration": "softmax"}), ("gymnax/CartPole-v1", {"n_step": 3})],
+    [
+        pytest.param("rljax/BoxPick-2x4", {"hindsight": 0.8, "exploration": "softmax"}, marks=pytest.mark.learn),
+        ("gymnax/CartPole-v1", {"n_step": 3}),
+    ],
 )
 def test_draws_along_episodes_are_resumed(env: str, changes: dict[str, Any], tmp_path: Path) -> None:
     config = changes | {"num_envs": 5, "num_steps": 2, "num_updates": 2, "target_every": 1}

@@ -137,7 +137,7 @@ def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, da
     assert (out / "config.json").read_text() == before
 
 
-@pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
+@pytest.mark.parametrize("env", ["Pendulum-v1", pytest.param("rljax/Pendulum", marks=pytest.mark.learn)])
 def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> None:
     out = train("sac", 200, tmp_path / "run", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
     assert record.read(out, "metrics")[-1]["update"] == {"Pendulum-v1": 180, "rljax/Pendulum": 181}[env]

@@ -105,6 +105,7 @@ def test_a_sweep_that_was_stopped_finds_the_same(method: str, tmp_path: Path, mo
     assert listed[0] == listed[1]
 
 
+@pytest.mark.learn
 def test_hyperband_goes_on_with_the_better_ones_where_they_stood(tmp_path: Path) -> None:
     protocol = search.Protocol(method="hyperband", trials=4, tuning_seeds=(0, 1), test_seeds=(5,), eta=2, min_steps=100)
     out = begun(tmp_path / "sweep", protocol, FLOATS, 400)

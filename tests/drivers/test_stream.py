@@ -103,7 +103,7 @@ def test_streams_do_not_depend_on_each_other() -> None:
     for index, seed in enumerate([3, 4, 5]):
         alone = trained([seed])
         both = [jax.tree.map(lambda x, i=i: x[i], state) for state, i in ((together, index), (alone, 0))]
-        assert_equal(*both, rtol=1e-4, atol=1e-5)  # what rounding took off a sum is noise
+        assert_equal(*both, rtol=1e-4, atol=1e-4)  # what rounding took off a sum is noise
 
 
 class Broken(Counter):

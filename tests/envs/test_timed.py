@@ -14,6 +14,7 @@ from rljax import envs, policy, recording, run
 LIMIT = 200
 
 
+@pytest.mark.learn
 def test_time_inside_the_program() -> None:
     plain, timed = envs.make("rljax/Pendulum"), envs.make("timed/rljax/Pendulum")
     assert timed.spec.observation_shape == (4,)
