@@ -103,7 +103,7 @@ def test_a_replay_of_environments_inside_the_program(inside: Path, tmp_path: Pat
     assert dataset.lengths().tolist() == [175, 50, 175, 49], "environment by environment, from step 25 on"
     rows = dataset.transitions
     inner = np.flatnonzero(~dataset.last)
-    np.testing.assert_array_equal(rows.observation[inner + 1], rows.next_observation[inner])
+    np.testing.assert_allclose(rows.observation[inner + 1], rows.next_observation[inner], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(dataset.action_bounds, [[-1], [1]])
     cos, sin, speed = np.asarray(rows.observation).T
     torque = 2 * np.asarray(rows.action)[:, 0]

@@ -129,7 +129,7 @@ def test_what_is_not_finite_teaches_nothing_inside_the_program(what: str) -> Non
     config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
     before = inside(Counter(LIMIT), 3, module=stream_ac, config=config)
     driver = inside(Broken(what), 20, module=stream_ac, config=config)
-    assert_equal(driver.agent_state, before.agent_state)
+    assert_equal(driver.agent_state, before.agent_state, rtol=1e-4, atol=1e-5)  # two programs round apart
     found = driver.report()
     np.testing.assert_array_equal(found.first_bad[TRANSITION], [3, 3])
     assert found.updates == 3
