@@ -78,6 +78,8 @@ def record(
         "versions": described["versions"],
         "max_episode_steps": described["spec"]["max_episode_steps"],
     }
+    if described["spec"]["discrete"]:
+        provenance["num_actions"] = described["spec"]["action_size"]
     reference = datasets.reference(envs.task(described["env"]))
     return datasets.Dataset(name, transitions, described["env"], reference, bounds, provenance)
 

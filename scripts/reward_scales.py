@@ -87,7 +87,8 @@ def main() -> None:
         table[agent] = {}
         for scale, values in zip(SCALES, found[agent], strict=True):
             low, high = statistics.interval(values)
-            table[agent][str(scale)] = {"seeds": values.round(1).tolist(), "interval": [round(low, 1), round(high, 1)]}
+            interval = [round(low, 1), round(high, 1)] if options.seeds > 1 else None
+            table[agent][str(scale)] = {"seeds": values.round(1).tolist(), "interval": interval}
             print(f"{agent:<8} x {scale:<6g} {values.mean():>9.1f}  [{low:.1f}, {high:.1f}]", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     agents = {name: (AGENTS[name][0], AGENTS[name][1] | more) for name in options.agents}

@@ -126,6 +126,16 @@ def test_provenance_says_whose_it_is(trained: Path) -> None:
     assert dataset.max_episode_steps == 200
 
 
+def test_actions_that_nobody_took_are_counted(tmp_path: Path) -> None:
+    out = runs.train("dqn", "CartPole-v1", 8, tmp_path / "dqn", {"batch_size": 4, "warmup_steps": 4})
+    for source, path in (("random", tmp_path / "one.npz"), ("replay", tmp_path / "one.hdf5")):
+        cli_data.main(["record", str(out), str(path), "--steps", "1", "--from", source])
+        again = datasets.load(str(path))
+        assert (again.num, again.action_size) == (1, 2)
+    both = datasets.join([datasets.load(str(tmp_path / name)) for name in ("one.npz", "one.hdf5")], "both")
+    assert both.provenance["num_actions"] == 2
+
+
 def test_references_are_those_of_the_task(trained: Path) -> None:
     assert recording.record(trained, steps=20).reference is None, "D4RL has no Pendulum"
     assert datasets.reference("Hopper-v5") == (-20.272305, 3234.3)

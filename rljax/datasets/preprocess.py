@@ -138,6 +138,8 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
     transitions = cut(Transition(**fields), np.cumsum([part.num for part in parts]) - 1)
     provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
     provenance["max_episode_steps"] = first.max_episode_steps
+    if first.discrete:
+        provenance["num_actions"] = first.action_size
     provenance["corruptions"] = [note for part in parts for note in part.provenance.get("corruptions") or ()]
     both_ends = sum(part.provenance.get("both_ends", 0) for part in parts)
     if both_ends:
