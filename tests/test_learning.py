@@ -16,8 +16,10 @@ from tests import obstacle
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize("agent", ["sac", "td3", "dsact"])
-@pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
+@pytest.mark.parametrize(
+    ("agent", "env"),
+    [("sac", "Pendulum-v1"), ("sac", "rljax/Pendulum"), ("td3", "Pendulum-v1"), ("dsact", "rljax/Pendulum")],
+)
 def test_swings_the_pendulum_up(agent: str, env: str, tmp_path: Path) -> None:
     out = run.train(agent, env, 10_000, seeds=1, out=tmp_path / "run", eval_every=2_500, eval_episodes=10)
     summary = json.loads((out / "summary.json").read_text())
