@@ -318,6 +318,13 @@ def _known_here(argument: str, config: Any) -> str:
     return argument if known == name else f"--config.{known.replace('_', '-')}{equals}{value}"
 
 
+def _flagged(arguments: list[str], config: Any) -> set[str]:
+    """The agent's settings that flags of the arguments set."""
+    flags = [_known_here(argument, config).partition("=")[0] for argument in arguments]
+    names = {flag.removeprefix("--config.").replace("-", "_") for flag in flags if flag.startswith("--config.")}
+    return names | {name.removeprefix("no_") for name in names}
+
+
 def _settings(options: Any) -> dict[str, Any]:
     """Those of the options that are fields of a run's `Settings`, but for its seeds."""
     from rljax.run import Settings
@@ -352,7 +359,11 @@ def _train(arguments: list[str]) -> None:
         return
     from rljax import grid
 
-    points = grid.points(grid.parse(options.grid, config))
+    axes = grid.parse(options.grid, config)
+    for name in sorted(_flagged(arguments, config).intersection(axes)):
+        flag = f"config.{name.replace('_', '-')}"
+        raise ValueError(f"--{flag} and --grid {flag} both set {name}: leave out the flag, or list its value.")
+    points = grid.points(axes)
     order = rljax.run.prepare(**what)
     if options.dry_run:
         print(grid.plan(order, points, options.learners_per_launch))

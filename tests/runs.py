@@ -30,10 +30,12 @@ def small(agent: str) -> dict[str, Any]:
     return ON_POLICY if agent == "ppo" else STREAM if agent.startswith("stream_") else SMALL
 
 
-def flags(agent: str) -> list[str]:
-    """The same for the command line."""
+def flags(agent: str, but: str | None = None) -> list[str]:
+    """The same for the command line, but for one setting."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
     for name, value in small(agent).items():
+        if name == but:
+            continue
         words += [f"--config.{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else (value,))]
     return words
 

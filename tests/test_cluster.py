@@ -49,7 +49,8 @@ if __name__ == "__main__":
 
 @pytest.mark.learn
 def test_a_launch_whose_machine_is_lost_goes_on_elsewhere_from_its_checkpoint(tmp_path: Path) -> None:
-    words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", str(STEPS), "--quiet", *runs.flags("td3")]
+    words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", str(STEPS), "--quiet"]
+    words += runs.flags("td3", but="batch_size")
     words += [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
     words += ["--grid", f"config.batch-size={','.join(map(str, SIZES.values()))}"]
     file = tmp_path / "program.py"

@@ -149,7 +149,7 @@ def test_a_launch_that_diverges_whole_does_not_stop_the_next(tmp_path: Path) -> 
 
 
 def test_the_command_line_plans_trains_and_resumes(tmp_path: Path, capsys: Any) -> None:
-    words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *runs.flags("td3")]
+    words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *runs.flags("td3", but="hidden")]
     words += ["--out", str(tmp_path / "grid"), "--grid", "config.hidden=16x16,8x8"]
     cli.main([*words, "--dry-run"])
     assert "2 learners in 2 programs" in capsys.readouterr().out
@@ -165,3 +165,19 @@ def test_the_command_line_plans_trains_and_resumes(tmp_path: Path, capsys: Any) 
     with pytest.raises(SystemExit):
         cli.main(["train", "td3", "--env", "rljax/Pendulum", "--dry-run"])
     assert "--dry-run, --learners-per-launch and --ray are for a grid" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("agent", "flags", "axis"),
+    [
+        ("td3", ["--config.target-rate", "0.1"], "config.tau=0.005,0.01"),
+        ("td3", ["--config.tau=0.1"], "config.target-rate=0.005,0.01"),
+        ("td3", ["--config.layer-norm"], "config.layer-norm=true,false"),
+        ("cql", ["--config.no-importance-sampling"], "config.importance-sampling=true,false"),
+    ],
+)
+def test_a_flag_beside_a_grid_of_its_setting_is_refused(agent: str, flags: list[str], axis: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["train", agent, "--env", "rljax/Pendulum", *flags, "--grid", axis])
+    assert exit.value.code == 2
+    assert "leave out the flag, or list its value" in capsys.readouterr().err
