@@ -6,8 +6,11 @@ crosses learners or environments goes between devices, such as the gradients of 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import os
+import sys
 from typing import Any
 
 import jax
@@ -19,12 +22,31 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from rljax import hosts
 
 LEARNERS, ENVIRONMENTS = "learners", "environments"
+ALIGNMENT = 64  # bytes, of XLA's arrays on a CPU
+
+_are_cores = False  # whether the devices are cores, see `prefer_cores`
+
+
+def prefer_cores() -> None:
+    """Let each core of a CPU be a device, where JAX has not begun yet and nobody has said how many to use.
+
+    Learners on devices of their own go on side by side; the threads of one device meet after each product.
+    """
+    global _are_cores
+    asked = jax.config.values["jax_num_cpu_devices"] > 0 or "NPROC" in os.environ
+    if asked or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    with contextlib.suppress(RuntimeError):  # JAX has begun
+        jax.config.update("jax_num_cpu_devices", cores)
+        _are_cores = True
 
 
 class Spread:
     """How P learners, with E environments each, lie on the devices: not at all where there is one.
 
-    As many devices share the learners as divide their number, and the rest of them the environments, where `split`.
+    As many devices share the learners as divide their number, and the rest of them the environments, where `split` and
+    where devices are more than cores, which would wait for each other longer than it takes to do without.
     """
 
     def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False) -> None:
@@ -32,11 +54,13 @@ class Spread:
 
         Raises `ValueError` where several processes cannot have the same share each.
         """
-        devices = jax.devices()
-        learners = math.gcd(num_learners, len(devices))
-        environments = math.gcd(num_envs, len(devices) // learners) if split else 1
-        processes = hosts.number()
-        if learners * environments % processes:
+        available, processes = len(jax.devices()), hosts.number()
+        split = split and not (_are_cores and jax.default_backend() == "cpu")
+        for learners in range(min(num_learners, available), 0, -1):
+            environments = math.gcd(num_envs, available // learners) if split else 1
+            if num_learners % learners == 0 and learners * environments % processes == 0:
+                break
+        else:
             raise ValueError(
                 f"{num_learners} learner{'s' if num_learners > 1 else ''} cannot be shared by {processes} processes: "
                 f"let --seeds{' or --config.num-envs' if split else ''} be a multiple of {processes}."
@@ -70,8 +94,12 @@ class Spread:
         return self._place(tree, PartitionSpec(LEARNERS, None, ENVIRONMENTS))
 
     def everywhere(self, tree: Any) -> Any:
-        """Place arrays as a whole on every device."""
-        return jax.device_put(tree) if self.mesh is None else self._place(tree, PartitionSpec())
+        """Place arrays as a whole on every device; those of a CPU share the memory."""
+        if self.mesh is None:
+            return jax.device_put(tree)
+        if jax.default_backend() == "cpu":
+            tree = jax.tree.map(_aligned, tree)
+        return self._place(tree, PartitionSpec())
 
     def _place(self, tree: Any, spec: PartitionSpec) -> Any:
         if self.mesh is None:
@@ -120,6 +148,17 @@ def _first_of_each_process(number: int) -> list[Any]:
             f"the processes have {', '.join(str(len(found)) for found in own)} devices: give each as many."
         )
     return [device for found in own for device in found[:each]]
+
+
+def _aligned(x: Any) -> Any:
+    """A copy of an array that begins where JAX takes it as it lies; others it copies, for each device once more."""
+    if not isinstance(x, np.ndarray):
+        return x
+    room = np.empty(x.nbytes + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    copy = room[begin : begin + x.nbytes].view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
 
 
 def _is_elsewhere(x: Any) -> bool:

@@ -118,6 +118,7 @@ def plan(order: run.Order, points: Sequence[Mapping[str, Any]], most: int | None
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
+    run.prefer(order.module, order.settings, len(points) * len(order.settings.seeds))
     available = machine.available_memory()
     split: list[Launch] = []
     for launch in launches(order.config, points, order.settings.seeds):

@@ -23,6 +23,7 @@ from rljax import (
     cost,
     courses,
     datasets,
+    devices,
     envs,
     evaluate,
     hosts,
@@ -167,6 +168,14 @@ def resume(
     return run.execute()
 
 
+def prefer(module: Any, settings: Settings, num_learners: int) -> None:
+    """Let JAX compute with the threads and devices that suit the learners on a CPU. Before it computes anything."""
+    if module.storage == "stream":
+        configuration.prefer_one_thread()
+    elif num_learners > 1 and (module.storage == "dataset" or envs.is_compiled(settings.env)):
+        devices.prefer_cores()
+
+
 def default_folder(settings: Settings) -> Path:
     """runs/<agent>/<environment or data set>/<time>, as yet unused."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -191,12 +200,11 @@ class Run:
         dataset: datasets.Dataset | None = None,
     ) -> None:
         """Check everything that can be wrong; nothing is written or compiled yet."""
+        check_settings(settings)
         configuration.persist_compilations()
-        if module.storage == "stream":
-            configuration.prefer_one_thread()
+        prefer(module, settings, len(settings.seeds))
         self.settings, self.module, self.config, self.folder, self.view = settings, module, config, folder, view
         self.clock = attendance.Clock(view)
-        check_settings(settings)
         seeds = settings.seeds
         self.stacked = configuration.stack(config, len(seeds))
         self.members = population.members(config, seeds)

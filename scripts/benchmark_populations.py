@@ -1,8 +1,10 @@
-"""Many learners in one program beside many runs, the cost of the population's axis for one, and a sweep beside trials.
+"""Many learners in one program beside many runs, the cost of the population's axis for one, a sweep beside trials, and
+learners with cores of their own beside such that share all.
 
   python scripts/benchmark_populations.py --output results/benchmark_populations.json
   python scripts/benchmark_populations.py --overhead --rounds 7 --rollouts 40 --output results/benchmark_overhead.json
   python scripts/benchmark_populations.py --zoo zoo/bin/python --rounds 3 --output results/benchmark_sweep.json
+  python scripts/benchmark_populations.py --cores --rounds 3 --output results/benchmark_cores.json
 
 Measurements alternate, each in a process of its own, and medians are reported. Runs one after the other are what a
 shell loop over `rljax train` does, compiled programs kept between them, and, for comparison, not kept.
@@ -11,6 +13,7 @@ shell loop over `rljax train` does, compiled programs kept between them, and, fo
 from __future__ import annotations
 
 import argparse
+import json
 import operator
 import os
 import statistics
@@ -23,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from benchmark_offline import synthetic
 from benchmark_online import conclude, measure, prepared, timed, work
 
 LEARNERS = 16
@@ -30,13 +35,21 @@ SWEEP = {"trials": 64, "population": 16, "steps": 50_000}
 PPO: dict[str, Any] = {"num_envs": 8, "num_steps": 128, "batch_size": 256, "num_epochs": 4}
 FLAGS = [word for name, value in PPO.items() for word in (f"--config.{name.replace('_', '-')}", str(value))]
 QUIET = ["--eval-episodes", "10", "--quiet"]
+POPULATIONS: dict[str, tuple[int, int, list[str]]] = {  # learners, steps, and what they learn from
+    "ppo": (16, 100_000, ["--env", "gymnax/Pendulum-v1", *FLAGS]),
+    "dqn": (8, 10_000, ["--env", "gymnax/CartPole-v1"]),
+    "sac": (4, 2_000, ["--env", "rljax/Pendulum"]),
+    "bc": (4, 8_000, []),
+    "iql": (4, 1_000, []),
+    "cql": (4, 40, ["--config.bc-steps", "0"]),
+}
 
 
-def command(*words: Any, cache: str) -> None:
+def command(*words: Any, cache: str, **environment: str) -> None:
     """The command line in a process of its own, with compiled programs in `cache`, or not kept where it is empty."""
     kept = {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     words = tuple(map(str, (sys.executable, "-m", "rljax", *words)))
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | kept)
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | kept | environment)
 
 
 def together(steps: int) -> dict[str, Any]:
@@ -122,6 +135,21 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
     return loop, jax.block_until_ready(loop(carry))
 
 
+def population(agent: str, own: int) -> dict[str, Any]:
+    """Steps per second of a command's loop, whose learners have cores of their own or share one device's threads."""
+    seeds, steps, words = POPULATIONS[agent]
+    with tempfile.TemporaryDirectory() as folder:
+        if not words or words[0] != "--env":
+            np.savez(f"{folder}/data.npz", allow_pickle=False, **synthetic(100_000))
+            words = [*words, "--data", f"{folder}/data.npz", "--env", "none"]
+        words += ["--seeds", seeds, "--steps", steps, "--log-every", steps // 4, "--eval-every", steps]
+        words += ["--eval-episodes", 1, "--checkpoint-every", steps, "--quiet", "--out", f"{folder}/run"]
+        devices = {} if own else {"JAX_NUM_CPU_DEVICES": "1"}
+        command("train", agent, *words, cache=f"{folder}/cache", **devices)
+        summary = json.loads(Path(folder, "run", "summary.json").read_text())
+    return {"steps_per_second": summary["steps_per_second"]}
+
+
 def swept() -> dict[str, Any]:
     """Seconds of a sweep of PPO on CartPole in populations, from nothing, and its test."""
     with tempfile.TemporaryDirectory() as folder:
@@ -179,6 +207,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "together": together,
     "one_by_one": one_by_one,
     "one_learner": one_learner,
+    "population": population,
     "swept": swept,
     "trial_by_trial": trial_by_trial,
     "zoo": zoo,
@@ -193,6 +222,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4, help="of those one after the other that are timed")
     parser.add_argument("--rollouts", type=int, default=200)
     parser.add_argument("--overhead", action="store_true", help="measure one learner beside the loop by hand alone")
+    parser.add_argument("--cores", action="store_true", help="measure what learners gain by cores of their own alone")
     parser.add_argument("--zoo", help="Python of an environment that has rl_zoo3: measure the sweep beside it alone")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--worker", nargs="+")
@@ -217,6 +247,18 @@ def main() -> None:
             samples,
             options.output,
         )
+    if options.cores:
+        for _ in range(options.rounds):
+            for agent, (seeds, _, _) in POPULATIONS.items():
+                for own, how in enumerate(("sharing", "cores")):
+                    note(f"{agent}, {seeds} learners, {how}", "population", agent, own)
+        medians = {name: statistics.median(values) for name, values in samples.items()}
+        ratios = {
+            f"{agent}, cores / sharing": medians[f"{agent}, {seeds} learners, cores, steps/s"]
+            / medians[f"{agent}, {seeds} learners, sharing, steps/s"]
+            for agent, (seeds, _, _) in POPULATIONS.items()
+        }
+        return conclude(medians, ratios, samples, options.output)
     sweep = f"sweep of {SWEEP['trials']} in populations of {SWEEP['population']}, with its test"
     if options.zoo:
         names = {1: f"RL Zoo, {SWEEP['trials']} trials one by one", 2: f"RL Zoo, {SWEEP['trials']} trials, two at once"}

@@ -12,6 +12,7 @@ import pytest
 # JAX reads these when it is imported, which no test has done yet. What is set already counts.
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rljax", "tests")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")  # whichever test comes first, and on however many cores
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("MPLBACKEND", "agg")

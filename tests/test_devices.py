@@ -1,4 +1,4 @@
-"""Learners shared among 8 virtual devices: the same curves, without compiling again, and resumed as ever."""
+"""Learners shared among 8 virtual devices or a CPU's cores: the same curves, no compiling again, resumed as ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from rljax import record
 from rljax.devices import Spread
 from tests import runs
 
-EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+TWO = {"JAX_NUM_CPU_DEVICES": "2"}
+EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
+TWO_BY_XLA = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 CASES = [
     pytest.param("sac", "rljax/Pendulum", 8, 8, id="compiled"),
     pytest.param("ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments", marks=pytest.mark.learn),
@@ -114,3 +116,84 @@ def test_one_device_is_left_alone() -> None:
     assert (spread.mesh, spread.num_devices) == (None, 1)
     tree = {"x": np.zeros(3)}
     assert spread.learners(tree) is tree
+
+
+FOUR_CORES = """
+    import os, sys
+
+    os.sched_getaffinity = lambda _: range(4)
+    os.cpu_count = lambda: 4
+    from rljax import cli
+
+    cli.main(sys.argv[1:])
+"""
+
+
+def on_four_cores(*arguments: object, **environment: str) -> None:
+    """The command line on a machine of 4 cores, where nobody has said how many devices there are to be."""
+    program = [sys.executable, "-c", textwrap.dedent(FOUR_CORES), *map(str, arguments)]
+    unset = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    done = subprocess.run(program, capture_output=True, text=True, env=unset | environment, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def used(out: Path) -> int:
+    """The number of devices that a run used."""
+    return json.loads((out / "summary.json").read_text())["devices_used"]
+
+
+def test_learners_have_a_cpus_cores_for_themselves_and_are_resumed_there(tmp_path: Path) -> None:
+    words = ["train", "dqn", "--env", "rljax/Finite-discrete", "--seeds", "8", "--quiet", *runs.flags("dqn")]
+    on_four_cores(*words, "--steps", "300", "--out", tmp_path / "whole")
+    on_four_cores(*words, "--steps", "200", "--out", tmp_path / "half")
+    on_four_cores("resume", tmp_path / "half", "--steps", "300", "--quiet")
+    runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    assert used(tmp_path / "whole") == used(tmp_path / "half") == 4
+
+
+@pytest.mark.parametrize(
+    ("agent", "env", "seeds", "environment", "expected"),
+    [
+        pytest.param("sac", "rljax/Pendulum", 6, {}, 3, id="as-many-as-divide-the-learners"),
+        pytest.param("ppo", "rljax/Pendulum", 2, {}, 2, id="environments-stay", marks=pytest.mark.learn),
+        pytest.param("sac", "rljax/Pendulum", 4, TWO, 2, id="as-the-user-said", marks=pytest.mark.learn),
+        pytest.param("sac", "rljax/Pendulum", 4, TWO_BY_XLA, 2, id="as-xla-was-told", marks=pytest.mark.learn),
+        pytest.param("stream_ac", "rljax/Pendulum", 4, {}, 1, id="streams", marks=pytest.mark.learn),
+        pytest.param("td3", "Pendulum-v1", 4, {}, 1, id="hosted", marks=pytest.mark.learn),
+    ],
+)
+def test_who_has_cores_for_themselves(
+    agent: str, env: str, seeds: int, environment: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    words = ["--steps", "100", "--seeds", seeds, "--quiet", *runs.flags(agent), "--out", tmp_path / "run"]
+    on_four_cores("train", agent, "--env", env, *words, **environment)
+    assert used(tmp_path / "run") == expected
+
+
+@pytest.mark.learn
+def test_the_launches_of_a_grid_have_cores_for_themselves(tmp_path: Path) -> None:
+    words = ["--steps", "100", "--seeds", "4", "--quiet", *runs.flags("td3", but="hidden"), "--out", tmp_path / "grid"]
+    on_four_cores("train", "td3", "--env", "rljax/Pendulum", *words, "--grid", "config.hidden=8,16")
+    assert [used(tmp_path / "grid" / f"launch-00{i}") for i in (0, 1)] == [4, 4]
+
+
+def test_a_cpus_devices_share_the_memory_of_what_they_all_have() -> None:
+    program = """
+        import numpy as np
+        from rljax.devices import Spread
+
+        given = {"x": np.ones((1001, 7), np.float32)[1:], "done": np.zeros(1000, bool)}
+        placed = Spread(8).everywhere(given)
+        for name, array in placed.items():
+            parts = [shard.data for shard in array.addressable_shards]
+            print(len(parts), len({part.unsafe_buffer_pointer() for part in parts}), (parts[7] == given[name]).all())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        env=os.environ | EIGHT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["8", "1", "True"] * 2
