@@ -28,15 +28,19 @@ _are_cores = False  # whether the devices are cores, see `prefer_cores`
 
 
 def prefer_cores() -> None:
-    """Let each core of a CPU be a device, where JAX has not begun yet and nobody has said how many to use.
+    """Let each core of a CPU be a device, where JAX has not begun yet and nobody has said how many devices there are.
 
-    Learners on devices of their own go on side by side; the threads of one device meet after each product.
+    Learners on devices of their own go on side by side; the threads of one device meet after each product. There are no
+    more devices than XLA may have threads.
     """
     global _are_cores
-    asked = jax.config.values["jax_num_cpu_devices"] > 0 or "NPROC" in os.environ
+    asked = jax.config.values["jax_num_cpu_devices"] > 0
     if asked or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    threads = os.environ.get("NPROC", "")  # XLA's own setting
+    if threads.isdigit():
+        cores = max(1, min(cores, int(threads)))
     with contextlib.suppress(RuntimeError):  # JAX has begun
         jax.config.update("jax_num_cpu_devices", cores)
         _are_cores = True

@@ -132,7 +132,8 @@ FOUR_CORES = """
 def on_four_cores(*arguments: object, **environment: str) -> None:
     """The command line on a machine of 4 cores, where nobody has said how many devices there are to be."""
     program = [sys.executable, "-c", textwrap.dedent(FOUR_CORES), *map(str, arguments)]
-    unset = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    said = ("JAX_NUM_CPU_DEVICES", "NPROC", "XLA_FLAGS")  # NPROC by a stream that another test has trained
+    unset = {name: value for name, value in os.environ.items() if name not in said}
     done = subprocess.run(program, capture_output=True, text=True, env=unset | environment, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -158,6 +159,7 @@ def test_learners_have_a_cpus_cores_for_themselves_and_are_resumed_there(tmp_pat
         pytest.param("ppo", "rljax/Pendulum", 2, {}, 2, id="environments-stay", marks=pytest.mark.learn),
         pytest.param("sac", "rljax/Pendulum", 4, TWO, 2, id="as-the-user-said", marks=pytest.mark.learn),
         pytest.param("sac", "rljax/Pendulum", 4, TWO_BY_XLA, 2, id="as-xla-was-told", marks=pytest.mark.learn),
+        pytest.param("sac", "rljax/Pendulum", 4, {"NPROC": "2"}, 2, id="as-xla-has-threads", marks=pytest.mark.learn),
         pytest.param("stream_ac", "rljax/Pendulum", 4, {}, 1, id="streams", marks=pytest.mark.learn),
         pytest.param("td3", "Pendulum-v1", 4, {}, 1, id="hosted", marks=pytest.mark.learn),
     ],
