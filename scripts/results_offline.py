@@ -31,13 +31,16 @@ runs/results/dsact-Hopper-v5; the experts are those of scripts/results_online.py
   rljax train AGENT --data sets/SET.hdf5 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
       --out runs/results/AGENT-ENV-v5-KIND
 
+with --config.hidden 256 256 256 for fql, its 4 x 512 being dear.
+
 OGBench's play data are generated, and learnt from with networks of 3 x 256 in place of 4 x 512:
 
   rljax data record ogbench/cube-single-play-v0 --envs 1
   rljax train AGENT --data ogbench/cube-single-play-singletask-task2-v0 --steps 50000 --seeds 3 \
       --config.hidden 256 256 256 --eval-every 10000 --eval-episodes 50 --out runs/results/AGENT-cube-single-play-task2
 
-for AGENT in bc, iql and fql. Then
+for AGENT in bc, iql and fql. FQL also goes on in the environment, as runs/results/fql-cube-single-play-task2-online:
+the same command with --steps 31000 --then-online 29000. Then
 
   python scripts/results_offline.py runs/results/*-pendulum-* runs/results/*-neorl2-* runs/results/*-v5-* \
       runs/results/*-cube-*
@@ -85,6 +88,9 @@ def collect(run: Path) -> dict[str, Any]:
     best = statistics.expected_best(record.read(run, "evaluations"))
     score = final["score"] if final["success"] is None else 100 * final["success"]
     kept = {"data": described["data"], "dataset": described["dataset"], "best": best, "score": score}
+    if described["then_online"]:
+        commands = [line["command"] for line in described.get("resumed", [])]
+        kept |= {"then_online": described["then_online"], "resumed": commands}
     return results_online.collect(run) | kept
 
 
@@ -94,7 +100,9 @@ def row(run: dict[str, Any]) -> str:
     best = {int(n): value for n, value in run["best"].items()}
     mean = run["dataset"]["mean_return"]
     cells = [", ".join([run["agent"], *results_online.changes(run)]), datasets.short(run["data"])]
-    cells += ["-" if mean is None else f"{mean:,.0f}", f"{run['reached']:,}", str(len(last))]
+    online = run.get("then_online", 0)
+    updates = f"{run['reached'] - online:,}" + (f" + {online:,} online" if online else "")
+    cells += ["-" if mean is None else f"{mean:,.0f}", updates, str(len(last))]
     cells += [f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"]
     cells += [f"{best[n]:,.0f}" if n in best else "-" for n in (1, 5, max(best))]
     cells += ["-" if run["score"] is None else f"{run['score']:.1f}"]
