@@ -12,7 +12,7 @@ for AGENT in bc, td3_bc, iql and riql and FILE in tianshou and sb; and from NeoR
   rljax train AGENT --data neorl2/SafetyHalfCheetah-v0 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
       --out runs/results/AGENT-neorl2-SafetyHalfCheetah
 
-for AGENT in bc and td3_bc, the latter also with --config.value-weight 2.5 --config.target-noise 0.2, its paper's.
+for AGENT in bc, iql and td3_bc, the last also with --config.value-weight 2.5 --config.target-noise 0.2, its paper's.
 
 Sets by D4RL's recipe are recorded from runs of our own, HalfCheetah-v5's from 4 seeds of SAC after 50,000 steps,
 
