@@ -139,7 +139,7 @@ def population(agent: str, own: int) -> dict[str, Any]:
     """Steps per second of a command's loop, whose learners have cores of their own or share one device's threads."""
     seeds, steps, words = POPULATIONS[agent]
     with tempfile.TemporaryDirectory() as folder:
-        if not words or words[0] != "--env":
+        if "--env" not in words:
             np.savez(f"{folder}/data.npz", allow_pickle=False, **synthetic(100_000))
             words = [*words, "--data", f"{folder}/data.npz", "--env", "none"]
         words += ["--seeds", seeds, "--steps", steps, "--log-every", steps // 4, "--eval-every", steps]

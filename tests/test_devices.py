@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +35,26 @@ def on_eight(*arguments: object) -> str:
     return done.stdout
 
 
+def devices_used(out: Path) -> int:
+    """By a run, as its summary says."""
+    return json.loads((out / "summary.json").read_text())["devices_used"]
+
+
+def printed(program: str, *arguments: object, env: Mapping[str, str]) -> str:
+    """What a program prints in a process of its own."""
+    words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize(("agent", "env", "seeds", "used"), CASES)
 def test_eight_devices_give_the_curves_of_one(agent: str, env: str, seeds: int, used: int, tmp_path: Path) -> None:
     words = ["train", agent, "--env", env, "--steps", "200", "--seeds", seeds, "--quiet", *runs.flags(agent)]
     on_eight(*words, "--out", tmp_path / "eight")
     one = runs.train(agent, env, 200, tmp_path / "one", seeds=seeds)
-    assert json.loads((tmp_path / "eight" / "summary.json").read_text())["devices_used"] == used
-    assert json.loads((one / "summary.json").read_text())["devices_used"] == 1
+    assert devices_used(tmp_path / "eight") == used
+    assert devices_used(one) == 1
     for name in ("metrics", "evaluations"):
         expected, found = record.read(one, name), record.read(tmp_path / "eight", name)
         assert len(expected) == len(found) > 0
@@ -62,8 +76,7 @@ def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
 
 
 def test_every_array_lies_on_its_learners_device_and_nothing_compiles_again() -> None:
-    program = textwrap.dedent(
-        """
+    program = """
         import jax, pathlib
         from jax.sharding import PartitionSpec as S
         from rljax import progress, run
@@ -98,13 +111,8 @@ def test_every_array_lies_on_its_learners_device_and_nothing_compiles_again() ->
         }
         for name, tree in specs.items():
             print(name, sorted({str(leaf.sharding.spec) for leaf in jax.tree.leaves(tree) if leaf.ndim}))
-        """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | EIGHT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    """
+    found = dict(line.split(" ", 1) for line in printed(program, env=os.environ | EIGHT).splitlines())
     assert found["agent"] == "[\"P('learners',)\"]"
     assert found["storage"] == "[\"P('learners', None, 'environments')\"]"
     assert found["environment"] == "[\"P(('learners', 'environments'),)\"]"
@@ -131,16 +139,9 @@ FOUR_CORES = """
 
 def on_four_cores(*arguments: object, **environment: str) -> None:
     """The command line on a machine of 4 cores, where nobody has said how many devices there are to be."""
-    program = [sys.executable, "-c", textwrap.dedent(FOUR_CORES), *map(str, arguments)]
     said = ("JAX_NUM_CPU_DEVICES", "NPROC", "XLA_FLAGS")  # NPROC by a stream that another test has trained
     unset = {name: value for name, value in os.environ.items() if name not in said}
-    done = subprocess.run(program, capture_output=True, text=True, env=unset | environment, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def used(out: Path) -> int:
-    """The number of devices that a run used."""
-    return json.loads((out / "summary.json").read_text())["devices_used"]
+    printed(FOUR_CORES, *arguments, env=unset | environment)
 
 
 def test_learners_have_a_cpus_cores_for_themselves_and_are_resumed_there(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_learners_have_a_cpus_cores_for_themselves_and_are_resumed_there(tmp_pat
     on_four_cores(*words, "--steps", "200", "--out", tmp_path / "half")
     on_four_cores("resume", tmp_path / "half", "--steps", "300", "--quiet")
     runs.assert_same(tmp_path / "whole", tmp_path / "half")
-    assert used(tmp_path / "whole") == used(tmp_path / "half") == 4
+    assert devices_used(tmp_path / "whole") == devices_used(tmp_path / "half") == 4
 
 
 @pytest.mark.parametrize(
@@ -169,14 +170,14 @@ def test_who_has_cores_for_themselves(
 ) -> None:
     words = ["--steps", "100", "--seeds", seeds, "--quiet", *runs.flags(agent), "--out", tmp_path / "run"]
     on_four_cores("train", agent, "--env", env, *words, **environment)
-    assert used(tmp_path / "run") == expected
+    assert devices_used(tmp_path / "run") == expected
 
 
 @pytest.mark.learn
 def test_the_launches_of_a_grid_have_cores_for_themselves(tmp_path: Path) -> None:
     words = ["--steps", "100", "--seeds", "4", "--quiet", *runs.flags("td3", but="hidden"), "--out", tmp_path / "grid"]
     on_four_cores("train", "td3", "--env", "rljax/Pendulum", *words, "--grid", "config.hidden=8,16")
-    assert [used(tmp_path / "grid" / f"launch-00{i}") for i in (0, 1)] == [4, 4]
+    assert [devices_used(tmp_path / "grid" / f"launch-00{i}") for i in (0, 1)] == [4, 4]
 
 
 def test_a_cpus_devices_share_the_memory_of_what_they_all_have() -> None:
@@ -190,12 +191,4 @@ def test_a_cpus_devices_share_the_memory_of_what_they_all_have() -> None:
             parts = [shard.data for shard in array.addressable_shards]
             print(len(parts), len({part.unsafe_buffer_pointer() for part in parts}), (parts[7] == given[name]).all())
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        env=os.environ | EIGHT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["8", "1", "True"] * 2
+    assert printed(program, env=os.environ | EIGHT).split() == ["8", "1", "True"] * 2
