@@ -45,7 +45,8 @@ the same command with --steps 31000 --then-online 29000. Then
   python scripts/results_offline.py runs/results/*-pendulum-* runs/results/*-neorl2-* runs/results/*-v5-* \
       runs/results/*-cube-*
 
-A run is kept under the name of its folder, and what was kept before stays.
+A run is kept under the name of its folder, and what was kept before stays. Learners that were trained apart, by --seed
+in place of --seeds, are runs in one folder, and are kept as one.
 """
 
 from __future__ import annotations
@@ -94,6 +95,22 @@ def collect(run: Path) -> dict[str, Any]:
     return results_online.collect(run) | kept
 
 
+def join(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Runs that differ by their seeds alone, trained side by side, as one."""
+    first, learners = parts[0], [len(part["seeds"]) for part in parts]
+    for name in ("agent", "env", "data", "config", "steps_evaluated", "processor", "git_revision"):
+        if any(part[name] != first[name] for part in parts):
+            raise ValueError(f"not by their seeds alone, the runs of {first['agent']} differ by their '{name}'.")
+    return first | {
+        **{name: [x for part in parts for x in part[name]] for name in ("seeds", "returns")},
+        "command": [part["command"] for part in parts],
+        "best": {n: float(np.average([part["best"][n] for part in parts], weights=learners)) for n in first["best"]},
+        "score": float(np.average([part["score"] for part in parts], weights=learners)),
+        "steps_per_second": sum(part["steps_per_second"] for part in parts),
+        **{name: max(part[name] for part in parts) for name in ("wall_seconds", "compile_seconds")},
+    }
+
+
 def row(run: dict[str, Any]) -> str:
     """One line of the table."""
     last = np.array(run["returns"])[:, -1]
@@ -116,7 +133,10 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", type=Path)
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in parser.parse_args().runs:
-        (FOLDER / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
+        found = [path] if (path / "config.json").exists() else sorted(path.glob("*/"))
+        parts = [collect(run) for run in found]
+        kept = join(parts) if parts[1:] else parts[0]
+        (FOLDER / f"{path.name}.json").write_text(json.dumps(kept) + "\n")
     collected = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
     rows = [row(run) for run in sorted(collected, key=lambda run: (run["data"], run["agent"]))]
     table = "\n".join([f"| {' | '.join(COLUMNS)} |", len(COLUMNS) * "|---" + "|", *rows])
