@@ -58,8 +58,8 @@ class Train:
     then_online: int = 0  # environment steps of each learner after the updates from the data set
     offline_share: float | Literal["pooled"] = 0.5  # of each batch, from the data set; pooled: uniformly of old and new
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory: slower
-    seed: int | None = None  # seed of a single learner
-    seeds: int | None = None  # number of learners, with seeds 0, 1, ..., as one program
+    seed: int = 0  # S, of the first learner
+    seeds: int = 1  # number of learners, with seeds S, S + 1, ..., as one program
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # train all values of a setting: config.actor-lr=1e-4,3e-4
     learners_per_launch: int | None = None  # of a grid, at most; default: what memory holds
     dry_run: bool = False  # show which programs a grid would be, and do nothing
@@ -335,13 +335,11 @@ def _settings(options: Any) -> dict[str, Any]:
 
 def _train(arguments: list[str]) -> None:
     options, config = _with_agent(Train, arguments, "train")
-    if options.seed is not None and options.seeds is not None:
-        raise ValueError("--seed S trains one learner, --seeds K trains K of them: give one of the two.")
-    if options.seeds is not None and options.seeds < 1:
+    if options.seeds < 1:
         raise ValueError(f"--seeds is {options.seeds}, it must be at least 1.")
     what = {
         **_settings(options),
-        "seeds": [options.seed or 0] if options.seeds is None else options.seeds,
+        "seeds": range(options.seed, options.seed + options.seeds),
         "config": config,
     }
     how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}

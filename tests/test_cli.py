@@ -72,6 +72,17 @@ def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the agent comes first: rljax train sac --env Hopper-v5" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [([], [0]), (["--seeds", "3"], [0, 1, 2]), (["--seed", "7"], [7]), (["--seed", "3", "--seeds", "2"], [3, 4])],
+)
+def test_seeds_count_from_the_first(flags: list[str], expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+    monkeypatch.setattr("rljax.run.train", lambda **what: trained.extend(what["seeds"]))
+    cli.main(["train", "sac", "--env", "rljax/Pendulum", *flags])
+    assert trained == expected
+
+
 def test_eval_prints_each_learner(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["eval", str(trained), "--episodes", "2"])
     assert "learner 0 (seed 0): return" in capsys.readouterr().out
