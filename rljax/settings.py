@@ -53,8 +53,6 @@ def check_settings(settings: Settings) -> None:
         if getattr(settings, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")
     if not settings.seeds:
-        raise ValueError(
-            "no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by default 0."
-        )
+        raise ValueError("no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by default 0.")
     if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
         raise ValueError(f"seeds {list(settings.seeds)} must lie in [0, 2^32).")
