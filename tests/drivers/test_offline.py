@@ -167,7 +167,8 @@ def mixture(size: int = 20, online: int = 6) -> Mixed:
 @pytest.mark.parametrize(("share", "rows"), [(0.5, 8), (0.25, 4), (0.0, 0)])
 def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
     config: Any = Config(batch_size=16, num_updates=30)
-    batch = samplers.mixed(mixture(), jax.random.split(jax.random.key(0), 1), config, offline_share=share)
+    draw = jax.jit(lambda mixture, key: samplers.mixed(mixture, key, config, offline_share=share))
+    batch = draw(mixture(), jax.random.split(jax.random.key(0), 1))
     old = np.asarray(batch.reward)[0] > 0
     assert (old.sum(axis=1) == rows).all()
     new = np.asarray(batch.reward)[0][~old]
@@ -176,7 +177,8 @@ def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
 
 def test_pooled_old_and_new_are_one_storage() -> None:
     config: Any = Config(batch_size=16, num_updates=2_000)
-    batch = samplers.pooled(mixture(), jax.random.split(jax.random.key(0), 1), config)
+    draw = jax.jit(lambda mixture, key: samplers.pooled(mixture, key, config))
+    batch = draw(mixture(), jax.random.split(jax.random.key(0), 1))
     reward, number = np.asarray(batch.reward)[0], ROWS + 6
     drawn, counts = np.unique(reward, return_counts=True)
     assert drawn.tolist() == [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, *range(1, ROWS + 1)], "all of them, and no empty row"
@@ -190,8 +192,8 @@ def test_pooled_old_and_new_are_one_storage() -> None:
 def test_new_rewards_are_transformed_as_the_old_ones_were(sampler: Any) -> None:
     config: Any = Config(batch_size=16, num_updates=10)
     keys = jax.random.split(jax.random.key(0), 1)
-    plain = sampler(mixture(), keys, config)
-    changed = sampler(mixture(), keys, config, affine=(10.0, -5.0))
+    draw = jax.jit(lambda mixture, key, affine: sampler(mixture, key, config, affine=affine))
+    plain, changed = (draw(mixture(), keys, affine) for affine in ((1.0, 0.0), (10.0, -5.0)))
     new = np.asarray(plain.reward) < 0
     assert 0 < new.sum() < new.size
     np.testing.assert_array_equal(changed.reward, np.where(new, 10.0 * plain.reward - 5.0, plain.reward))
