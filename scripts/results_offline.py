@@ -31,7 +31,8 @@ runs/results/dsact-Hopper-v5; the experts are those of scripts/results_online.py
   rljax train AGENT --data sets/SET.hdf5 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
       --out runs/results/AGENT-ENV-v5-KIND
 
-with --config.hidden 256 256 256 for fql, its 4 x 512 being dear.
+with --config.hidden 256 256 256 for fql, its 4 x 512 being dear, and --config.num-actions 4 --config.hidden 256 256
+--config.critic-hidden 256 256 for cql. Rows that end in -again are of HalfCheetah's replays recorded a second time.
 
 OGBench's play data are generated, and learnt from with networks of 3 x 256 in place of 4 x 512:
 
@@ -96,7 +97,7 @@ def collect(run: Path) -> dict[str, Any]:
 
 
 def join(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Runs that differ by their seeds alone, trained side by side, as one."""
+    """Runs that differ by their seeds alone as one, whose times are those of one after the other."""
     first, learners = parts[0], [len(part["seeds"]) for part in parts]
     for name in ("agent", "env", "data", "config", "steps_evaluated", "processor", "git_revision"):
         if any(part[name] != first[name] for part in parts):
@@ -106,8 +107,8 @@ def join(parts: list[dict[str, Any]]) -> dict[str, Any]:
         "command": [part["command"] for part in parts],
         "best": {n: float(np.average([part["best"][n] for part in parts], weights=learners)) for n in first["best"]},
         "score": float(np.average([part["score"] for part in parts], weights=learners)),
-        "steps_per_second": sum(part["steps_per_second"] for part in parts),
-        **{name: max(part[name] for part in parts) for name in ("wall_seconds", "compile_seconds")},
+        "steps_per_second": float(np.average([part["steps_per_second"] for part in parts], weights=learners)),
+        **{name: sum(part[name] for part in parts) for name in ("wall_seconds", "compile_seconds")},
     }
 
 
