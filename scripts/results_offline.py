@@ -134,7 +134,9 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", type=Path)
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in parser.parse_args().runs:
-        found = [path] if (path / "config.json").exists() else sorted(path.glob("*/"))
+        found = [path] if (path / "config.json").exists() else sorted(x.parent for x in path.glob("*/config.json"))
+        if not found:
+            parser.error(f"'{path}' is not a run and holds none.")
         parts = [collect(run) for run in found]
         kept = join(parts) if parts[1:] else parts[0]
         (FOLDER / f"{path.name}.json").write_text(json.dumps(kept) + "\n")

@@ -53,19 +53,18 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
     """A State as `agent.init` makes it, but for its networks: all are drawn by NumPy, the targets too.
 
     Drawing them in JAX takes seconds to compile, and targets equal to the online networks would hide a confusion.
-    So does each new shape of zeros, or of another dtype.
     """
     generator = np.random.default_rng(0)
 
     def draw(x: Any) -> jax.Array:
-        return jnp.asarray(generator.normal(0.0, 0.3, size=x.shape).astype(x.dtype))
+        return jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype)
 
     def part(name: str, shapes: Any) -> Any:
         if isinstance(shapes, networks.Network) or name == "actor":  # which may be more than a network
             return jax.tree.map(draw, shapes)
         if isinstance(shapes, normalise.Statistics):
             return normalise.create(spec.observation_shape)
-        return known[name] if name in known else jax.tree.map(lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), shapes)
+        return known[name] if name in known else jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
     shapes = jax.eval_shape(lambda key: agent.init(key, spec, config), jax.random.key(0))
     return shapes.replace(**{field.name: part(field.name, getattr(shapes, field.name)) for field in fields(shapes)})
