@@ -168,6 +168,7 @@ def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]]
     """
     if period == 1:
         return change(state)
+    change = jax.jit(change, inline=True)  # traced once for what follows
     names = jax.eval_shape(change, state)[1]
 
     def active(state: Any) -> tuple[Any, Metrics]:

@@ -7,6 +7,7 @@ branch on an unbatched counter stays a branch. Everything here is pure; the driv
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -133,8 +134,7 @@ class Learner:
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
         def explore() -> tuple[Array, dict[str, Array]]:
-            act = self.over_learners(lambda *arguments: self.agent.act(*arguments, explore=True))
-            return act(state.agent, observation, keys, config)
+            return self._explore(state.agent, observation, keys, config)
 
         def warm_up() -> tuple[Array, dict[str, Array]]:
             extras = jax.eval_shape(explore)[1]
@@ -247,16 +247,22 @@ class Learner:
             source = Fixed(data) if storage is None else Mixed(storage, Fixed(data))  # type: ignore[arg-type]
         return (self.sampler or samplers.DEFAULTS[self.kind])(source, keys, config)
 
-    def _update_agents(self, agent_state: Any, batch: Transition, keys: Array, step: Array, config: Any) -> Any:
-        return self.over_learners(self.agent.update, (0, 0, 0, None, 0))(agent_state, batch, keys, step, config)
+    # Compiled within others, and for these traced but once: tracing takes longer than most else at a run's start.
+
+    @functools.cached_property
+    def _explore(self) -> Callable[..., Any]:
+        return jax.jit(self.over_learners(lambda *arguments: self.agent.act(*arguments, explore=True)), inline=True)
+
+    @functools.cached_property
+    def _update_agents(self) -> Callable[..., Any]:
+        return jax.jit(self.over_learners(self.agent.update, (0, 0, 0, None, 0)), inline=True)
 
     def _example(self, agent_state: Any, keys: Array, config: Any) -> Transition:
         def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
             return jax.ShapeDtypeStruct((self.num_learners, self.num_envs, *shape), dtype)
 
         observation = shaped(self.spec.observation_shape, jnp.float32)
-        act = self.over_learners(lambda *arguments: self.agent.act(*arguments, explore=True))
-        action, extras = jax.eval_shape(act, agent_state, observation, keys, config)
+        action, extras = jax.eval_shape(self._explore, agent_state, observation, keys, config)
         if self.timed:
             extras = extras | {"time": shaped((), jnp.int32)}
         return Transition(

@@ -213,7 +213,7 @@ class CompiledDriver:
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         keys, environment_keys = self._keys(seeds)
-        return _split(jax.eval_shape(self._start, keys, environment_keys, self.config, self.data))
+        return _split(jax.eval_shape(self._init, keys, environment_keys, self.config, self.data, None))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """Nothing: the environments are arrays."""

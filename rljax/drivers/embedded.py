@@ -92,7 +92,7 @@ class EmbeddedDriver(CompiledDriver):
         """The structure, shapes and dtypes of `arrays`."""
         rows = (self.learner.num_learners, self.learner.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
-        carry = jax.eval_shape(self._start, self._keys(seeds)[0], observation, self.config, self.data)
+        carry = jax.eval_shape(self._init, self._keys(seeds)[0], observation, self.config, self.data, None)
         return split(carry.learners, carry.action, carry.extras)
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:

@@ -98,7 +98,7 @@ class OfflineDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        return _split(jax.eval_shape(self._start, _keys(seeds), self.data, self.config))
+        return _split(jax.eval_shape(self._init, _keys(seeds), self.data, self.config))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """Nothing: there are none."""
