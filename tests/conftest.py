@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,11 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("WANDB_MODE", "offline")
+
+# Runs write many small files that must reach the disk: in memory, where there is plenty, nobody waits for it.
+_MEMORY = Path("/dev/shm")
+if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4e9:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 # Of a process's memory maps, of which Linux allows 65,530: each compiled program takes a few, and without room for
 # more XLA crashes.

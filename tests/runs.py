@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +50,29 @@ def train(agent: str, env: str, steps: int, out: Path, config: dict[str, Any] | 
     return run.train(agent, env, steps, config=small(agent) | (config or {}), out=out, **(EVERY | settings))
 
 
+def once(train: Callable[..., Path]) -> Callable[..., Path]:
+    """A `train` that trains once in a process for the same arguments but `out`, and copies the run from then on.
+
+    For tests of what comes after a run, and not of what training does.
+    """
+    signature = inspect.signature(train)
+    made = tempfile.TemporaryDirectory(prefix="rljax-tests-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
+
+    def trained(*arguments: Any, **settings: Any) -> Path:
+        bound = signature.bind(*arguments, **settings)
+        out, bound.arguments["out"] = bound.arguments["out"], None
+        kept = Path(made.name) / hashlib.sha256(repr(bound).encode()).hexdigest()
+        if not kept.exists():
+            bound.arguments["out"] = kept
+            train(*bound.args, **bound.kwargs)
+        return Path(shutil.copytree(kept, out))
+
+    return trained
+
+
+trained = once(train)
+
+
 def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own."""
     return subprocess.run(
@@ -57,14 +85,17 @@ def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[
 
 
 def arrays(out: Path) -> dict[str, np.ndarray]:
-    """Every array of a run's newest checkpoint, by its place in it."""
-    path = checkpoint.newest(out / "checkpoints")
-    opened = run.Run.open(out, run.progress.View())
-    opened.at(path)
-    template = opened.driver.template(opened.settings.seeds)
-    opened.close()
-    found = {name: checkpoint.restore(path, name, template[name]) for name in template}
-    found["best"] = checkpoint.restore(path, "best", template["agent"])
+    """Every array of a run's newest checkpoint, by its place in it, as it was written: whatever the run expects."""
+    import orbax.checkpoint as ocp
+
+    path = checkpoint.newest(out / "checkpoints").absolute()
+    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    found = {}
+    with ocp.StandardCheckpointer() as checkpointer:
+        for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
+            written = checkpointer.metadata(folder).item_metadata.tree
+            abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), written)
+            found[folder.name] = checkpointer.restore(folder, abstract)
     leaves = jax.tree_util.tree_leaves_with_path(found)
     return {jax.tree_util.keystr(place): _plain(leaf) for place, leaf in leaves}
 

@@ -103,7 +103,7 @@ def test_play_films_without_a_display(trained: Path) -> None:
 
 
 def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    out = runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     with pytest.raises(SystemExit) as exit:
         cli.main(["play", str(out)])
     assert exit.value.code == 2

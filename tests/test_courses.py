@@ -89,7 +89,7 @@ def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
     (turn,) = record.read(out, "turns")
     (loser,) = [p for p, parent in enumerate(turn["parents"]) if parent != p]
     before, after = runs.arrays(half), runs.arrays(out)
-    actor = [name for name in before if name.startswith("['agent'].actor.params")]
+    actor = [name for name in before if name.startswith("['agent']['actor']['params']")]
     assert actor
     for name in actor:
         np.testing.assert_array_equal(after[name][loser], before[name][1 - loser], err_msg=name)

@@ -15,7 +15,7 @@ from tests import runs
 
 CASES = [
     pytest.param("sac", "rljax/Pendulum", id="compiled", marks=pytest.mark.learn),
-    pytest.param("td3", "Hopper-v5", id="mujoco"),
+    pytest.param("td3", "Hopper-v5", id="mujoco", marks=pytest.mark.learn),
     pytest.param("ppo", "Pendulum-v1", id="on-policy", marks=pytest.mark.learn),
     pytest.param("stream_ac", "Pendulum-v1", id="stream", marks=pytest.mark.learn),
 ]
@@ -110,14 +110,14 @@ def test_learners_of_an_offline_run_are_taken_out(tmp_path: Path) -> None:
     ],
 )
 def test_learners_that_cannot_be_taken_out_are_refused(learners: list[int], message: str, tmp_path: Path) -> None:
-    whole = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "whole", seeds=2)
+    whole = runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "whole", seeds=2)
     with pytest.raises(ValueError, match=message):
         extract(whole, learners)
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
 def test_the_command_line_takes_learners_out(tmp_path: Path, capsys: Any) -> None:
-    whole = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "whole", seeds=2)
+    whole = runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "whole", seeds=2)
     cli.main(["extract", str(whole), "--learners", "1"])
     assert capsys.readouterr().out.strip() == str(tmp_path / "whole-1")
     with pytest.raises(SystemExit):

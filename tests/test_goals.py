@@ -257,7 +257,7 @@ def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, wa
     kept = runs.arrays(there)
     for name, array in runs.arrays(here).items():
         np.testing.assert_allclose(kept[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
-    mean = kept["['agent'].statistics.mean"][0]
+    mean = kept["['agent']['statistics']['mean']"][0]
     np.testing.assert_allclose(mean, np.tile(datasets.load(walks).transitions.observation.mean(axis=0), 2), rtol=1e-4)
 
 

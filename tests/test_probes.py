@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -64,7 +65,6 @@ OFFLINE: dict[str, dict[str, Any]] = {
     "ifql": {"layer_norm": False},
     "ofql": {"average_rate": 0.05},
 }
-QUICK_OFFLINE = {"td3_bc", "iql", "cql", "fql"}
 VALUES = ("Constant", "Delay", "Finite", "Observation")
 OBSERVATIONS = {
     "Constant": [[0.0]],
@@ -78,7 +78,14 @@ OBSERVATIONS = {
     "Memory": [[0.0, 0.0]],
 }
 ACTS = {"Action", "Both", "Follow", "Memory"}
-SLOW = {"Constant", "Finite", "Observation", "Action", "Both", "Memory", "Delay"}
+
+
+def quick(names: Iterable[str], these: set[str]) -> list[Any]:
+    """Parameters of which all but `these` take longer."""
+    return [pytest.param(name, marks=() if name in these else pytest.mark.learn) for name in names]
+
+
+PROBES = quick(OBSERVATIONS, {"Endless", "Follow"})
 
 
 def trained(
@@ -103,9 +110,7 @@ def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarra
     return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0), np.asarray(action), observations
 
 
-@pytest.mark.parametrize(
-    "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
-)
+@pytest.mark.parametrize("probe", PROBES)
 def test_probe_on_policy(probe: str) -> None:
     module, name = configuration.load_agent("ppo"), f"rljax/{probe}"
     state, config = trained(module, name, ON_POLICY, 100)
@@ -120,10 +125,8 @@ def test_probe_on_policy(probe: str) -> None:
         np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("agent", ["sac", "td3", pytest.param("dsact", marks=pytest.mark.learn)])
-@pytest.mark.parametrize(
-    "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
-)
+@pytest.mark.parametrize("agent", quick(("sac", "td3", "dsact"), {"sac", "td3"}))
+@pytest.mark.parametrize("probe", PROBES)
 def test_probe(agent: str, probe: str) -> None:
     module, name = configuration.load_agent(agent), f"rljax/{probe}"
     value, action, observations = solution(module, name, OWN[agent])
@@ -141,16 +144,14 @@ CHOOSING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("changes", CHOOSING.values(), ids=CHOOSING)
-@pytest.mark.parametrize(
-    "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
-)
-def test_probe_of_values_of_actions(probe: str, changes: dict[str, Any]) -> None:
-    module, name = configuration.load_agent("dqn"), f"rljax/{probe}-discrete"
-    quick = {key: value for key, value in QUICK.items() if key not in ("actor_lr", "critic_lr")}
+@pytest.mark.parametrize("variant", quick(CHOOSING, {"plain"}))
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
+    module, name, changes = configuration.load_agent("dqn"), f"rljax/{probe}-discrete", CHOOSING[variant]
+    common = {key: value for key, value in QUICK.items() if key not in ("actor_lr", "critic_lr")}
     learning = {"learning_rate": 3e-3, "target_every": 1, "num_steps": 1, "epsilon_steps": 6_000.0}
     sampler = samplers.n_step if "n_step" in changes else None
-    state, config = trained(module, name, quick | learning | changes, sampler=sampler)
+    state, config = trained(module, name, common | learning | changes, sampler=sampler)
     observations = np.array(OBSERVATIONS[probe], np.float32)
     known: Any = envs.make(name).environment
     q = module.reduced(module.values(state.critic, observations, state, config), config)
@@ -196,10 +197,8 @@ def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
     return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
 
 
-@pytest.mark.parametrize(
-    "agent", [pytest.param(name, marks=() if name in QUICK_OFFLINE else pytest.mark.learn) for name in OFFLINE]
-)
-@pytest.mark.parametrize("probe", ["Endless", *(pytest.param(x, marks=pytest.mark.learn) for x in VALUES)])
+@pytest.mark.parametrize("agent", quick(OFFLINE, {"td3_bc", "iql"}))
+@pytest.mark.parametrize("probe", quick(("Endless", *VALUES), {"Endless"}))
 def test_probe_from_data(agent: str, probe: str) -> None:
     """Where no action matters, the values of the data's policy are the known ones."""
     module = configuration.load_agent(agent)
@@ -243,10 +242,8 @@ STREAMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("agent", STREAMS)
-@pytest.mark.parametrize(
-    "probe", [pytest.param(name, marks=pytest.mark.learn if name in SLOW else ()) for name in OBSERVATIONS]
-)
+@pytest.mark.parametrize("agent", quick(STREAMS, {"stream_ac", "stream_q"}))
+@pytest.mark.parametrize("probe", PROBES)
 def test_probe_of_streams(agent: str, probe: str) -> None:
     module = configuration.load_agent(agent)
     if probe in ACTS and agent == "stream_td":

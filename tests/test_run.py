@@ -261,7 +261,7 @@ def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_pat
 
 
 def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, monkeypatch: Any) -> None:
-    out = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    out = runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     usage = shutil.disk_usage(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000))
@@ -273,7 +273,7 @@ def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, mon
 
 
 def test_failed_write_is_one_message_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
-    out = runs.train("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    out = runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     limit = 8  # kilobytes a file may have: the checkpoint's arrays do not fit
     resume = shlex.join([sys.executable, "-m", "rljax", "resume", str(out), "--steps", "300", "--quiet"])
     done = subprocess.run(

@@ -50,6 +50,9 @@ def train(agent: str, steps: int, out: Path, data: str, config: dict[str, Any] |
     return run.train(agent, steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings))
 
 
+trained = runs.once(train)
+
+
 def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     out = train("td3_bc", 200, tmp_path / "run", data, seeds=2)
     described = json.loads((out / "config.json").read_text())
@@ -96,14 +99,14 @@ def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> 
     assert [line["step"] for line in lines] == list(range(50, 301, 50))
     assert lines[-1]["update"] == 299, "one a step, from the second step in the environment on"
     assert lines[1]["episode/return"] == [None], "no episode while learning from data"
-    half = train("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
+    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
     run.resume(half, 300)
     runs.assert_same(whole, half)
 
 
 def test_a_stop_between_the_phases_changes_nothing(tmp_path: Path, data: str) -> None:
-    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100)
-    half = train("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
+    whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100)
+    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
     *_, newest = sorted((half / "checkpoints").iterdir())
     shutil.rmtree(newest)
     run.resume(half)
@@ -112,8 +115,8 @@ def test_a_stop_between_the_phases_changes_nothing(tmp_path: Path, data: str) ->
 
 @pytest.mark.parametrize("share", [{}, {"offline_share": "pooled"}], ids=["half", "pooled"])
 def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, share: dict[str, Any]) -> None:
-    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100, **share)
-    half = train("td3_bc", 100, tmp_path / "half", data, ONLINE)
+    whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100, **share)
+    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE)
     run.resume(half, then_online=100, **share)
     runs.assert_same(whole, half)
     described = [json.loads((folder / "config.json").read_text()) for folder in (whole, half)]
@@ -125,7 +128,7 @@ def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, s
 
 
 def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, data: str) -> None:
-    out = train("td3_bc", 100, tmp_path / "run", data, env="none")
+    out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     before = (out / "config.json").read_text()
     for given in ({"then_online": 0}, {"offline_share": 0.5}, {"then_online": 100, "steps": 200}):
         with pytest.raises(ValueError, match=r"give --then-online N of at least 1"):
@@ -147,7 +150,7 @@ def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> N
 
 
 def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) -> None:
-    out = train("td3_bc", 100, tmp_path / "run", data, env="none")
+    out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     assert record.read(out, "evaluations") == []
     assert json.loads((out / "summary.json").read_text())["final"] is None
     with pytest.raises(ValueError, match=r"has no environment to play in. Name one that fits: --env"):

@@ -78,7 +78,7 @@ def ring(rows: list[list[Row]], slots: int, timed: bool = True) -> Replay:
     replay = Replay.create(at(0), types.SimpleNamespace(replay_size=slots * number))
     # What is not yet written would be found out.
     replay = replay.replace(
-        data=jax.tree.map(lambda x: x if x.dtype == bool else jnp.full_like(x, 77), replay.data),
+        data=jax.tree.map(lambda x: x if x.dtype == bool else jnp.asarray(np.full(x.shape, 77, x.dtype)), replay.data),
     )
     add = jax.jit(Replay.add)
     for t in range(steps):
@@ -116,7 +116,7 @@ rings = pytest.mark.parametrize(("num_envs", "slots", "steps"), RINGS)
 def test_n_steps_equal_a_loop_over_the_episode(n: int, num_envs: int, slots: int, steps: int) -> None:
     rows = history(num_envs, steps)
     config = settings(num_envs, n_step=n)
-    batch = samplers.n_step(ring(rows, slots, timed=False), keys(), config)
+    batch = jax.jit(lambda replay, key: samplers.n_step(replay, key, config))(ring(rows, slots, timed=False), keys())
     assert batch.reward.shape == (LEARNERS, 3, 200)
     found = set()
     for learner, row in drawn(batch):
@@ -142,7 +142,10 @@ def test_n_steps_equal_a_loop_over_the_episode(n: int, num_envs: int, slots: int
 def test_one_step_is_the_uniform_draw() -> None:
     replay = ring(history(3, 17), 7, timed=False)
     config = settings(3, n_step=1)
-    uniform, one = samplers.uniform(replay, keys(), config), samplers.n_step(replay, keys(), config)
+    uniform, one = (
+        jax.jit(lambda replay, key, draw=draw: draw(replay, key, config))(replay, keys())
+        for draw in (samplers.uniform, samplers.n_step)
+    )
     jax.tree.map(np.testing.assert_array_equal, uniform, one.replace(extras={}))
 
 
@@ -252,10 +255,11 @@ def test_a_share_of_goals_is_replaced() -> None:
 
 def test_learner_draws_the_same_alone_and_in_a_population() -> None:
     replay = ring(history(3, 17), 7)
-    for draw in (
-        lambda replay, key, config: samplers.n_step(replay, key, config),
-        lambda replay, key, config: samplers.hindsight(replay, key, config, Goals()),
-    ):
+    for sampler in (samplers.n_step, functools.partial(samplers.hindsight, environment=Goals())):
+
+        def draw(replay: Replay, key: jax.Array, config: Any, sampler: Any = sampler) -> Transition:
+            return jax.jit(lambda replay, key: sampler(replay, key, config))(replay, key)
+
         config = settings(3, n_step=3, hindsight=np.array([1.0, 0.5], np.float32))
         together = draw(replay, keys(), config)
         for learner in range(LEARNERS):
@@ -295,7 +299,7 @@ def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     assert isinstance(stored, Replay)
     times = np.asarray(stored.data.extras["time"])[0].reshape(250, 4)
     assert (times == (np.r_[250:350, 100:250] % 100 + 1)[:, None]).all(), "episodes of 100 steps, the newest first"
-    batch = learner.draw(driver.learners, config)
+    batch = jax.jit(learner.draw)(driver.learners, config)
     observation, following = np.asarray(batch.observation), np.asarray(batch.next_observation)
     np.testing.assert_array_equal(goals.desired(observation), goals.desired(following))
     expected = goals.goal_reward(goals.achieved(following), goals.desired(following))

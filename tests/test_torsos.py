@@ -36,6 +36,7 @@ def drawn(module: Any, observation: jax.Array) -> networks.Network:
     return jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.4, x.shape), x.dtype), shapes)
 
 
+forward = jax.jit(lambda network, observation: network(observation))
 OBSERVATION = jnp.asarray(np.random.default_rng(1).normal(size=(5, 12)), jnp.float32)
 
 
@@ -163,7 +164,7 @@ def test_outputs_equal_a_loop(kind: str, compute: int, hidden: tuple[int, ...]) 
     params = doubles(network)
     features = TORSOS[kind](params["torso"], np.asarray(observation, np.float64), compute)
     expected = affine(params["output"], features)
-    np.testing.assert_allclose(network(observation), expected, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(forward(network, observation), expected, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +223,9 @@ def test_members_of_an_ensemble_are_networks_of_their_own(kind: Any) -> None:
     (stacked,) = many.params.values()
     for member in range(2):
         alone = networks.Network(jax.tree.map(lambda leaf, i=member: leaf[i], stacked), module)
-        np.testing.assert_allclose(many(x)[member], alone(x), rtol=1e-5, atol=1e-6)
-    assert drawn(torsos.ensemble(settings, 2, HIDDEN[kind], 1), x)(x).shape == (2, 5)
+        np.testing.assert_allclose(forward(many, x)[member], forward(alone, x), rtol=1e-5, atol=1e-6)
+    single = drawn(torsos.ensemble(settings, 2, HIDDEN[kind], 1), x)
+    assert jax.eval_shape(forward, single, x).shape == (2, 5)
 
 
 @pytest.mark.parametrize("kind", ["iru", "recall", pytest.param("drc", marks=pytest.mark.learn)])
@@ -231,17 +233,18 @@ def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
     long, x = example(kind, 6)
     short = long.replace(module=torsos.network(config(kind, 5), HIDDEN[kind], 3))
     span = torsos.Span(jnp.int32(2), jnp.int32(5))
-    during = torsos.during(long, span)
-    np.testing.assert_allclose(during(x), short(x), rtol=1e-5, atol=1e-6)
+    during = jax.jit(lambda network, span: torsos.during(network, span)(x))
+    np.testing.assert_allclose(during(long, span), forward(short, x), rtol=1e-5, atol=1e-6)
 
-    def loss(network: networks.Network, start: int) -> jax.Array:
-        part = torsos.during(network, torsos.Span(jnp.int32(start), jnp.int32(5)))
+    def loss(network: networks.Network, start: jax.Array) -> jax.Array:
+        part = torsos.during(network, torsos.Span(start, jnp.int32(5)))
         return jnp.square(part(x)).sum()
 
-    whole = jax.grad(loss)(long, 0).params
-    expected = jax.grad(lambda network: jnp.square(network(x)).sum())(short).params
+    gradient = jax.jit(jax.grad(loss))
+    whole = gradient(long, jnp.int32(0)).params
+    expected = jax.jit(jax.grad(lambda network: jnp.square(network(x)).sum()))(short).params
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4), whole, expected)
-    cut = jax.grad(loss)(long, 5).params
+    cut = gradient(long, jnp.int32(5)).params
     np.testing.assert_allclose(cut["output"]["kernel"], expected["output"]["kernel"], rtol=2e-3, atol=1e-4)
     if kind != "drc":  # whose last layer sees the input once more
         assert all(not np.any(leaf) for leaf in jax.tree.leaves(cut["torso"]))
@@ -249,7 +252,7 @@ def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
 
 def test_spans_are_drawn_as_deep_thinking_draws_them() -> None:
     keys = jax.random.split(jax.random.key(0), 20_000)
-    start, stop = jax.vmap(lambda key: torsos.spans(key, 4))(keys)
+    start, stop = jax.jit(jax.vmap(lambda key: torsos.spans(key, 4)))(keys)
     pairs, counts = np.unique(np.stack([start, stop], 1), axis=0, return_counts=True)
     expected = {(n, n + k): 1 / 4 / (4 - n) for n in range(4) for k in range(1, 4 - n + 1)}
     assert {tuple(map(int, pair)) for pair in pairs} == set(expected)
@@ -268,10 +271,11 @@ def test_the_progressive_loss_mixes_both() -> None:
 
     plain = torsos.progressive(loss, config("iru", 5))
     assert plain is loss
-    mixed, metrics = torsos.progressive(loss, config("iru", 5, progressive=0.25))(network, x, key)
+    mixed, metrics = jax.jit(torsos.progressive(loss, config("iru", 5, progressive=0.25)))(network, x, key)
     part = torsos.during(network, torsos.spans(jax.random.fold_in(key, 1), 5))
-    np.testing.assert_allclose(mixed, 0.75 * loss(network, x, key)[0] + 0.25 * loss(part, x, key)[0], rtol=1e-6)
-    assert metrics["loss"] == loss(network, x, key)[0]
+    alone, partial = (jax.jit(loss)(of, x, key)[0] for of in (network, part))
+    np.testing.assert_allclose(mixed, 0.75 * alone + 0.25 * partial, rtol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], alone, rtol=1e-6)
 
 
 def test_memory_of_gradients_grows_with_the_root_of_long_thoughts() -> None:
@@ -377,7 +381,7 @@ def test_a_shared_torso_learns_from_both_losses() -> None:
     action = jnp.asarray([[0, 3, 1], [2, 2, 0]], jnp.int32)
     old = np.log([[0.3, 0.2, 0.25], [0.24, 0.26, 0.25]])
     batch = batch.replace(action=action, extras={"raw": action, "log_prob": jnp.asarray(old, jnp.float32)})
-    state = ppo.init(jax.random.key(0), spec, settings)
+    state = jax.jit(lambda key: ppo.init(key, spec, settings))(jax.random.key(0))
     after, _ = jax.jit(ppo.update)(state, batch, jax.random.key(1), 0, settings)
     leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: np.asarray(x, np.float64), state.parameters))
 

@@ -43,7 +43,7 @@ def transitions(seed: int, number: int, spec: EnvSpec, **extras: Any) -> Transit
 def state(module: Any, spec: EnvSpec, config: Any) -> Any:
     """A State as `init` makes it, but for its networks: no parameter is 0."""
     generator = np.random.default_rng(0)
-    fresh = module.init(jax.random.key(0), spec, config)
+    fresh = jax.jit(lambda key: module.init(key, spec, config))(jax.random.key(0))
     names = [name for name in ("actor", "critic") if hasattr(fresh, name)]
     drawn = {
         name: jax.tree.map(lambda x: jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype), network)

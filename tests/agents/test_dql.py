@@ -121,7 +121,7 @@ def test_the_coin_falls_both_ways_in_the_cases() -> None:
 
 def test_targets_look_at_the_average_alone() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
-    louder = jax.tree.map(lambda x: 2.0 * x, state.actor)
+    louder = jax.tree.map(lambda x: 2.0 * np.asarray(x), state.actor)
 
     def target(state: dql.State) -> Any:
         return update(state, batch, KEY, 0, CONFIG)[1]["critic/target"]
@@ -145,7 +145,7 @@ def test_value_reaches_the_policy_through_all_steps() -> None:
 
     def gradient(improvement: Any, weight: float) -> Any:
         changed = dataclasses.replace(config, improvement=improvement, value_weight=weight)
-        given = jax.grad(lambda actor: dql.actor_loss(actor, state, batch, KEY, changed)[0])(state.actor)
+        given = jax.jit(jax.grad(lambda actor: dql.actor_loss(actor, state, batch, KEY, changed)[0]))(state.actor)
         return np.concatenate([np.ravel(x) for x in jax.tree.leaves(given)])
 
     chain, step = (gradient(name, 1.0) - gradient(name, 0.0) for name in ("chain", "one_step"))
@@ -156,17 +156,17 @@ def test_value_reaches_the_policy_through_all_steps() -> None:
 
 def test_acts_by_value_among_candidates() -> None:
     state, observation = fresh(CONFIG), reference.observed()[:1]
-    sure = jax.tree.map(lambda x: 30.0 * x, state.target_critic)
+    sure = jax.tree.map(lambda x: 30.0 * np.asarray(x), state.target_critic)
     many = np.repeat(observation, 64, axis=0)
     keys = jax.random.split(KEY, 64)
     config = dataclasses.replace(CONFIG, num_candidates=16)
 
     def mean_value(target: Any, config: dql.Config) -> float:
         given = state.replace(target_critic=target)
-        action = jax.vmap(lambda key: dql.act(given, observation[0], key, config, explore=False)[0])(keys)
-        return float(sure(many, action).min(axis=0).mean())
+        act = jax.vmap(lambda key: dql.act(given, observation[0], key, config, explore=False)[0])
+        return float(jax.jit(lambda keys: sure(many, act(keys)).min(axis=0).mean())(keys))
 
-    flat = jax.tree.map(lambda x: 0.0 * x, state.target_critic)
+    flat = jax.tree.map(np.zeros_like, state.target_critic)
     assert mean_value(sure, config) > mean_value(flat, config) + 0.1
     alone = dataclasses.replace(config, num_candidates=1)
     np.testing.assert_allclose(mean_value(sure, alone), mean_value(flat, alone), rtol=1e-5)

@@ -191,7 +191,7 @@ def loss(state: dqn.State, batch: Transition, config: dqn.Config) -> Any:
         return dqn.critic_loss(critic, state.replace(critic=online, target_critic=target_critic), batch, config)
 
     parts = (state.critic, state.critic, state.target_critic)
-    return jax.value_and_grad(of, argnums=(0, 1, 2), has_aux=True)(*parts)
+    return jax.jit(jax.value_and_grad(of, argnums=(0, 1, 2), has_aux=True))(*parts)
 
 
 def test_losses_by_hand() -> None:
@@ -205,10 +205,14 @@ def test_losses_by_hand() -> None:
     target: Any = lambda x: jnp.broadcast_to(jnp.array([8.0, 4.0, 2.0, 0.0]), (*x.shape[:-1], 4))[None]  # noqa: E731
     state = fresh(CONFIG).replace(critic=online, target_critic=target)
     # Q(s, a) = (0, 3); y = (1 + 0.5 max(8, 4, 2, 0), 2) = (5, 2): errors -5 and 1, Huber 4.5 and 0.5.
-    found, metrics = dqn.critic_loss(online, state, batch, config)
+
+    def by_hand(config: dqn.Config) -> Any:
+        return jax.jit(lambda batch: dqn.critic_loss(online, state, batch, config))(batch)
+
+    found, metrics = by_hand(config)
     np.testing.assert_allclose([found, metrics["critic/target"], metrics["critic/q"]], [2.5, 3.5, 1.5])
     # Double: the online critic takes action 1, of which the target thinks 4: y = (3, 2), errors -3 and 1.
-    found, metrics = dqn.critic_loss(online, state, batch, dataclasses.replace(config, double=True))
+    found, metrics = by_hand(dataclasses.replace(config, double=True))
     np.testing.assert_allclose([found, metrics["critic/target"]], [1.5, 2.5])
 
 
@@ -216,8 +220,10 @@ def test_only_termination_cuts_the_bootstrap() -> None:
     state, batch = fresh(CONFIG), transitions()
     never, always = np.zeros(5, bool), np.ones(5, bool)
 
-    def target(**flags: np.ndarray) -> Any:
-        return dqn.critic_loss(state.critic, state, batch.replace(**flags), CONFIG)[1]["critic/target"]
+    @jax.jit
+    def target(terminated: np.ndarray, truncated: np.ndarray) -> Any:
+        flagged = batch.replace(terminated=terminated, truncated=truncated)
+        return dqn.critic_loss(state.critic, state, flagged, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
     np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
@@ -250,16 +256,17 @@ def test_dueling_advantages_have_no_mean_of_their_own() -> None:
     bias = shifted.params["members"]["output"]["bias"]
     shifted.params["members"]["output"]["bias"] = bias.at[:, 1:].add(5.0)
     observation = jnp.ones((2, 3))
-    plain = dqn.values(state.critic, observation, state, config)
+    values = jax.jit(lambda critic: dqn.values(critic, observation, state, config))
+    plain = values(state.critic)
     assert plain.shape == (1, 2, ACTIONS)
-    np.testing.assert_allclose(dqn.values(shifted, observation, state, config), plain, atol=1e-5)
+    np.testing.assert_allclose(values(shifted), plain, atol=1e-5)
 
 
 def test_explores_less_and_less() -> None:
     changes: dict[str, Any] = {"epsilon_start": 0.8, "epsilon_end": 0.2, "epsilon_steps": 100.0}
     config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, num_updates=10, **changes)
     state, observation = fresh(config), jnp.ones((20_000, 3))
-    best = dqn.act(state, observation[0], KEY, config, explore=False)[0]
+    best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
     for updates, share in ((0, 0.8), (25, 0.5), (50, 0.2), (1_000, 0.2)):  # 2 environment steps with each
         action, _ = act(state.replace(steps=jnp.asarray(updates)), observation, KEY, config, explore=True)
         np.testing.assert_allclose((action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02)
@@ -291,8 +298,8 @@ def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
     changes: dict[str, Any] = {"torso": torso, "compute": 4, "hidden": (8,), "num_critics": 2}
     config = dataclasses.replace(CONFIG, grid=(2, 2) if torso == "drc" else None, progressive=1.0, **changes)
     dqn.check(spec, config)
-    state = dqn.init(KEY, spec, config)
-    state = state.replace(target_critic=jax.tree.map(lambda x: 1.5 * x, state.critic))
+    state = jax.jit(lambda key: dqn.init(key, spec, config))(KEY)
+    state = state.replace(target_critic=jax.tree.map(lambda x: 1.5 * np.asarray(x), state.critic))
     batch = transitions()
     seen = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)
     batch = batch.replace(observation=seen[0], next_observation=seen[1])
@@ -302,14 +309,14 @@ def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
         return jax.grad(lambda x: dqn.critic_loss(torsos.during(x, span), state, batch, config)[0])(critic)
 
     def norm(tree: Any) -> float:
-        return float(np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(tree))))
+        return float(np.sqrt(sum(np.square(np.asarray(x)).sum() for x in jax.tree.leaves(tree))))
 
-    span = torsos.spans(jax.random.fold_in(KEY, 1), config.compute)
+    span = jax.jit(lambda key: torsos.spans(jax.random.fold_in(key, 1), config.compute))(KEY)
     part, whole = (gradient(state.critic, x) for x in (span, torsos.Span(jnp.asarray(0), jnp.asarray(4))))
-    assert norm(jax.tree.map(lambda x, y: x - y, part, whole)) > 1e-4, "another gradient"
+    assert norm(jax.tree.map(lambda x, y: np.asarray(x) - y, part, whole)) > 1e-4, "another gradient"
     stepped, _ = update(state, batch, KEY, 0, config)
-    by_hand, _ = dqn.optimiser(config).update(part, state.critic_optimiser)
-    expected = jax.tree.map(lambda x, y: x + y, state.critic, by_hand)
+    by_hand, _ = jax.jit(dqn.optimiser(config).update)(part, state.critic_optimiser)
+    expected = jax.tree.map(lambda x, y: np.asarray(x) + y, state.critic, by_hand)
     for left, right in zip(*map(jax.tree.leaves, (stepped.critic, expected)), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
 
@@ -384,7 +391,7 @@ def test_is_judged_by_its_best_actions_or_by_draws() -> None:
     for name in ("greedy", "softmax"):
         config = dataclasses.replace(CONFIG, evaluation=name, **SOFTMAX)
         state = reference.state(dqn, SPEC, config, log_temperature=jnp.zeros(()), action_size=ACTIONS)
-        chosen[name] = [dqn.act(state, observation, jax.random.key(i), config, explore=False)[0] for i in range(2)]
+        chosen[name] = [act(state, observation, jax.random.key(i), config, explore=False)[0] for i in range(2)]
     np.testing.assert_array_equal(*chosen["greedy"])
     assert 0.1 < np.mean(chosen["softmax"][0] != chosen["softmax"][1]) < 0.9
     with pytest.raises(ValueError, match=r"^--config\.evaluation softmax needs the temperature that"):

@@ -19,6 +19,14 @@ DISCRETE = EnvSpec("test/Discrete-v0", (3,), 4, discrete=True)
 CONFIG = stream_ac.Config(hidden=(8, 8), initialisation="torch")
 KEY = jax.random.key(0)
 
+update = jax.jit(stream_ac.update)
+perceive = jax.jit(stream_ac.perceive)
+
+
+def fresh(config: stream_ac.Config) -> stream_ac.State:
+    """A State as runs begin with."""
+    return jax.jit(lambda key: stream_ac.init(key, SPEC, config))(KEY)
+
 
 def example() -> tuple[EnvSpec, stream_ac.Config, Transition]:
     """What the contract's tests run on."""
@@ -68,18 +76,20 @@ def test_a_stream_equals_the_paper(discrete: bool) -> None:
 
 def test_without_traces_it_is_one_step_actor_critic() -> None:
     config = dataclasses.replace(CONFIG, trace_decay=0.0, entropy_cost=0.0, learning_rate=1e-3, time_feature=False)
-    spec, _, row = example()
-    state = stream_ac.init(KEY, spec, config)
+    row = example()[2]
+    state = fresh(config)
     states = streaming.follow(stream_ac, state, jax.tree.map(lambda x: jnp.stack([x] * 3), row), config)
     before, after = states[1], states[2]  # the third step: traces have had the time to be there
 
+    @jax.jit
     def scaled(statistics: Any, x: Any) -> Any:
         return (x - statistics.mean) / jnp.sqrt(statistics.variance + 1e-8)
 
     x, following = scaled(before.statistics, row.observation), scaled(after.statistics, row.next_observation)
     reward = row.reward / jnp.sqrt(after.returns.moments.variance + 1e-8)
-    value, slope = jax.value_and_grad(lambda critic: critic(x)[0])(before.critic)
-    error = reward + config.discount * (1.0 - row.terminated) * before.critic(following)[0] - value
+    value, slope = jax.jit(jax.value_and_grad(lambda critic: critic(x)[0]))(before.critic)
+    next_value = jax.jit(lambda critic: critic(following)[0])(before.critic)
+    error = float(reward + config.discount * (1.0 - row.terminated) * next_value - value)
 
     def log_prob(actor: Any) -> Any:
         mean, raw = jnp.split(actor(x), 2)
@@ -87,9 +97,9 @@ def test_without_traces_it_is_one_step_actor_critic() -> None:
 
     for old, gradient, new in (
         (before.critic, slope, after.critic),
-        (before.actor, jax.grad(log_prob)(before.actor), after.actor),
+        (before.actor, jax.jit(jax.grad(log_prob))(before.actor), after.actor),
     ):
-        expected = jax.tree.map(lambda w, g: w + 1e-3 * error * g, old, gradient)
+        expected = jax.tree.map(lambda w, g: np.asarray(w) + 1e-3 * error * np.asarray(g), old, gradient)
         for left, right in zip(*map(jax.tree.leaves, (new, expected)), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-7)
 
@@ -102,7 +112,7 @@ def test_a_time_limit_bootstraps_where_asked(bootstrap: bool) -> None:
     errors = {}
     for name in ("neither", "terminated", "truncated"):
         ended = row.replace(terminated=jnp.asarray(name == "terminated"), truncated=jnp.asarray(name == "truncated"))
-        state_after, metrics = stream_ac.update(state, ended, KEY, jnp.zeros((), jnp.int32), config)
+        state_after, metrics = update(state, ended, KEY, jnp.zeros((), jnp.int32), config)
         errors[name] = float(metrics["critic/error"])
         cleared = all(not np.any(leaf) for leaf in jax.tree.leaves(state_after.critic_optimiser.trace))
         assert cleared == (name != "neither"), "traces end with an episode, however it ends"
@@ -111,19 +121,18 @@ def test_a_time_limit_bootstraps_where_asked(bootstrap: bool) -> None:
 
 
 def test_only_first_observations_are_counted_before_acting() -> None:
-    state = stream_ac.init(KEY, SPEC, CONFIG)
-    observation = jnp.ones((1, 3))
-    assert int(stream_ac.perceive(state, observation, jnp.asarray([True]), CONFIG).statistics.count) == 1
-    assert int(stream_ac.perceive(state, observation, jnp.asarray([False]), CONFIG).statistics.count) == 0
+    state, observation = fresh(CONFIG), jnp.ones((1, 3))
+    assert int(perceive(state, observation, jnp.asarray([True]), CONFIG).statistics.count) == 1
+    assert int(perceive(state, observation, jnp.asarray([False]), CONFIG).statistics.count) == 0
     plain = dataclasses.replace(CONFIG, normalise_observations=False)
     assert stream_ac.perceive(state, observation, jnp.asarray([True]), plain) is state
 
 
 def test_actions_are_clipped_and_densities_are_not() -> None:
-    state = stream_ac.init(KEY, SPEC, CONFIG)
-    action, extras = stream_ac.act(state, 3.0 * jnp.ones((500, 3)), KEY, CONFIG, explore=True)
+    observation = np.full((500, 3), 3.0, np.float32)
+    action, extras = jax.jit(lambda state: stream_ac.act(state, observation, KEY, CONFIG, explore=True))(fresh(CONFIG))
     assert np.abs(action).max() == 1.0 < np.abs(extras["raw"]).max()
-    np.testing.assert_array_equal(action, np.clip(extras["raw"], -1.0, 1.0))
+    np.testing.assert_allclose(action, np.clip(extras["raw"], -1.0, 1.0), atol=1e-6)
 
 
 @pytest.mark.parametrize(

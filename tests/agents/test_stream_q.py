@@ -18,6 +18,9 @@ SPEC = EnvSpec("test/Example-v0", (3,), 4, discrete=True)
 CONFIG = stream_q.Config(hidden=(8, 8), initialisation="torch")
 KEY = jax.random.key(0)
 
+act = jax.jit(stream_q.act, static_argnames="explore")
+update = jax.jit(stream_q.update)
+
 
 def example() -> tuple[EnvSpec, stream_q.Config, Transition]:
     """What the contract's tests run on."""
@@ -46,7 +49,7 @@ def test_credit_ends_where_an_action_was_not_greedy() -> None:
     state = streaming.state(stream_q, SPEC, CONFIG)
     for greedy in (True, False):
         row = example()[2].replace(extras={"greedy": jnp.asarray(greedy)})
-        after, _ = stream_q.update(state, row, KEY, jnp.zeros((), jnp.int32), CONFIG)
+        after, _ = update(state, row, KEY, jnp.zeros((), jnp.int32), CONFIG)
         assert any(np.any(leaf) for leaf in jax.tree.leaves(after.critic_optimiser.trace)) == greedy
 
 
@@ -54,9 +57,9 @@ def test_explores_less_and_less() -> None:
     config = dataclasses.replace(CONFIG, epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=100.0)
     state = streaming.state(stream_q, SPEC, config)
     observation = jnp.ones((20_000, 3))
-    best = stream_q.act(state, observation[0], KEY, config, explore=False)[0]
+    best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
     for steps, share in ((0, 0.8), (50, 0.5), (100, 0.2), (1_000, 0.2)):
-        action, extras = stream_q.act(state.replace(steps=jnp.asarray(steps)), observation, KEY, config, explore=True)
+        action, extras = act(state.replace(steps=jnp.asarray(steps)), observation, KEY, config, explore=True)
         # A uniform action that is the greedy one counts as greedy.
         np.testing.assert_allclose((action != best).mean(), share * 3 / 4, atol=0.02)
         np.testing.assert_array_equal(extras["greedy"], action == best)
@@ -68,8 +71,9 @@ def test_pictures_need_convolutions() -> None:
         stream_q.check(spec, CONFIG)
     config = dataclasses.replace(CONFIG, convolutions=((16, 3, 1),), hidden=(8,))
     stream_q.check(spec, config)
-    state = stream_q.init(KEY, spec, config)
-    assert stream_q.act(state, jnp.ones((2, 10, 10, 4)), KEY, config, explore=False)[0].shape == (2,)
+    state = jax.eval_shape(lambda key: stream_q.init(key, spec, config), KEY)
+    chosen, _ = jax.eval_shape(lambda state: act(state, jnp.ones((2, 10, 10, 4)), KEY, config, explore=False), state)
+    assert chosen.shape == (2,)
     with pytest.raises(ValueError, match=r"^--config\.convolutions 16 11 1 do not fit a picture 10 wide\.$"):
         stream_q.check(spec, dataclasses.replace(config, convolutions=((16, 11, 1),)))
 
