@@ -3,8 +3,8 @@
 The policy is the average velocity of a flow between data and noise, learnt from the data by an identity and no teacher
 (MeanFlow [2]): noise less that velocity is an action. Critics are followed through that one step.
 
-gamma discount, u average velocity, u' its moving average, Q_c twin critics, Q'_c their targets, eta value weight, e
-standard normal noise, sg without a gradient, (i, j) = (1, 2) or (2, 1) by tossing a coin
+gamma discount, u average velocity, u' its moving average, Q_c twin critics, Q'_c their targets, eta value weight, beta
+inverse temperature, e standard normal noise, sg without a gradient, (i, j) = (1, 2) or (2, 1) by tossing a coin
   a(s)     = e - u(e, s, 0, 1)                                          [1, one-step generation]
   r <= t   ~ sorted logit-normal(-0.4, 1); r = t in a share flow_ratio of rows
   a_t      = (1 - t) a + t e,  v = e - a
@@ -15,15 +15,17 @@ standard normal noise, sg without a gradient, (i, j) = (1, 2) or (2, 1) by tossi
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
   u'      <- (1 - rho') u' + rho' u      every average_every-th update from average_from on; rho' average_rate
-  acts by one of num_candidates actions a(s), drawn with weights exp(min_c Q'_c(s, a))
+  acts by one of num_candidates actions a(s), drawn with weights exp(beta min_c Q'_c(s, a))
 
 Departs from the paper: nowhere that it is explicit; what it leaves open, and docs/agents/ofql.md lists, is as in
-Diffusion-QL's code [3]. No code of the authors is public.
+Diffusion-QL's code [3], but for acting by the average, as [4] does, whose evaluation the paper follows. No code of the
+authors is public.
 
 [1] Nguyen and Yoo, One-Step Flow Q-Learning: Addressing the Diffusion Policy Bottleneck in Offline RL,
     arXiv:2508.13904
 [2] Geng et al., Mean Flows for One-step Generative Modeling, arXiv:2505.13447
 [3] github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL
+[4] github.com/CleanDiffuserTeam/CleanDiffuser, pipelines/dql_d4rl_mujoco.py
 
   rljax train ofql --data d4rl/hopper-medium-v2
 """
@@ -69,6 +71,8 @@ class Config:
     value_weight: float = 0.1  # eta: 0 imitates the data, more follows the critics; [1] tunes it in 0.001 to 0.5
     flow_ratio: float = 0.5  # share of rows with r = t, where u is the flow's velocity itself, in [0, 1]; [1]
     num_candidates: int = 50  # actions drawn to act by one of them; [3]
+    inverse_temperature: float = 1.0  # beta, weight of values in that draw: 0 is uniform, much takes the best; [3]
+    average_acts: bool = True  # act by the moving average, as targets do, not by the policy itself; [4]
     # Networks
     hidden: tuple[int, ...] = (256, 256, 256)  # widths of the hidden layers, of all networks; [1]
     activation: networks.Activation = "mish"  # of the hidden layers; [1]
@@ -94,6 +98,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("ofql", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, average_rate=(0, 1), value_weight=(0, None), flow_ratio=(0, 1))
+    agent.require_range(config, inverse_temperature=(0, None))
     if config.max_gradient_norm is not None:
         agent.require_range(config, max_gradient_norm=(0, None))
     agent.require_at_least(config, average_every=1, average_from=0, max_q_backup=1, num_candidates=1, embedding=4)
@@ -143,9 +148,10 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
         observation = normalise.standardise(state.statistics, observation)
     key_candidates, key_choice = jax.random.split(key)
     candidates = generative.repeated(observation, config.num_candidates)  # [..., N, O]
-    action = policy(state.actor, candidates, key_candidates, config)
+    actor = state.average_actor if config.average_acts else state.actor
+    action = policy(actor, candidates, key_candidates, config)
     q = state.target_critic(candidates, action).min(axis=0)  # [..., N]
-    return generative.chosen(action, jax.random.categorical(key_choice, q)), {}
+    return generative.chosen(action, jax.random.categorical(key_choice, config.inverse_temperature * q)), {}
 
 
 def policy(actor: networks.Network, observation: Array, key: Array, config: Config) -> Array:
