@@ -4,7 +4,8 @@ The policy starts from noise and removes it step by step, so that it can be as m
 remove noise from the data's actions, and to let its own actions be of high value.
 
 gamma discount, pi noise predictor, pi' its moving average, Q_c twin critics, Q'_c their targets, eta value weight, beta
-inverse temperature, e standard normal noise, abar_t what t steps leave of an action's variance, (i, j) = (1, 2) or (2, 1) by tossing a coin
+inverse temperature, e standard normal noise, abar_t what t steps leave of an action's variance, (i, j) = (1, 2) or
+(2, 1) by tossing a coin
   a(s)     = DDPM's reverse process from noise: denoising_steps times   [1, eq. 1]
   t        ~ U{1..T},  a_t = sqrt(abar_t) a + sqrt(1 - abar_t) e
   L(pi)    = mean (pi(a_t, s, t) - e)^2 - eta mean Q_i(s, a(s)) / mean |Q_j(s, a(s))|    [1, eqs. 2 and 3]
@@ -72,7 +73,7 @@ class Config:
     denoising_steps: int = 5  # T; [2]
     noising: generative.Noising = "vp"  # how noise grows over the steps; [2]
     num_candidates: int = 50  # actions drawn to act by one of them; [2]
-    inverse_temperature: float = 1.0  # beta, weight of values in that draw: 0 is uniform, much takes the best; [2]
+    inverse_temperature: float = 1.0  # beta: 0 draws them uniformly, much takes the best; Diffusion-QL
     average_acts: bool = False  # act by the moving average, as targets do, not by the policy itself; [2]
     # Networks
     hidden: tuple[int, ...] = (256, 256, 256)  # widths of the hidden layers, of all networks; [2]
@@ -98,7 +99,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
     agent.require_continuous("dql", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
-    agent.require_range(config, average_rate=(0, 1), value_weight=(0, None), inverse_temperature=(0, None))
+    agent.require_range(config, average_rate=(0, 1), value_weight=(0, None))
+    agent.require_range(config, inverse_temperature=(0, None))
     if config.max_gradient_norm is not None:
         agent.require_range(config, max_gradient_norm=(0, None))
     agent.require_at_least(config, average_every=1, average_from=0, max_q_backup=1, num_candidates=1, embedding=4)

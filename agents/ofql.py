@@ -71,7 +71,7 @@ class Config:
     value_weight: float = 0.1  # eta: 0 imitates the data, more follows the critics; [1] tunes it in 0.001 to 0.5
     flow_ratio: float = 0.5  # share of rows with r = t, where u is the flow's velocity itself, in [0, 1]; [1]
     num_candidates: int = 50  # actions drawn to act by one of them; [3]
-    inverse_temperature: float = 1.0  # beta, weight of values in that draw: 0 is uniform, much takes the best; [3]
+    inverse_temperature: float = 1.0  # beta: 0 draws them uniformly, much takes the best; Diffusion-QL
     average_acts: bool = True  # act by the moving average, as targets do, not by the policy itself; [4]
     # Networks
     hidden: tuple[int, ...] = (256, 256, 256)  # widths of the hidden layers, of all networks; [1]

@@ -55,7 +55,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "check", "init", "act", "critic_loss", "temperature_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
-    ("dql", "ofql"): Pair(lines=86, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
+    ("dql", "ofql"): Pair(lines=87, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
     ("iql", "ifql"): Pair(lines=120, own={"Config", "State", "check", "init", "act", "actor_loss", "update"}),
     ("stream_q", "stream_sarsa"): Pair(lines=55, own={"State", "check", "init", "perceive", "act", "update"}),
     ("stream_ac", "stream_td"): Pair(lines=86, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),

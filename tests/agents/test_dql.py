@@ -168,8 +168,24 @@ def test_acts_by_value_among_candidates() -> None:
 
     flat = jax.tree.map(np.zeros_like, state.target_critic)
     assert mean_value(sure, config) > mean_value(flat, config) + 0.1
+    weightless, light = (dataclasses.replace(config, inverse_temperature=beta) for beta in (0.0, 1e-3))
+    np.testing.assert_allclose(mean_value(sure, weightless), mean_value(flat, config), rtol=1e-5)
+    assert mean_value(flat, config) < mean_value(sure, light) < mean_value(sure, config)
     alone = dataclasses.replace(config, num_candidates=1)
     np.testing.assert_allclose(mean_value(sure, alone), mean_value(flat, alone), rtol=1e-5)
+
+
+def test_acts_by_the_policy_itself_or_by_its_average() -> None:
+    state, observation = fresh(CONFIG), reference.observed()
+    stays = state.replace(actor=jax.tree.map(np.zeros_like, state.actor))
+
+    def moves(average_acts: bool) -> float:
+        config = dataclasses.replace(CONFIG, num_candidates=1, average_acts=average_acts)
+        given, other = (act(x, observation, KEY, config, explore=False)[0] for x in (state, stays))
+        return float(np.abs(given - other).max())
+
+    assert moves(average_acts=True) == 0.0
+    assert moves(average_acts=False) > 1e-3
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
@@ -191,6 +207,7 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "critic_lr": (float("nan"), "at least 0"),
     "max_gradient_norm": (-1.0, "at least 0"),
     "value_weight": (-2.5, "at least 0"),
+    "inverse_temperature": (-1.0, "at least 0"),
 }
 
 

@@ -127,11 +127,20 @@ def test_acts_in_one_step() -> None:
     state, observation = fresh(config), reference.observed()
     noise = jax.random.normal(jax.random.split(KEY)[0], (12, 1, 2))
     expected = Reference(state, config, None).sampled(
-        reference.field(state.actor), observation, np.asarray(noise, np.float64)[:, 0]
+        reference.field(state.average_actor), observation, np.asarray(noise, np.float64)[:, 0]
     )
     found, extras = act(state, observation, KEY, config, explore=False)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert extras == {}
+
+
+def test_acts_by_the_average() -> None:
+    state, observation = fresh(CONFIG), reference.observed()
+    stays = state.replace(actor=jax.tree.map(np.zeros_like, state.actor))
+    for average_acts, same in ((True, True), (False, False)):
+        config = dataclasses.replace(CONFIG, num_candidates=1, average_acts=average_acts)
+        given, other = (act(x, observation, KEY, config, explore=False)[0] for x in (state, stays))
+        assert np.array_equal(given, other) == same
 
 
 OUTSIDE: dict[str, tuple[float, str]] = {
@@ -142,6 +151,7 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "actor_lr": (-1.0, "at least 0"),
     "critic_lr": (float("nan"), "at least 0"),
     "value_weight": (-2.5, "at least 0"),
+    "inverse_temperature": (-1.0, "at least 0"),
 }
 
 
