@@ -32,7 +32,8 @@ runs/results/dsact-Hopper-v5; the experts are those of scripts/results_online.py
       --out runs/results/AGENT-ENV-v5-KIND
 
 with --config.hidden 256 256 256 for fql, its 4 x 512 being dear, and --config.num-actions 4 --config.hidden 256 256
---config.critic-hidden 256 256 for cql. Rows that end in -again are of sets recorded a second time; of HalfCheetah's medium set they have 20,000 updates.
+--config.critic-hidden 256 256 for cql. Rows that end in -again are of sets recorded a second time, and those of
+HalfCheetah's medium set have 20,000 updates.
 
 OGBench's play data are generated, and learnt from with networks of 3 x 256 in place of 4 x 512:
 
@@ -41,8 +42,8 @@ OGBench's play data are generated, and learnt from with networks of 3 x 256 in p
       --config.hidden 256 256 256 --eval-every 10000 --eval-episodes 50 --out runs/results/AGENT-cube-single-play-task2
 
 for AGENT in bc, iql and fql. FQL also goes on in the environment, as runs/results/fql-cube-single-play-task2-online:
-the same command with --steps 31000 --then-online 29000; and alone for longer, as fql-cube-single-play-task2-longer, each
-seed by itself, with --steps 100000, stopped after 50,000. Then
+the same command with --steps 31000 --then-online 29000; and it learns for longer as fql-cube-single-play-task2-longer,
+each seed by itself, with --steps 100000, stopped after 50,000. Then
 
   python scripts/results_offline.py runs/results/*-pendulum-* runs/results/*-neorl2-* runs/results/*-v5-* \
       runs/results/*-cube-*
@@ -104,7 +105,9 @@ def join(parts: list[dict[str, Any]]) -> dict[str, Any]:
         if any(part[name] != first[name] for part in parts):
             raise ValueError(f"not by their seeds alone, the runs of {first['agent']} differ by their '{name}'.")
     return first | {
-        **{name: [x for part in parts for x in part[name]] for name in ("seeds", "returns", "success") if name in first},
+        **{
+            name: [x for part in parts for x in part[name]] for name in ("seeds", "returns", "success") if name in first
+        },
         "command": [part["command"] for part in parts],
         "best": {n: float(np.average([part["best"][n] for part in parts], weights=learners)) for n in first["best"]},
         "score": float(np.average([part["score"] for part in parts], weights=learners)),
