@@ -33,7 +33,8 @@ runs/results/dsact-Hopper-v5; the experts are those of scripts/results_online.py
 
 with --config.hidden 256 256 256 for fql, its 4 x 512 being dear, and --config.num-actions 4 --config.hidden 256 256
 --config.critic-hidden 256 256 for cql. Rows that end in -again are of sets recorded a second time, and those of
-HalfCheetah's medium set have 20,000 updates.
+HalfCheetah's medium set have 20,000 updates; OFQL's that ends in -as-before has --config.no-average-acts,
+--config.no-normalise-observations and --config.reward-transform none.
 
 OGBench's play data are generated, and learnt from with networks of 3 x 256 in place of 4 x 512:
 
