@@ -78,7 +78,7 @@ class Config:
     activation: networks.Activation = "mish"  # of the hidden layers; [1]
     embedding: int = 64  # features of each time; [1]
     initialisation: networks.Initialisation = "torch"  # of all layers; [3]
-    precision: networks.Precision = "float32"  # of the factors of all products; own setting
+    precision: networks.Precision = "float32"  # of the factors of products on the way forward; own setting
 
 
 class State(struct.PyTreeNode):

@@ -146,7 +146,7 @@ class Dense(nn.Module):
     initialisation: Initialisation = "torch"
     scale: float = 1.0  # gain of the orthogonal initialisation
     last: bool = False  # of a network
-    precision: Precision = "float32"  # of the product's factors; parameters, sums and results are float32
+    precision: Precision = "float32"  # of the factors, on the way forward; all else is float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -175,7 +175,7 @@ class MLP(nn.Module):
     initialisation: Initialisation = "torch"
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
     layer_norm: Norm = False
-    precision: Precision = "float32"  # of the factors of all products
+    precision: Precision = "float32"  # of the factors of products on the way forward
 
     @nn.compact
     def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
