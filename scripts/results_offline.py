@@ -25,16 +25,19 @@ Sets by D4RL's recipe are recorded from runs of our own, HalfCheetah-v5's from 4
       --steps 200000 --learner 2
   rljax data join sets/HalfCheetah-medium-expert.hdf5 sets/HalfCheetah-medium.hdf5 sets/HalfCheetah-expert.hdf5
 
-Hopper-v5's from 2 seeds of SAC's defaults (medium: learner 1) and, the expert, from learner 2 of
+Hopper-v5's from 2 seeds of SAC's defaults after 150,000 steps (medium: learner 1) and, the expert, from learner 2 of
 runs/results/dsact-Hopper-v5; the experts are those of scripts/results_online.py. For each SET
 
   rljax train AGENT --data sets/SET.hdf5 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
       --out runs/results/AGENT-ENV-v5-KIND
 
 with --config.hidden 256 256 256 for fql, its 4 x 512 being dear, and --config.num-actions 4 --config.hidden 256 256
---config.critic-hidden 256 256 for cql. Rows that end in -again are of sets recorded a second time, and those of
-HalfCheetah's medium set have 20,000 updates; OFQL's that ends in -as-before has --config.no-average-acts,
---config.no-normalise-observations and --config.reward-transform none.
+--config.critic-hidden 256 256 for cql. Rows that end in -again are of sets recorded a second time, Hopper's after 50,000
+steps of SAC, and those of HalfCheetah's medium set have 20,000 updates; OFQL's that ends in -as-before has
+--config.no-average-acts, --config.no-normalise-observations and --config.reward-transform none. All that have -third in
+their names are of sets recorded a third time, with --steps 20000 --eval-every 4000; -normalised stands for
+--config.normalise-value, -raw-observations for --config.no-normalise-observations, -raw-rewards for
+--config.reward-transform none.
 
 OGBench's play data are generated, and learnt from with networks of 3 x 256 in place of 4 x 512:
 
