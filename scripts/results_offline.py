@@ -36,11 +36,11 @@ with --config.hidden 256 256 256 for fql, its 4 x 512 being dear, and --config.n
 50,000 steps of SAC, and those of HalfCheetah's medium set have 20,000 updates; OFQL's that ends in -as-before has
 --config.no-average-acts, --config.no-normalise-observations and --config.reward-transform none. All with -third in
 their names are of sets recorded a third time, and have --steps 20000 --eval-every 4000, FQL's with -normalised
---config.distillation-weight 10, and with -normalised-1 nothing more: its other rows are of before it had presets
-here, and have that weight and --config.no-normalise-value. Single learners (--seeds 1) show what settings do:
--imitation has --config.value-weight 0, -raw-observations --config.no-normalise-observations, -raw-rewards
---config.reward-transform none; FQL's of -normalised-1 are single too, but for Hopper's replays, and OFQL's -as-before
-of the third set.
+--config.distillation-weight 10, and with -normalised-1 nothing more: its other rows of these tasks are of before it
+had presets for them, and have that weight and --config.no-normalise-value. Single learners (--seeds 1) show what
+settings do: -imitation has --config.value-weight 0, -raw-observations --config.no-normalise-observations,
+-raw-rewards --config.reward-transform none; FQL's of -normalised-1 are single too, but for Hopper's replays, and
+OFQL's -as-before of the third set.
 
 OGBench's play data are generated, and learnt from with networks of 3 x 256 in place of 4 x 512:
 
