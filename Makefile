@@ -10,7 +10,7 @@ PYTEST_FLAGS :=
 # One process per core, up to four: most of a test is compilation, which knows one core only.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 # With other versions: what could differ there, and not what takes minutes or never runs anything.
-OTHER_VERSIONS := -m "not learn" --ignore=tests/test_probes.py --ignore=tests/test_style.py -k "not killed"
+OTHER_VERSIONS := -m "not learn" --ignore=tests/agents/test_probes.py --ignore=tests/test_style.py -k "not killed"
 
 # The first Python that runs (some are only shims), is of the right age and can make environments.
 PYENV := $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3) $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3) \
@@ -61,7 +61,7 @@ lint: setup  ## style and types
 
 # Hardly optimised, programs compile in a third of the time, and most of a test is compilation. Not so where it trains for
 # long; and the newest packages are tested as users have them. The second flag is one that only JAX 0.10 knows.
-TRAINED := tests/test_goals.py tests/test_learning.py
+TRAINED := tests/buffers/test_goals.py tests/agents/test_learning.py
 unoptimised = XLA_FLAGS="--xla_backend_optimization_level=0 $(shell $(1) -c 'import importlib.metadata as m; \
 	print("--xla_cpu_use_fusion_emitters=false" if m.version("jax").startswith("0.10.") else "")') $(XLA_FLAGS)" $(1)
 

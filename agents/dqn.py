@@ -1,7 +1,7 @@
 """DQN: Q-learning from replayed transitions with a target network, and what was added to it since as settings.
 
 gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smallest) of them;  s' is k <= n steps ahead
-  R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: rljax/samplers.py   [4]
+  R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: rljax/buffers/samplers.py   [4]
   y        = R + gamma^k (1 - terminated) max_a Q'(s', a)                                       [1, algorithm 1]
        or    R + gamma^k (1 - terminated) Q'(s', argmax_a Q(s', a))                             double [2]
   L(Q)     = sum_c mean l(Q_c(s, a) - y)                 l: Huber's, the clipped error of [1], or the square
@@ -10,7 +10,7 @@ gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smal
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                    every target_every-th update, rho target_rate
 
 Actions are greedy but for a share epsilon of uniform ones, which falls linearly, or drawn from softmax(Q(s, .) /
-alpha). Torsos that think (rljax/torsos.py) may learn by (1 - w) L(Q) + w L(Q after a part of the steps) [6].
+alpha). Torsos that think (rljax/networks/torsos.py) may learn by (1 - w) L(Q) + w L(Q after a part of the steps) [6].
 
 Departs from the paper: Adam and not RMSProp; V and A share all but the last layer.
 
@@ -35,8 +35,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, distributions, networks, normalise, torsos
+from rljax import agent, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
+from rljax.networks import distributions, normalise, torsos
 
 storage = "replay"
 
@@ -73,7 +74,7 @@ class Config:
     target_entropy: float | None = None  # of the softmax in nats; None is log(A / 2), [5]
     temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [5]
     # Networks
-    torso: torsos.Kind = "mlp"  # what lies before the last layer: rljax/torsos.py
+    torso: torsos.Kind = "mlp"  # what lies before the last layer: rljax/networks/torsos.py
     compute: int = 1  # T, thinking steps of torsos that take any number of them; 5 in [5]
     progressive: float | None = None  # w, weight of the loss after a part of the thinking steps; 0.01 for mazes in [6]
     hidden: tuple[int, ...] = (120, 84)  # widths of the torso's parts; CleanRL

@@ -16,7 +16,7 @@ alpha imitation weight, beta inverse temperature, pi(.|s, h) = N(mu(s, h), 1) wi
   L(Q)         = sum_c mean (Q_c(s, a, g) - y)^2                        [3, eq. 6]
   Q'_c        <- (1 - rho) Q'_c + rho Q_c                               rho target_rate
 
-All losses are of the networks as they were before the update. What draws the goals: `rljax.samplers.goals`.
+All losses are of the networks as they were before the update. What draws the goals: `rljax.buffers.samplers.goals`.
 
 Departs from the paper: goals from the future of a trajectory that are drawn evenly are all equally likely, the next
 state and the last one too, which have half the chance in the authors' code [2].
@@ -40,8 +40,9 @@ import numpy as np
 import optax
 from flax import struct
 
-from rljax import agent, distributions, networks, normalise, torsos
+from rljax import agent, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
+from rljax.networks import distributions, normalise, torsos
 
 storage = "dataset"
 

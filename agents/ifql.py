@@ -32,8 +32,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, generative, networks, normalise
+from rljax import agent, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
+from rljax.networks import generative, normalise
 
 storage = "dataset"
 

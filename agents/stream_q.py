@@ -3,7 +3,7 @@
 Q critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) max_a Q(s'_t, a) - Q(s_t, a_t)           [1, algorithm of stream Q]
   e       <- gamma lambda e + grad Q(s_t, a_t)
-  Q       <- Q + alpha delta_t e                                             ObGD, rljax/traces.py
+  Q       <- Q + alpha delta_t e                                             ObGD, rljax/networks/traces.py
   e       <- 0 where end_t, and where a_t was not the greedy action
 
 Actions are greedy but for a share epsilon of uniform ones, which falls linearly. Observations are shifted and scaled by
@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks, normalise, traces
+from rljax import agent, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
+from rljax.networks import normalise, traces
 
 storage = "stream"
 

@@ -3,7 +3,7 @@
 V critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)                         [1, algorithm of stream TD]
   e       <- gamma lambda e + grad V(s_t)
-  V       <- V + alpha delta_t e                                             ObGD, rljax/traces.py
+  V       <- V + alpha delta_t e                                             ObGD, rljax/networks/traces.py
   e       <- 0 where end_t
 
 It predicts and does not control: the behaviour is that of uniform actions, also when it is evaluated. Observations are
@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks, normalise, traces
+from rljax import agent, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
+from rljax.networks import normalise, traces
 
 storage = "stream"
 

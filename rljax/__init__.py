@@ -10,20 +10,33 @@ Importing `rljax` imports nothing heavy; JAX comes with the first of these names
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rljax.policy import Policy, load
-    from rljax.run import resume, train
+    from rljax.runs.policy import Policy, load
+    from rljax.runs.run import resume, train
 
 __version__ = "0.1.0"
 __all__ = ["Policy", "__version__", "load", "resume", "train"]
 
-_HOMES = {"Policy": "rljax.policy", "load": "rljax.policy", "resume": "rljax.run", "train": "rljax.run"}
+_HOMES = {
+    "Policy": "rljax.runs.policy",
+    "load": "rljax.runs.policy",
+    "resume": "rljax.runs.run",
+    "train": "rljax.runs.run",
+}
+# Modules that agents outside the repository import by these names: `from rljax import normalise`.
+_MODULES = {name: f"rljax.networks.{name}" for name in ("distributions", "generative", "normalise", "torsos", "traces")}
+
+if not (Path(__file__).parent / "agents").is_dir():  # a checkout where symbolic links became text files
+    __path__.append(str(Path(__file__).parents[1]))
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are first used (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'rljax' has no attribute '{name}'. Its names: {', '.join(sorted(__all__))}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -123,7 +123,7 @@ class Agent(Protocol):
     """An agent: a module (or any object) with these attributes.
 
     `Config`'s fields are all the hyperparameters, those of its storage included; the storage named by
-    `storage` says which ones it needs (see `rljax.storage`). One called `convolutions` says that the agent can observe
+    `storage` says which ones it needs (see `rljax.buffers.storage`). One called `convolutions` says that the agent can observe
     pictures [H, W, K]; all others are refused them. One called `value_goal_future` says that it observes [state; goal],
     see `conditions_on_goals`.
 

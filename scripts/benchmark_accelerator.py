@@ -45,10 +45,10 @@ TINY_SHAPE = {"num_envs": 8, "num_steps": 20, "batch_size": 80, "learning_rate":
 
 def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str, Any]:
     """Environment steps per second over all learners, with the environment's preset; and the seconds to compile."""
-    from rljax import config
+    from rljax.training import configuration
 
-    module = config.load_agent(agent)
-    preset = config.as_json(config.preset(agent, module, environment))
+    module = configuration.load_agent(agent)
+    preset = configuration.as_json(configuration.preset(agent, module, environment))
     warmup = preset.get("warmup_steps", 0) // preset["num_envs"] + 2
     with tempfile.TemporaryDirectory() as folder:
         training = benchmark_online.prepared(agent, Path(folder, "run"), seeds, 10**9, preset, environment)
@@ -74,11 +74,11 @@ def device_memory() -> int | None:
 
 def ours_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str, Any]:
     """(wall seconds, mean return) of PPO's evaluations."""
-    from rljax import record, run
+    from rljax.runs import records, run
 
     with tempfile.TemporaryDirectory() as folder:
         out = run.train("ppo", environment, steps, config=shape, out=Path(folder, "run"), eval_every=steps // 10)
-        lines = record.read(out, "evaluations")
+        lines = records.read(out, "evaluations")
     return {"curve": [(line["wall_seconds"], statistics.fmean(line["returns"])) for line in lines]}
 
 
@@ -150,7 +150,7 @@ def main() -> None:
             options.output.write_text(json.dumps(figures, indent=1) + "\n")
         return figures[name]
 
-    from rljax.machine import provenance
+    from rljax.distributed.hardware import provenance
 
     figures["provenance"] = provenance()
     for agent, environment, iterations in TINY_LOOPS if options.tiny else LOOPS:

@@ -93,11 +93,11 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
     import jax
     import numpy as np
 
-    from rljax import config as configuration
-    from rljax import samplers
     from rljax.agent import EnvSpec, Transition, conditions_on_goals
-    from rljax.learner import Learner
-    from rljax.storage import Fixed
+    from rljax.buffers import samplers
+    from rljax.buffers.storage import Fixed
+    from rljax.training import configuration
+    from rljax.training.learner import Learner
 
     agent, changes = (VARIANTS | ACTING)[variant]
     module: Any = configuration.load_agent(agent)
@@ -124,7 +124,7 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
 
 def ours(variant: str, updates: int, seeds: int, precision: str = "") -> dict[str, Any]:
     """Updates per second of the offline driver, of all learners together: drawing, learning and metrics."""
-    from rljax.drivers.offline import OfflineDriver
+    from rljax.training.drivers.offline import OfflineDriver
 
     more: dict[str, Any] = {"precision": precision} if precision else {}
     _, learner, data, config = prepared(variant, seeds, **more)
@@ -320,7 +320,7 @@ def read(path: str) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from rljax import datasets
-    from rljax.machine import peak_memory
+    from rljax.distributed.hardware import peak_memory
 
     jax.block_until_ready(jnp.zeros(1) + 1.0)  # the device is up
     before = peak_memory()

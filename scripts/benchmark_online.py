@@ -52,14 +52,15 @@ def prepared(
     agent: str, folder: Path, seeds: int, steps: int, changes: dict[str, Any], environment: str = ENVIRONMENT
 ) -> Any:
     """A run of ours, created but not started, with the peer's settings."""
-    from rljax import config, progress, run
-    from rljax.settings import Settings
+    from rljax.runs import console, run
+    from rljax.training import configuration
+    from rljax.training.settings import Settings
 
-    module = config.load_agent(agent)
+    module = configuration.load_agent(agent)
     settings = Settings(
         agent, environment, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
     )
-    training = run.Run(settings, module, module.Config(**changes), folder, progress.View())
+    training = run.Run(settings, module, module.Config(**changes), folder, console.View())
     training.create("benchmark")
     return training
 
@@ -266,7 +267,7 @@ def conclude(
     for name, value in (medians | ratios).items():
         print(f"  {name:<36} {value:>14,.3f}")
     if output:
-        from rljax.machine import provenance
+        from rljax.distributed.hardware import provenance
 
         command = " ".join(["python", *sys.argv])
         figures = {"command": command, **provenance(), "medians": medians, "ratios": ratios, "samples": samples}

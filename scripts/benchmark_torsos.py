@@ -55,8 +55,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    from rljax import config as configuration
     from rljax.agents import ppo
+    from rljax.training import configuration
 
     sizes = {"num_envs": 512, "num_steps": 16, "batch_size": 1024, "num_epochs": 2}
     preset = configuration.preset("ppo", ppo, options.env, None)

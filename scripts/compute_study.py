@@ -30,8 +30,9 @@ from typing import Any
 import numpy as np
 import studies
 
-from rljax import comparison, policy, run, statistics
-from rljax.machine import provenance
+from rljax.analysis import comparison
+from rljax.distributed.hardware import provenance
+from rljax.runs import policy, run, statistics
 
 THINKING = (1, 2, 3, 5, 8)
 ACTING = (1, 2, 3, 5, 8, 16)

@@ -26,9 +26,11 @@ from typing import Any
 import numpy as np
 import studies
 
-from rljax import comparison, datasets, run
-from rljax.corrupt import corrupt
-from rljax.machine import provenance
+from rljax import datasets
+from rljax.analysis import comparison
+from rljax.distributed.hardware import provenance
+from rljax.runs import run
+from rljax.runs.corruption import corrupt
 
 # Of each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores of IQL and RIQL.
 PROTOCOL = {

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rljax import published
+from rljax.analysis import published
 
 STEPS = (100_000, 300_000, 500_000, 1_000_000, 3_000_000)
 TASKS = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "Swimmer", "InvertedDoublePendulum", "Reacher")

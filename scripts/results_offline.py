@@ -69,7 +69,8 @@ from typing import Any
 import numpy as np
 import results_online
 
-from rljax import datasets, record, statistics
+from rljax import datasets
+from rljax.runs import records, statistics
 
 FOLDER = results_online.RESULTS / "offline"
 COLUMNS = (
@@ -96,7 +97,7 @@ def collect(run: Path) -> dict[str, Any]:
     """
     described = json.loads((run / "config.json").read_text())
     final = json.loads((run / "summary.json").read_text())["final"]
-    best = statistics.expected_best(record.read(run, "evaluations"))
+    best = statistics.expected_best(records.read(run, "evaluations"))
     score = final["score"] if final["success"] is None else 100 * final["success"]
     kept = {"data": described["data"], "dataset": described["dataset"], "best": best, "score": score}
     if described["then_online"]:

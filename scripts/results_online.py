@@ -64,7 +64,9 @@ from typing import Any
 
 import numpy as np
 
-from rljax import config, figures, record, statistics
+from rljax.analysis import figures
+from rljax.runs import records, statistics
+from rljax.training import configuration
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
@@ -90,7 +92,7 @@ def collect(run: Path) -> dict[str, Any]:
     """
     described = json.loads((run / "config.json").read_text())
     summary = json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else {}
-    evaluations = record.read(run, "evaluations")
+    evaluations = records.read(run, "evaluations")
     steps = sorted({line["step"] for line in evaluations})
     shared = min(Counter(line["learner"] for line in evaluations).values())
 
@@ -124,8 +126,8 @@ def curve(run: dict[str, Any], label: str | None = None) -> figures.Curve:
 
 def changes(run: dict[str, Any]) -> list[str]:
     """The hyperparameters in which a run departs from its agent's defaults and its environment's preset."""
-    module = config.load_agent(run["agent"])
-    usual = config.as_json(config.preset(run["agent"], module, run["environment"], run.get("data")))
+    module = configuration.load_agent(run["agent"])
+    usual = configuration.as_json(configuration.preset(run["agent"], module, run["environment"], run.get("data")))
     return [f"{name} {value}" for name, value in run["config"].items() if value != usual[name]]
 
 
@@ -166,7 +168,7 @@ def show(name: str, table: str) -> None:
 
 def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     """Streams, and in their environments SAC and PPO, with their own settings and with one transition at a time."""
-    streams = [run for run in collected if config.load_agent(run["agent"]).storage == "stream"]
+    streams = [run for run in collected if configuration.load_agent(run["agent"]).storage == "stream"]
     places = {run["environment"] for run in streams}
     beside = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
     single = [run for run in beside if run["name"].endswith("-one")]
@@ -187,7 +189,9 @@ def main() -> None:
     collected = [json.loads(path.read_text()) | {"name": path.stem} for path in sorted(folder.glob("*.json"))]
     draw_streams(collected, folder / "stream.png")
     for kind in ("replay", "rollout"):
-        shown = [run for run in collected if not changes(run) and config.load_agent(run["agent"]).storage == kind]
+        shown = [
+            run for run in collected if not changes(run) and configuration.load_agent(run["agent"]).storage == kind
+        ]
         curves = {}
         for run in shown:
             first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])

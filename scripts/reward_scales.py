@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import studies
 
-from rljax import run, statistics
-from rljax.machine import provenance
+from rljax.distributed.hardware import provenance
+from rljax.runs import run, statistics
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 # The agents' own depths, small enough for a laptop. The first DSAC bounds errors in units of return.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax import record, run
+from rljax.runs import records, run
 
 
 def trained(
@@ -50,7 +50,7 @@ def complete(out: Path, steps: int) -> bool:
 
 def last(out: Path, steps: int, name: str, number: int) -> np.ndarray:
     """Of each learner [learner] the mean of its last evaluations until `steps`: of their "returns" or "scores"."""
-    evaluations = [line for line in record.read(out, "evaluations") if line["step"] <= steps]
+    evaluations = [line for line in records.read(out, "evaluations") if line["step"] <= steps]
     recent = sorted({line["step"] for line in evaluations})[-number:]
     learners = range(1 + max(line["learner"] for line in evaluations))
     return np.array(

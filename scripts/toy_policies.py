@@ -20,11 +20,11 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from rljax import config as configuration
 from rljax.agent import EnvSpec, Transition
-from rljax.drivers.offline import OfflineDriver
-from rljax.learner import Learner
-from rljax.machine import provenance
+from rljax.distributed.hardware import provenance
+from rljax.training import configuration
+from rljax.training.drivers.offline import OfflineDriver
+from rljax.training.learner import Learner
 
 CENTRES = 0.6 * np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 REWARDS = np.array([1.0, 0.5, 0.25, 0.0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.record import Recorder, write_json
+from rljax.runs.records import Recorder, write_json
 
 STEPS = (10_000, 20_000, 30_000)
 

@@ -60,7 +60,7 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
     Where successors are stored, every row is kept. Where they are not, the next row's observation is the successor,
     and the last row of a trajectory is dropped unless it is terminal. Actions lie in `action_bounds` (low and high, a
     number or one per dimension): by default those that the file's metadata names, or else -1 and 1. Actions that were
-    corrupted (`rljax.corrupt`) may lie beyond them and are left as they are, unless `clip_actions`.
+    corrupted (`rljax.runs.corruption`) may lie beyond them and are left as they are, unless `clip_actions`.
 
     Raises `ValueError` for a file that cannot be read or lacks an array, and for what `assemble` refuses.
     """

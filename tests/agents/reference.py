@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax import networks, normalise
+from rljax import networks
 from rljax.agent import EnvSpec, Transition, Weighted
+from rljax.networks import normalise
 
 MLP = list[np.ndarray]
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
-from rljax.storage import STORAGES
+from rljax.buffers.storage import STORAGES
 
 ROOT = Path(__file__).parents[2]
 AGENTS = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")

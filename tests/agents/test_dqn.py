@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import networks, torsos
+from rljax import networks
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import dqn
-from tests import runs
+from rljax.networks import torsos
+from tests import small_runs
 from tests.agents import reference
 
 ACTIONS = 4
@@ -418,4 +419,4 @@ def test_is_judged_by_its_best_actions_or_by_draws() -> None:
 )
 def test_refuses_draws_that_cannot_be(env: str, config: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
-        runs.train("dqn", env, 100, tmp_path / "run", config, seeds=2)
+        small_runs.train("dqn", env, 100, tmp_path / "run", config, seeds=2)

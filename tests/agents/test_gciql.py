@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import config as configuration
-from rljax import samplers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import gciql
-from rljax.drivers.offline import OfflineDriver
-from rljax.learner import Learner
+from rljax.buffers import samplers
+from rljax.training import configuration
+from rljax.training.drivers.offline import OfflineDriver
+from rljax.training.learner import Learner
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (6,), 2)

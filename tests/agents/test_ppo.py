@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import distributions
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ppo
+from rljax.networks import distributions
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)

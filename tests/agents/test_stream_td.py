@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import config as configuration
 from rljax import envs
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import stream_td
-from rljax.drivers.compiled import CompiledDriver
-from rljax.learner import Learner
+from rljax.training import configuration
+from rljax.training.drivers.compiled import CompiledDriver
+from rljax.training.learner import Learner
 from tests.agents import streaming
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax import cli_data, datasets
+from rljax import datasets
+from rljax.cli import data
 from rljax.datasets import archive, d4rl
 from tests.datasets.files import arrays, hdf5, npz, same, shared, without
 
@@ -327,7 +328,7 @@ def test_what_may_be_done_about_bounds_is_a_command_that_there_is(tmp_path: Path
         datasets.load(str(path))
     for flags in (["--action-bounds", "-2", "2"], ["--clip-actions"]):
         assert f"rljax data convert FILE NEW {flags[0]}" in str(refused.value)
-        cli_data.main(["convert", str(path), str(new), *flags])
+        data.main(["convert", str(path), str(new), *flags])
         assert np.abs(datasets.load(str(new)).transitions.action).max() <= 1
         new.unlink()
 

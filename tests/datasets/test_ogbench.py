@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax import config, datasets
+from rljax import datasets
 from rljax.datasets import ogbench
+from rljax.training import configuration
 from tests.datasets.files import npz, without
 
 STATES = {"cube-single": 21, "cube-double": 28, "scene": 25, "puzzle-3x3": 23, "antmaze-medium": 15}
@@ -57,9 +58,9 @@ def write(folder: Path, file: str, values: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("agent", ["iql", "bc"])
 def test_presets_have_the_activation_of_the_networks_that_were_published(agent: str) -> None:
-    theirs = config.load_agent("fql").Config().activation
+    theirs = configuration.load_agent("fql").Config().activation
     name = "ogbench/cube-single-play-singletask-v0"
-    assert config.preset(agent, config.load_agent(agent), None, name).activation == theirs == "gelu_tanh"
+    assert configuration.preset(agent, configuration.load_agent(agent), None, name).activation == theirs == "gelu_tanh"
 
 
 def test_rows_of_a_file_without_a_task(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax import cli_data, datasets, envs
+from rljax import datasets, envs
+from rljax.cli import data
 from rljax.datasets import play
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision:UserWarning")
@@ -225,9 +226,9 @@ def test_the_command_tells_runs_from_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     with pytest.raises(ValueError, match="--from, --learner and --best are of runs"):
-        cli_data.main(["record", NAME, "--from", "random"])
+        data.main(["record", NAME, "--from", "random"])
     with pytest.raises(ValueError, match=r"which file\? rljax data record runs/a FILE"):
-        cli_data.main(["record", "runs/a"])
+        data.main(["record", "runs/a"])
     called: dict[str, Any] = {}
 
     def record(name: str, path: Path, **options: Any) -> Path:
@@ -236,6 +237,6 @@ def test_the_command_tells_runs_from_names(
         return path
 
     monkeypatch.setattr(play, "record", record)
-    cli_data.main(["record", NAME, str(tmp_path / "data.npz"), "--steps", "10", "--envs", "2", "--seed", "4"])
+    data.main(["record", NAME, str(tmp_path / "data.npz"), "--steps", "10", "--envs", "2", "--seed", "4"])
     assert called == {"name": NAME, "steps": 10, "seed": 4, "processes": 2}
     assert "data.npz: 4 transitions in 2 trajectories" in capsys.readouterr().out

@@ -12,8 +12,8 @@ import pytest
 
 from rljax import datasets
 from rljax.agent import RewardTransform
-from rljax.corrupt import corrupt
 from rljax.datasets import preprocess
+from rljax.runs.corruption import corrupt
 from tests.datasets.files import arrays, npz, shared
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import envs
-from tests import runs
+from tests import small_runs
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 RECIPE = next(block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "Corridor" in block)
@@ -24,7 +24,7 @@ def written(tmp_path: Path, source: str) -> str:
 
 def test_the_recipe_trains(tmp_path: Path) -> None:
     assert len(RECIPE.splitlines()) <= 25
-    out = runs.train("sac", written(tmp_path, RECIPE), 150, tmp_path / "run")
+    out = small_runs.train("sac", written(tmp_path, RECIPE), 150, tmp_path / "run")
     summary = json.loads((out / "summary.json").read_text())
     assert summary["steps"] == 150
     assert -100.0 < summary["final"]["mean"] < 0.0

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import envs, policy, recording, run
+from rljax import envs
+from rljax.runs import collect, policy, run
 
 LIMIT = 200
 
@@ -86,5 +87,5 @@ def test_runs_whose_agent_observes_the_time(tmp_path: Any) -> None:
     out = run.train("stream_ac", "Pendulum-v1", 400, out=tmp_path / "run", **settings)
     assert run.read_config(out)["environment"] == "Pendulum-v1"
     assert len(policy.evaluate_run(out, episodes=2)["episodes"][0]["returns"]) == 2
-    data = recording.record(out, source="exploring", steps=250, num_envs=1)
+    data = collect.record(out, source="exploring", steps=250, num_envs=1)
     assert data.observation_size == 3, "the time is no part of the data"

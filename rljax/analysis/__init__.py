@@ -1,0 +1,1 @@
+"""What runs came to: comparisons, tables, figures, reports."""

@@ -1,0 +1,230 @@
+"""Agents compared over several tasks: aggregates, profiles and probabilities of improvement, all with intervals.
+
+Scores are given by agent: an array [runs, tasks], or a mapping from task to [runs] where tasks have different numbers
+of runs. One run is one learner, with one score in a task. Scores of different tasks must be comparable: normalise them.
+
+Every estimate has a percentile bootstrap interval, for which runs are drawn within each task, and says how many runs it
+rests on. Each task counts the same, whatever its number of runs; where all have as many, the numbers are those of
+rliable, the library of the paper. Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical
+Precipice, arXiv:2108.13264, sections 4.1 to 4.3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rljax.runs import statistics
+
+Scores = ArrayLike | Mapping[str, ArrayLike]  # [runs, tasks], or [runs] by task
+Tasks = Sequence[np.ndarray]  # one agent's scores [..., runs] in each task
+Measure = Callable[[Tasks], Any]  # -> [...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A number or an array of them, its interval, and what it rests on."""
+
+    value: Any  # [...]
+    low: Any  # [...]; NaN where there is no interval
+    high: Any  # [...]
+    runs: tuple[int, int]  # of the task with the fewest, and of that with the most
+    tasks: int
+
+
+def iqm(tasks: Tasks) -> Any:
+    """Interquartile mean of all runs of all tasks; one of a task with fewer runs counts the more often."""
+    values = np.concatenate(tasks, axis=-1)
+    sizes = [task.shape[-1] for task in tasks]
+    if len(set(sizes)) == 1:
+        return statistics.iqm(values, axis=-1)
+    common = math.lcm(*sizes)
+    return statistics.iqm(values, axis=-1, counts=np.repeat([common // size for size in sizes], sizes))
+
+
+def mean(tasks: Tasks) -> Any:
+    """Mean of the tasks' means."""
+    return np.mean([statistics.mean(task, axis=-1) for task in tasks], axis=0)
+
+
+def median(tasks: Tasks) -> Any:
+    """Median of the tasks' means."""
+    return np.median([statistics.mean(task, axis=-1) for task in tasks], axis=0)
+
+
+def optimality_gap(tasks: Tasks, target: float = 1.0) -> Any:
+    """How far runs stay below `target` on average; what is above it does not make up for that. Less is better."""
+    return target - mean([np.minimum(task, target) for task in tasks])
+
+
+MEASURES: dict[str, Measure] = {"iqm": iqm, "median": median, "mean": mean, "optimality_gap": optimality_gap}
+
+
+def aggregate(
+    scores: Mapping[str, Scores],
+    measures: Mapping[str, Measure] = MEASURES,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, dict[str, Estimate]]:
+    """Each agent's score over all tasks, by each of `measures`.
+
+    Args:
+        scores: by agent [runs, tasks], or by agent and task [runs].
+        measures: functions of one agent's tasks, by name.
+        level: share of the resampled estimates that lies inside the interval, in (0, 1).
+        resamples: number of samples drawn with replacement, within each task.
+        seed: of the generator that draws them.
+
+    Returns:
+        By agent and measure an `Estimate` of scalars. There is no interval where a task has a single run.
+
+    Raises:
+        ValueError: no agents, tasks or runs, another shape, agents with different tasks, a score that is not finite, a
+            level outside (0, 1), or no resamples.
+    """
+    checked = _checked(scores, 1)
+    return {
+        agent: {name: _estimate([tasks], measure, level, resamples, seed) for name, measure in measures.items()}
+        for agent, tasks in checked.items()
+    }
+
+
+def sample_efficiency(
+    scores: Mapping[str, Scores], measure: Measure = iqm, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> dict[str, Estimate]:
+    """Each agent's score over all tasks at each of S steps, an `Estimate` of arrays [S].
+
+    `scores` are by agent [runs, tasks, S], or by agent and task [runs, S]. A run is drawn with all its steps. The other
+    arguments and the errors are those of `aggregate`.
+    """
+    return {
+        agent: _estimate([[task.T for task in tasks]], measure, level, resamples, seed)
+        for agent, tasks in _checked(scores, 2).items()
+    }
+
+
+def profiles(
+    scores: Mapping[str, Scores],
+    thresholds: ArrayLike,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """Each agent's performance profile: the share of runs that score above each of `thresholds` [T], of all tasks.
+
+    An `Estimate` of arrays [T] by agent, with bands that hold at each threshold. The other arguments and the errors are
+    those of `aggregate`.
+    """
+    limits = np.asarray(thresholds, np.float64)
+    if limits.ndim != 1 or not limits.size:
+        raise ValueError(f"thresholds have shape {limits.shape}, a profile needs one or more: [T].")
+    return {
+        agent: _estimate([[1.0 * (task > limits[:, None]) for task in tasks]], mean, level, resamples, seed)
+        for agent, tasks in _checked(scores, 1).items()
+    }
+
+
+def improvement(
+    scores: Mapping[str, Scores],
+    pairs: Iterable[tuple[str, str]] | None = None,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[tuple[str, str], Estimate]:
+    """How probable it is that a run of X scores above one of Y, as the mean over tasks, by (X, Y).
+
+    In a task it is the share of all pairs of runs in which X is above Y, equals counting half: Mann and Whitney's U
+    by the number of pairs. `pairs` are by default all of two different agents. The other arguments and the errors are
+    those of `aggregate`, and a pair with an unknown agent.
+    """
+    checked = _checked(scores, 1)
+    chosen = list(itertools.permutations(checked, 2) if pairs is None else pairs)
+    unknown = [agent for pair in chosen for agent in pair if agent not in checked]
+    if unknown:
+        raise ValueError(f"there are no scores of agent '{unknown[0]}', there are those of {_listed(checked)}.")
+    estimates = {}
+    for x, y in chosen:
+        size = max(one.size * other.size for one, other in zip(checked[x], checked[y], strict=True))
+        estimates[x, y] = _estimate([checked[x], checked[y]], _improvement, level, resamples, seed, size)
+    return estimates
+
+
+def _improvement(x: Tasks, y: Tasks) -> Any:
+    pairs = [(one[..., :, None], other[..., None, :]) for one, other in zip(x, y, strict=True)]
+    return np.mean([((one > other) + 0.5 * (one == other)).mean(axis=(-2, -1)) for one, other in pairs], axis=0)
+
+
+def _estimate(
+    agents: Sequence[Tasks],
+    measure: Callable[..., Any],
+    level: float,
+    resamples: int,
+    seed: int,
+    size: int | None = None,
+) -> Estimate:
+    """`measure` of some agents' tasks [..., runs], with its interval; `size` is how many values a resample holds."""
+
+    def resample(generator: np.random.Generator, number: int) -> np.ndarray:
+        return measure(*([task[..., _draw(generator, number, task.shape[-1])] for task in tasks] for tasks in agents))
+
+    size = sum(task.size for tasks in agents for task in tasks) if size is None else size
+    low, high = statistics.bootstrap(resample, size, level, resamples, seed)
+    runs = [task.shape[-1] for tasks in agents for task in tasks]
+    if min(runs) == 1:  # what varies within that task is not known
+        low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)
+    return Estimate(measure(*agents)[()], low[()], high[()], (min(runs), max(runs)), len(agents[0]))
+
+
+def _draw(generator: np.random.Generator, number: int, runs: int) -> np.ndarray:
+    """Which runs each of so many resamples of one task has: [number, runs]."""
+    return generator.integers(runs, size=(number, runs))
+
+
+def _checked(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray]]:
+    """By agent its scores in each task, [runs] or with `ndim` 2 [runs, S], in the same order of tasks for all."""
+    if not scores:
+        raise ValueError("there are no agents to compare: scores is empty.")
+    shape = "[runs]" if ndim == 1 else "[runs, steps]"
+    by_task: dict[str, dict[Any, np.ndarray]] = {}
+    for agent, given in scores.items():
+        if isinstance(given, Mapping):
+            tasks = {task: np.asarray(values, np.float64) for task, values in given.items()}
+        else:
+            array = np.asarray(given, np.float64)
+            if array.ndim != ndim + 1:
+                expected = shape.replace("runs", "runs, tasks")
+                raise ValueError(f"the scores of '{agent}' have shape {array.shape}, they must be {expected}.")
+            tasks = {task: array[:, task] for task in range(array.shape[1])}
+        if not tasks:
+            raise ValueError(f"the scores of '{agent}' are of no task.")
+        for task, values in tasks.items():
+            if values.ndim != ndim or not values.size:
+                raise ValueError(
+                    f"the scores of '{agent}' in task '{task}' have shape {values.shape}, they must be {shape}."
+                )
+            if not np.isfinite(values).all():
+                raise ValueError(
+                    f"a score of '{agent}' in task '{task}' is not finite. Leave that agent out, or give what diverged "
+                    "the score of its last good policy."
+                )
+        by_task[agent] = tasks
+    first, reference = next(iter(by_task.items()))
+    for agent, tasks in by_task.items():
+        if tasks.keys() != reference.keys():
+            only = tasks.keys() ^ reference.keys()
+            raise ValueError(
+                f"agents '{first}' and '{agent}' have scores of different tasks: {_listed(only)} of one alone. "
+                "Compare agents over the tasks that all of them have."
+            )
+    return {agent: [tasks[task] for task in reference] for agent, tasks in by_task.items()}
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(map(str, names)))

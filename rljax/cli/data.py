@@ -1,0 +1,273 @@
+"""The command line for data sets: rljax data list | info | check | convert | join | corrupt | record."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+USAGE = """\
+usage: rljax data COMMAND ...
+
+  list [FAMILY]        known data sets: d4rl, minari, ogbench, neorl2
+  info DATA            sizes, returns, lengths and scores, and a picture of them
+  check DATA           what is wrong with it, and what that would do to learning; exit code 1 for errors
+  convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
+  join FILE DATA...    write several one behind the other, as D4RL's medium-expert sets are
+  corrupt DATA FILE    write it with part of its rows corrupted, by RIQL's protocol
+  record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
+  record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
+
+DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
+$RLJAX_DATA or ~/.rljax/data. FILE is a new one: none is overwritten.
+"""
+
+Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+NewFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+
+
+@dataclasses.dataclass
+class Names:
+    """Known data sets by family."""
+
+    family: tyro.conf.Positional[str | None] = None  # d4rl, minari, ogbench or neorl2; default: all
+
+
+@dataclasses.dataclass
+class Actions:
+    """How actions of a data set are read."""
+
+    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
+    action_bounds: tuple[float, float] | None = None  # low and high in a file that does not say; default: -1 and 1
+
+
+@dataclasses.dataclass
+class Info(Actions):
+    """Sizes, returns, lengths and scores of a data set, and a picture of them."""
+
+    data: Data = tyro.MISSING  # name or file
+    output: Path | None = None  # picture: .png, .svg or .pdf; default: NAME.png in the current folder
+
+
+@dataclasses.dataclass
+class Check(Actions):
+    """What is wrong with a data set, what that would do to learning, and what to do about it."""
+
+    data: Data = tyro.MISSING  # name or file
+
+
+@dataclasses.dataclass
+class Convert(Actions):
+    """Write a data set in another form."""
+
+    data: Data = tyro.MISSING  # name or file
+    # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")] = tyro.MISSING
+    env: str | None = None  # environment that the data are of, such as Hopper-v5; default: the one that DATA names
+    top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
+    discount: float = 1.0  # of the returns by which they are chosen
+
+
+@dataclasses.dataclass
+class Join:
+    """Write several data sets one behind the other."""
+
+    output: NewFile  # file.npz or file.hdf5
+    data: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA...")]  # names or files
+
+
+@dataclasses.dataclass
+class Corrupt(Actions):
+    """Write a data set with part of its rows corrupted, by RIQL's protocol."""
+
+    data: Data = tyro.MISSING  # name or file
+    output: NewFile = tyro.MISSING  # file.npz or file.hdf5
+    what: tuple[str, ...] = tyro.MISSING  # observation, action, reward or dynamics, or several of them
+    how: str = "random"  # random or adversarial
+    rate: float = 0.3  # share of the rows
+    scale: float = 1.0  # of the noise or attack, in standard deviations
+    seed: int = 0  # of the choice of rows and of the noise
+    attacker: Path | None = None  # folder of a run with critics, such as EDAC's on the same data: for adversarial ones
+    learner: int = 0  # which learner of that run
+
+
+@dataclasses.dataclass
+class Record:
+    """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
+
+    # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    # file.npz or .hdf5; of OGBench: .npz, default: where it is found
+    output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
+    steps: int | None = None  # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
+    # of a run: policy, exploring, random, or replay; the last alone where the environment is inside the program
+    acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"
+    learner: int = 0  # which learner of the run
+    best: bool = False  # the policy of the learner's best evaluation, not the last one
+    envs: int | None = None  # environments side by side, default: 10; of OGBench: processes, default: 1
+    seed: int = 0  # of the environments and of exploration
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of the commands; raises `ValueError` for what a user can mend."""
+    commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "join": _join}
+    commands |= {"corrupt": _corrupt, "record": _record}
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return
+    if arguments[0] not in commands:
+        raise ValueError(f"no command 'data {arguments[0]}'. All of them: {', '.join(commands)}.")
+    commands[arguments[0]](arguments[1:])
+
+
+def _parse(options: Any, arguments: list[str], command: str) -> Any:
+    flags = (tyro.conf.FlagCreatePairsOff,)
+    return tyro.cli(options, args=arguments, prog=f"rljax data {command}", config=flags)
+
+
+def _load(options: Actions) -> Any:
+    from rljax import datasets
+
+    data: str = options.data  # type: ignore[attr-defined]
+    return datasets.load(data, clip_actions=options.clip_actions, action_bounds=options.action_bounds)
+
+
+def _require_new(path: Path) -> None:
+    if path.exists():
+        raise ValueError(f"'{path}' exists. Choose another name, or delete it.")
+
+
+def _list(arguments: list[str]) -> None:
+    family = _parse(Names, arguments, "list").family
+    from rljax import datasets
+
+    known = datasets.names()
+    if family is not None and family not in known:
+        raise ValueError(f"no family '{family}' of data sets. All of them: {', '.join(known)}.")
+    for name in known if family is None else [family]:
+        print(f"data sets: {name}")
+        print("\n".join(f"  {identity}" for identity in known[name]))
+
+
+def _info(arguments: list[str]) -> None:
+    options = _parse(Info, arguments, "info")
+    from rljax import datasets
+
+    dataset = _load(options)
+    described = datasets.describe(dataset)
+    print(f"{described['name']}: {described['transitions']:,} transitions, {described['bytes'] / 1e6:,.0f} MB")
+    actions = f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
+    print(f"  {described['observation_size']} observation dimensions, {actions}")
+    print(f"  environment: {described['env'] or 'none known'}")
+    print(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
+    print(f"  complete episodes: {described['episodes']:,}")
+    for name in ("return", "length", "score", "reward"):
+        if name in described:
+            numbers = ", ".join(f"{key} {value:,.2f}" for key, value in described[name].items())
+            print(f"  {name}: {numbers}")
+    if described["episodes"]:
+        print(datasets.draw(dataset, options.output or Path(f"{datasets.short(options.data)}.png")))
+
+
+def _check(arguments: list[str]) -> None:
+    options = _parse(Check, arguments, "check")
+    from rljax import datasets
+
+    findings = datasets.check(_load(options))
+    for finding in findings:
+        print(finding)
+    errors = sum(finding.severity == "error" for finding in findings)
+    print(f"{options.data}: {errors} errors, {len(findings) - errors} warnings")
+    if errors:
+        raise SystemExit(1)
+
+
+def _convert(arguments: list[str]) -> None:
+    options = _parse(Convert, arguments, "convert")
+    into_minari = options.output.startswith("minari/")
+    if not into_minari:
+        _require_new(Path(options.output))
+    from rljax import datasets
+
+    dataset = _load(options)
+    if options.env is not None:
+        dataset = dataclasses.replace(dataset, env=options.env)
+    if options.top != 1.0:
+        dataset = datasets.top_fraction(dataset, options.top, options.discount)
+    if into_minari:
+        print(datasets.write_minari(dataset, options.output.removeprefix("minari/")))
+    else:
+        print(datasets.write(dataset, Path(options.output)))
+
+
+def _join(arguments: list[str]) -> None:
+    options = _parse(Join, arguments, "join")
+    from rljax import datasets
+
+    if not options.data:
+        raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
+    _require_new(options.output)
+    joined = datasets.join([datasets.load(name) for name in options.data], str(options.output))
+    print(f"{datasets.write(joined, options.output)}: {joined.num:,} transitions")
+
+
+def _corrupt(arguments: list[str]) -> None:
+    options = _parse(Corrupt, arguments, "corrupt")
+    _require_new(options.output)
+    from rljax import datasets
+    from rljax.runs import corruption
+
+    corrupted = corruption.corrupt(
+        _load(options),
+        what=options.what,
+        how=options.how,
+        rate=options.rate,
+        scale=options.scale,
+        seed=options.seed,
+        attacker=options.attacker,
+        learner=options.learner,
+    )
+    print(datasets.write(corrupted, options.output))
+
+
+def _record(arguments: list[str]) -> None:
+    options = _parse(Record, arguments, "record")
+    if options.source.startswith("ogbench/"):
+        _record_play(options)
+        return
+    if options.output is None:
+        raise ValueError(f"which file? rljax data record {options.source} FILE, a .npz or .hdf5 file.")
+    _require_new(options.output)
+    from rljax import datasets
+    from rljax.runs import collect
+
+    dataset = collect.record(
+        options.source,
+        steps=1_000_000 if options.steps is None else options.steps,
+        source=options.acting,
+        learner=options.learner,
+        best=options.best,
+        num_envs=10 if options.envs is None else options.envs,
+        seed=options.seed,
+        name=str(options.output),
+    )
+    path = datasets.write(dataset, options.output)
+    returns = dataset.returns()
+    played = (
+        f"return {returns.mean():,.1f} over {len(returns)} complete episodes" if len(returns) else "no whole episode"
+    )
+    print(f"{path}: {dataset.num:,} transitions, {played}")
+
+
+def _record_play(options: Record) -> None:
+    if (options.acting, options.learner, options.best) != ("policy", 0, False):
+        raise ValueError(f"--from, --learner and --best are of runs; '{options.source}' is recorded by its oracles.")
+    from rljax.datasets import archive, play
+
+    processes = 1 if options.envs is None else options.envs
+    path = play.record(options.source, options.output, steps=options.steps, seed=options.seed, processes=processes)
+    with archive.opened(path) as file:
+        ends = file["terminals"]
+    print(f"{path}: {(~ends).sum():,} transitions in {ends.sum():,} trajectories")

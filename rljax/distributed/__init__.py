@@ -1,0 +1,1 @@
+"""Several devices, several processes, several machines."""

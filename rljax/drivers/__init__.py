@@ -1,1 +1,0 @@
-"""The drivers: how learners move through time."""

@@ -1,0 +1,198 @@
+"""Checkpoints: exact, atomic, and checked before they are believed.
+
+A checkpoint is a folder named by its step. It is written beside its final name and renamed when complete, so that one
+with that name is whole; a manifest of sizes and checksums finds what went wrong later. Several processes write the
+parts of arrays that each of them has, into one folder that all see.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax.distributed import processes
+
+MANIFEST = "manifest.json"
+_RESUMED_WITH = (
+    "A run is resumed with the settings, and the revision of rljax, that it was started with: its config.json names "
+    "both. For others, start a new one."
+)
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written or read; the message says what to do."""
+
+
+def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, bytes], *, keep: int = 2) -> Path:
+    """Write the pytrees `items` and the bytes `blobs` as checkpoint `step`, then drop all but the newest `keep`.
+
+    Every process must call, with its own parts of `items`; `blobs` are those of the first.
+
+    Raises `CheckpointError` when the disk is full or cannot be written, `HostError` where another process is gone;
+    earlier checkpoints stay as they are.
+    """
+    import orbax.checkpoint as ocp
+
+    folder = folder.absolute()
+    final, partial = folder / f"{step:012d}", folder / f".partial-{step:012d}"
+
+    def prepare() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left_over in folder.glob(".partial-*"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        partial.mkdir()
+        _require_space(folder, items)
+
+    def complete() -> None:
+        for name, blob in blobs.items():
+            (partial / name).write_bytes(blob)
+        manifest = {str(path.relative_to(partial)): _fingerprint(path) for path in _files(partial)}
+        (partial / MANIFEST).write_text(json.dumps(manifest))
+        for path in _files(partial):
+            _sync(path)
+        if final.exists():
+            shutil.rmtree(final)
+        os.replace(partial, final)
+        _sync(folder)
+
+    try:
+        processes.first(prepare)
+        with ocp.StandardCheckpointer() as checkpointer:
+            for name, tree in items.items():
+                checkpointer.save(partial / name, tree)
+                checkpointer.wait_until_finished()
+        processes.first(complete)
+    except processes.HostError:
+        raise
+    except Exception as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
+        raise CheckpointError(
+            f"the checkpoint of step {step} could not be written to '{folder}' ({_first_line(error)}; "
+            f"{free / 1e6:.0f} MB free). Earlier checkpoints are untouched: free some space, then resume the run."
+        ) from error
+    if processes.is_first():
+        _drop(folder, step, keep)
+    return final
+
+
+def _drop(folder: Path, step: int, keep: int) -> None:
+    found = steps(folder)
+    kept = [other for other in found if other <= step][-keep:]  # a later one was damaged: the run fell back behind it
+    for other in set(found) - set(kept):
+        shutil.rmtree(folder / f"{other:012d}", ignore_errors=True)
+
+
+def steps(folder: Path) -> list[int]:
+    """Steps that have a checkpoint, ascending."""
+    return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()) if folder.exists() else []
+
+
+def newest(folder: Path) -> Path:
+    """The newest checkpoint that is whole.
+
+    A damaged one is passed over with a warning. Raises `CheckpointError` where none is left.
+    """
+    found = steps(folder)
+    for step in reversed(found):
+        path = folder / f"{step:012d}"
+        problem = damage(path)
+        if problem is None:
+            return path
+        warnings.warn(f"checkpoint '{path}' is damaged ({problem}): falling back to the one before it.", stacklevel=2)
+    raise CheckpointError(
+        f"no usable checkpoint in '{folder}' ({len(found)} found). The run must be started again: rljax train"
+    )
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint: None if every file is as it was written."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except (OSError, ValueError):
+        manifest = None
+    if not isinstance(manifest, dict) or not manifest:
+        return f"no readable {MANIFEST}"
+    for name, fingerprint in manifest.items():
+        if not (path / name).exists():
+            return f"'{name}' is missing"
+        if _fingerprint(path / name) != fingerprint:
+            return f"'{name}' has changed"
+    return None
+
+
+def restore(path: Path, name: str, template: Any) -> Any:
+    """Read the pytree `name` from checkpoint `path`; `template` gives structure, shapes and dtypes.
+
+    Raises `CheckpointError` if the stored tree differs from the template.
+    """
+    import orbax.checkpoint as ocp
+
+    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])  # wherever it was saved from
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), template)
+    try:
+        with ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # orbax warns that the topology may differ
+            tree = checkpointer.restore(path.absolute() / name, abstract)
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"checkpoint '{path}' does not fit this run's settings ({_first_line(error)}). {_RESUMED_WITH}"
+        ) from error
+    for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
+        if expected.shape != found.shape or expected.dtype != found.dtype:
+            raise CheckpointError(
+                f"checkpoint '{path}' holds an array {found.dtype}{list(found.shape)} where this run needs "
+                f"{expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
+            )
+    return tree
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes of all leaves of a pytree of arrays or of their shapes."""
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _require_space(folder: Path, items: Mapping[str, Any]) -> None:
+    """Raise `OSError` rather than let the disk fill up half-way: other programs may need it too."""
+    needed = sum(nbytes(tree) for tree in items.values())
+    before = steps(folder)
+    if before:  # arrays are compressed: the last checkpoint tells how well
+        size = sum(path.stat().st_size for path in _files(folder / f"{before[-1]:012d}"))
+        needed = min(needed, 2 * size)
+    if shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, f"No space left on device: about {needed / 1e6:.0f} MB are needed")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _fingerprint(path: Path) -> list[int]:
+    size, checksum = 0, 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            size, checksum = size + len(block), zlib.crc32(block, checksum)
+    return [size, checksum]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,0 +1,156 @@
+"""Data sets of our own: what a trained policy does, or what was stored while it was trained.
+
+D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with these sources of `record`:
+
+    random         source "random" of any run in the environment
+    medium         source "exploring" of a run that was stopped about a third of the way to an expert's return
+    medium-replay  source "replay" of that run
+    expert         source "exploring" of a run that was trained to the end
+    medium-expert  `datasets.join` of medium and expert, as many transitions of each
+
+A replay is taken from any run that has one; the other sources play environments, and only those on the host.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from rljax import datasets, envs
+from rljax.agent import EnvSpec, Transition
+from rljax.runs import checkpoints, console, policy
+from rljax.runs.run import Run, read_config
+from rljax.training import configuration
+from rljax.training.drivers.driver import TRAIN, environment_seeds
+
+Source = Literal["policy", "exploring", "random", "replay"]
+SOURCES = ("policy", "exploring", "random", "replay")
+
+
+def record(
+    out: str | Path,
+    *,
+    steps: int = 1_000_000,
+    source: Source = "policy",
+    learner: int = 0,
+    best: bool = False,
+    num_envs: int = 10,
+    seed: int = 0,
+    name: str = "recorded",
+) -> datasets.Dataset:
+    """A data set called `name` of `steps` transitions from the run in `out`, or of all where a replay holds fewer.
+
+    `source` is "policy" (without exploration), "exploring" (as it acted while it was trained), "random" (uniform
+    actions) or "replay": what the learner had stored when the last checkpoint was made, from the oldest row on. The
+    others play `num_envs` environments side by side, whose episodes follow one another; each environment's last one is
+    cut. References of scores are those of D4RL's task of the same name, where it has one.
+
+    Raises `ValueError` for a run that does not fit, an unknown source, and environments inside the program, which are
+    not played.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
+    if steps < 1 or num_envs < 1:
+        raise ValueError(f"--steps is {steps} and --envs {num_envs}, both must be at least 1.")
+    described = read_config(Path(out))
+    if described["env"] == "none":
+        raise ValueError("the run learnt from data alone, without an environment that could be recorded.")
+    if source != "replay" and envs.is_compiled(described["env"]):
+        raise ValueError(
+            f"the run's environment is '{described['env']}', inside the program, and only those on the host are "
+            "played. What the learner stored while it was trained can be had: --from replay"
+        )
+    if source == "replay":
+        transitions, bounds, step = _stored(Path(out), learner, steps)
+    else:
+        transitions, bounds, step = _played(out, described["env"], source, learner, best, steps, num_envs, seed)
+    provenance = {
+        "reader": "record",
+        "source": source,
+        "agent": described["agent"],
+        "environment": described["env"],
+        "training_step": step,
+        "training_seed": described["seeds"][learner],
+        "config": described["config"],
+        "seed": seed,
+        "versions": described["versions"],
+        "max_episode_steps": described["spec"]["max_episode_steps"],
+    }
+    if described["spec"]["discrete"]:
+        provenance["num_actions"] = described["spec"]["action_size"]
+    reference = datasets.reference(envs.task(described["env"]))
+    return datasets.Dataset(name, transitions, described["env"], reference, bounds, provenance)
+
+
+def _played(
+    out: str | Path, env: str, source: str, learner: int, best: bool, steps: int, num_envs: int, seed: int
+) -> tuple[Transition, Any, int]:
+    policies = policy.load_all(out, best=best)
+    act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
+    seen = configuration.environment(env, policies.config)
+    hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
+    size = hosted.spec.observation_shape[0]  # the time and the goal are no part of the data
+    if seen != env:
+        size = size // 2 if seen == envs.with_goals(env) else size - 1
+    observation = hosted.reset(environment_seeds(seed, TRAIN, number=num_envs))
+    rows = []
+    for _ in range(-(-steps // num_envs)):
+        if source == "random" and hosted.spec.discrete:
+            action = generator.integers(hosted.spec.action_size, size=num_envs, dtype=np.int32)
+        elif source == "random":
+            action = generator.uniform(-1, 1, (num_envs, *hosted.spec.action_shape)).astype(np.float32)
+        else:
+            action = act(observation, explore=source == "exploring")
+        step: Any = hosted.step(action)
+        fields = (observation[:, :size], action, step.reward, step.terminated, step.truncated)
+        fields += (step.next_observation[:, :size],)
+        rows.append(fields)
+        observation = step.observation
+    bounds = hosted.action_bounds
+    hosted.close()
+    columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
+    return _in_turn(Transition(*columns), steps), bounds, policies.step
+
+
+def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
+    run = Run.open(out, console.View())
+    try:
+        if run.module.storage != "replay":
+            raise ValueError(f"'{out}' has no replay: its agent's storage is '{run.module.storage}'.")
+        policy.require_learner(run.settings, learner)
+        path = checkpoints.newest(out / "checkpoints")
+        notes = run.at(path)
+        template = run.driver.template(run.settings.seeds)["training"]
+        training = checkpoints.restore(path, "training", template)
+        hosted = getattr(run.driver, "hosted", None)
+    finally:
+        run.close()
+    learners = training[0] if isinstance(training, tuple) else training.learners
+    replay, size = learners.storage, int(learners.storage.size)
+    start = int(replay.position) if size == replay.capacity else 0
+    order = ((start + np.arange(size)) % replay.capacity).reshape(-1, run.config.num_envs)
+    order = order[: -(-steps // run.config.num_envs)]
+    transitions = jax.tree.map(lambda x: np.asarray(x[learner])[order], replay.data.replace(extras={}))
+    bounds = _unit_bounds(run.spec) if hosted is None else hosted.action_bounds
+    return _in_turn(transitions, steps), bounds, notes["step"]
+
+
+def _in_turn(transitions: Transition, steps: int) -> Transition:
+    """The first `steps` of transitions [T, E, ...], environment by environment, each one's last row marked as an end.
+
+    So the rows of an episode follow one another. The last environments have fewer rows, where `steps` is not T E.
+    """
+    length, number = transitions.reward.shape
+    flat = jax.tree.map(lambda x: np.concatenate(np.swapaxes(x, 0, 1))[:steps], transitions)
+    return datasets.cut(flat, np.minimum(np.arange(1, number + 1) * length, len(flat.reward)) - 1)
+
+
+def _unit_bounds(spec: EnvSpec) -> Any:
+    """Low and high of actions inside the program, which are not rescaled; None where they are discrete."""
+    if spec.discrete:
+        return None
+    high = np.ones(spec.action_size, np.float32)
+    return -high, high

@@ -1,0 +1,166 @@
+"""What a person sees of a running run: a live line in the terminal, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.distributed import processes
+from rljax.training import population
+from rljax.training.settings import Settings
+
+
+class View:
+    """Shows nothing; the base of views, and what the Python API uses."""
+
+    def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
+        """A run begins in `folder` with `total` steps per learner and a state of `needed` bytes."""
+
+    def status(self, text: str) -> None:
+        """What is happening just now."""
+
+    def compiling(self, seconds: float) -> None:
+        """A compilation has taken this long."""
+
+    def update(self, step: int, speed: float, latest: float) -> None:
+        """A chunk has ended: steps and steps per second of one learner, the latest return (NaN if none yet)."""
+
+    def evaluated(self, step: int, returns: np.ndarray) -> None:
+        """An evaluation has ended: mean returns [P]."""
+
+    def say(self, text: str) -> None:
+        """Something that should stay on the screen."""
+        print(text, file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """Something that should not be missed."""
+        print(f"warning: {text}", file=sys.stderr)
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """The run has ended."""
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class Silent(View):
+    """Says nothing at all: what all processes but the first have."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def warn(self, text: str) -> None:
+        """Nothing."""
+
+
+class Terminal(View):
+    """A live progress line, and one line per evaluation above it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
+        """Print what runs where, and open the live line."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        learners = len(settings.seeds)
+        self.console.print(
+            f"[bold]{settings.agent}[/bold] on [bold]{settings.env}[/bold], "
+            f"{learners} learner{'s' if learners > 1 else ''} x {total:,} steps, "
+            f"{needed / 1e6:,.0f} MB of state, in {folder}"
+        )
+        self.progress = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(),
+            TextColumn("{task.completed:,}/{task.total:,}"),
+            TextColumn("{task.fields[speed]}"),
+            TextColumn("{task.fields[latest]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=self.console,
+            transient=False,
+            refresh_per_second=4,
+        )
+        self.task = self.progress.add_task("compiling", total=total, speed="", latest="")
+        self.progress.start()
+        self.printed = time.monotonic()
+
+    def status(self, text: str) -> None:
+        """Put a word in front of the bar."""
+        self.progress.update(self.task, description=text)
+
+    def update(self, step: int, speed: float, latest: float) -> None:
+        """Move the bar."""
+        self.progress.update(
+            self.task,
+            completed=step,
+            description="training",
+            speed=f"{speed:,.0f} steps/s",
+            latest="" if np.isnan(latest) else f"return {latest:,.1f}",
+        )
+
+    def evaluated(self, step: int, returns: np.ndarray) -> None:
+        """Print the evaluation: its mean over learners, and their range where there are several."""
+        spread = f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
+        self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}")
+        self.status("training")
+
+    def say(self, text: str) -> None:
+        """Print above the bar."""
+        self.console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Print above the bar, marked."""
+        self.console.print(f"[yellow]warning:[/yellow] {text}")
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """Say how the run went and what to do with it."""
+        self.stop()
+        speed = summary["steps_per_second"]
+        if summary["final"] is not None:
+            self.console.print(f"final return {_final(summary['final'])}")
+        for entry in _best_first(summary.get("settings", [])):
+            self.console.print(f"{population.label(entry['values'])}: final return {_final(entry['final'])}")
+        for found in summary["diverged"]:
+            self.console.print(f"[yellow]diverged:[/yellow] {found['cause']}")
+        self.console.print(
+            f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} s compiling"
+            + (f"; {speed:,.0f} steps/s in the training loop" if speed else "")
+            + f"; {summary['peak_memory_bytes'] / 1e6:,.0f} MB at most"
+        )
+
+    def stop(self) -> None:
+        """Close the live line."""
+        with contextlib.suppress(AttributeError):
+            self.progress.stop()
+
+
+def _final(final: dict[str, Any]) -> str:
+    """The final evaluation of several learners, or of one."""
+    number = len(final["learners"])
+    text = f"{final['mean']:,.1f} at {final['step']:,} steps"
+    if final["interval"] is None or number == 1:
+        return text
+    low, high = final["interval"]
+    return text + f" ({number} learners; 95 % interval of the interquartile mean {low:,.1f} to {high:,.1f})"
+
+
+def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Evaluated settings of a population by their final return, at most 20."""
+    evaluated = [entry for entry in settings if entry["final"] is not None and entry["final"]["iqm"] is not None]
+    return sorted(evaluated, key=lambda entry: -entry["final"]["iqm"])[:20]
+
+
+def create(quiet: bool) -> View:
+    """A quiet view, or the terminal's; of several processes only the first has one."""
+    if not processes.is_first():
+        return Silent()
+    return View() if quiet else Terminal()

@@ -1,0 +1,248 @@
+"""Corruption of a data set by RIQL's protocol, for every agent that learns from one.
+
+    from rljax import datasets
+    from rljax.runs.corruption import corrupt
+
+    dataset = datasets.load("d4rl/hopper-medium-replay-v2")
+    datasets.write(corrupt(dataset, what="dynamics", how="random"), "dynamics.npz")
+
+and then `rljax train riql --data dynamics.npz`. The protocol is that of Yang et al., arXiv:2310.12955, as their code
+has it: attack.py of github.com/YangRui2015/RIQL at cc07d81, called [2] here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import datasets
+from rljax.agent import Array, Transition
+from rljax.networks import normalise
+from rljax.runs import policy
+
+Element = Literal["observation", "action", "reward", "dynamics"]
+FIELDS: dict[str, str] = {  # element -> field of Transition, in the order in which [2] corrupts them
+    "observation": "observation",
+    "action": "action",
+    "reward": "reward",
+    "dynamics": "next_observation",
+}
+REWARD_SCALE = 30.0  # random rewards lie in +-30 scale
+STEPS, STEP_SIZE, EPSILON = 100, 0.01, 1e-8  # of Adam, whose steps are STEP_SIZE scale long
+CHUNKS = 10  # over each of which a loss is a mean
+ROWS = 2_048  # attacked in one call: no more than a cache or a small GPU holds for many critics
+
+
+def corrupt(
+    dataset: datasets.Dataset,
+    *,
+    what: Element | Sequence[Element],
+    how: Literal["random", "adversarial"],
+    rate: float = 0.3,
+    scale: float = 1.0,
+    seed: int = 0,
+    attacker: str | Path | None = None,
+    learner: int = 0,
+    best: bool = False,
+) -> datasets.Dataset:
+    """The data set with one element, or several, corrupted in part of its rows; the one given stays as it is.
+
+    A row is corrupted where U(0, 1) < `rate`, drawn anew for each element, so that their number varies. "dynamics" is
+    `next_observation`; the observation of the row behind stays as it is. With std that of the whole column, x becomes
+
+        random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale), whatever it was
+        adversarial   x + z std, where z lowers the attacker's value within [-scale, scale]; a reward r, -scale r
+
+    The attacker is the run in the folder `attacker`, of which `learner` and `best` choose as in `rljax.runs.policy.load`:
+    any agent whose State has a `critic` of observation and action, [C, B]. [2] takes EDAC's, trained on the clean data
+    set for 3 million updates with 10 critics. For z, 100 steps go down the slope of the critics' mean value at
+
+        observation   Q(s + z std, a)
+        action        Q(s, a + z std)
+        dynamics      Q(s', pi(s')) with s' + z std for s', the attacker's greedy policy pi moving along
+
+    Of [2] this is also kept, though it may not have been meant so:
+    - z starts at 2 scale std (U(0, 1) - 1/2): the std is in it already, and multiplies z once more in the end. Where it
+      is above 1 the start can lie outside [-scale, scale], to which z is clipped after its first step.
+    - Adam forgets after every step, so that each is 0.01 scale long, whatever the slope, unless that is about 1e-8 or
+      less. Slopes are of a mean over a tenth of the corrupted rows and over critics: in large sets some are so small.
+    - Actions are not clipped to [-1, 1]. `provenance` says so, and files with such actions can be read again.
+    - Of several elements, later ones meet those before as they are by then: an action's attack a corrupted observation.
+
+    What differs: z starts from NumPy's random numbers, not PyTorch's. The greedy action stands for pi(s'), where [2]
+    hands the critics the pair that its actor returns, a sample and no log-probability, on which it fails. Nothing is
+    kept between calls: [2] keeps adversarial arrays under a name without their seed.
+
+    Masks and random noise are those of [2] to the bit for equal rows and seeds. D4RL's rows are the same here, but for
+    the successors of terminal rows, where D4RL has the first observation of another episode: they enter the std of
+    "dynamics". `rljax.datasets.load(name, strict=True)` has them as D4RL does.
+
+    Raises `ValueError` for an unknown element, a rate outside [0, 1], a negative scale, and an attacker that is not
+    given, that has no values of actions, or whose dimensions are others.
+    """
+    elements = _elements(what)
+    if how not in ("random", "adversarial"):
+        raise ValueError(f"how is '{how}', it must be 'random' or 'adversarial'.")
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate is {rate:g}, it must be in [0, 1]: 0.3 corrupts about three rows of ten.")
+    if not 0 <= scale < np.inf:
+        raise ValueError(f"scale is {scale:g}, it must be finite and at least 0.")
+    attacks = how == "adversarial" and elements != ["reward"]
+    if dataset.discrete and (attacks or "action" in elements):
+        raise ValueError(
+            f"actions of '{dataset.name}' are choices, which have neither a std nor a slope: corrupt its observations, "
+            "rewards or dynamics, with how='random'."
+        )
+    victim = None
+    if attacks:
+        if attacker is None:
+            raise ValueError(
+                "how is 'adversarial', which needs an attacker: the folder of a run with critics, such as one of "
+                f"rljax train edac --data {dataset.name}"
+            )
+        victim = _victim(attacker, learner, best, dataset)
+
+    generator = np.random.RandomState(seed)  # the one of [2]
+    transitions, notes = dataset.transitions, []
+    for element in elements:
+        column = np.array(getattr(transitions, FIELDS[element]))
+        rows = np.flatnonzero(generator.random_sample(dataset.num) < rate)
+        if how == "random" and element == "reward":
+            column[rows] = generator.uniform(-scale, scale, size=len(rows)) * REWARD_SCALE
+        elif how == "random":
+            noise = generator.uniform(-scale, scale, size=(len(rows), column.shape[1]))
+            column[rows] += noise * np.std(column, axis=0, keepdims=True)
+        elif element == "reward":
+            column[rows] *= -scale
+        elif len(rows):
+            assert victim is not None
+            column[rows] += _attacked(victim, element, transitions, rows, column.std(axis=0), scale, seed)
+        transitions = transitions.replace(**{FIELDS[element]: column})
+        note = {"what": element, "how": how, "rate": rate, "scale": scale, "seed": seed, "rows": len(rows)}
+        if element == "action":
+            note["rows_beyond_bounds"] = int((np.abs(column) > 1).any(axis=1).sum())
+        if victim is not None and element != "reward":
+            note["attacker"] = victim.note
+        notes.append(note)
+    corruptions = [*dataset.provenance.get("corruptions", []), *notes]
+    return dataclasses.replace(
+        dataset, transitions=transitions, provenance=dataset.provenance | {"corruptions": corruptions}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Victim:
+    """One learner of a run, whose values an attack lowers."""
+
+    module: Any  # the agent
+    state: Any
+    config: Any
+    note: dict[str, Any]  # for provenance
+
+
+def _elements(what: Any) -> list[str]:
+    given = [what] if isinstance(what, str) else list(what)
+    unknown = [name for name in given if name not in FIELDS]
+    if unknown or not given or len(set(given)) < len(given):
+        raise ValueError(f"what is {what!r}, it must be one of {', '.join(FIELDS)}, or several of them, each once.")
+    return [name for name in FIELDS if name in given]
+
+
+def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Dataset) -> _Victim:
+    policies = policy.load_all(attacker, best=best)
+    policy.require_learner(policies.settings, learner)
+    spec = policies.spec
+    given = (spec.observation_shape, spec.action_size, spec.discrete)
+    if given != ((dataset.observation_size,), dataset.action_size, False):
+        raise ValueError(
+            f"the attacker in '{attacker}' observes {spec.observation_shape} and acts in {spec.action_size} "
+            f"{'choices' if spec.discrete else 'dimensions'}, '{dataset.name}' has observations "
+            f"({dataset.observation_size},) and {dataset.action_size} action dimensions. Train one on the clean data."
+        )
+    state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
+    note = {
+        "run": Path(attacker).resolve().name,
+        "agent": policies.settings.agent,
+        "data": policies.settings.data,
+        "training_step": policies.step,
+        "training_seed": policies.settings.seeds[learner],
+    }
+    victim = _Victim(policies.module, state, config, note)
+    example = jnp.zeros((2, dataset.observation_size)), jnp.zeros((2, dataset.action_size))
+    try:
+        shape = jax.eval_shape(functools.partial(_values, victim.module), state, config, *example).shape
+    except Exception as error:  # whatever a critic of something else does with an action
+        raise _without_values(attacker, policies.settings.agent) from error
+    if shape != (2,):
+        raise _without_values(attacker, policies.settings.agent)
+    return victim
+
+
+def _without_values(attacker: str | Path, agent: str) -> ValueError:
+    return ValueError(
+        f"the attacker in '{attacker}' is of agent '{agent}', whose State has no critic that gives one value for an "
+        "observation and an action. Train one that has, such as edac."
+    )
+
+
+def _values(module: Any, state: Any, config: Any, observation: Array, action: Array) -> Array:
+    """The critics' mean value [B], of observations as the agent's own update has them."""
+    if config.normalise_observations:
+        way = normalise.standardise if module.storage == "dataset" else normalise.normalise
+        observation = way(state.statistics, observation)
+    q = state.critic(observation, action)
+    return q.mean(axis=0) if q.ndim == 2 else q
+
+
+@functools.partial(jax.jit, static_argnames=("module", "element"))
+def _descended(
+    module: Any, element: str, state: Any, config: Any, parts: tuple[Array, ...], std: Array, scale: Array
+) -> Array:
+    """z [B, D] of the lowest value that 100 steps find; `parts` are z at the start, weights [B], s or s' and a."""
+    start, weight, observation, action = parts
+
+    def cost(z: Array) -> Array:
+        if element == "action":
+            return (weight * _values(module, state, config, observation, action + z * std)).sum()
+        moved = observation + z * std
+        if element == "observation":
+            return (weight * _values(module, state, config, moved, action)).sum()
+        greedy = module.act(state, moved, jax.random.key(0), config, explore=False)[0]
+        return (weight * _values(module, state, config, moved, greedy)).sum()
+
+    def step(_: int, z: Array) -> Array:
+        slope = jax.grad(cost)(z)
+        return jnp.clip(z - STEP_SIZE * scale * slope / (jnp.abs(slope) + EPSILON), -scale, scale)
+
+    return jax.lax.fori_loop(0, STEPS, step, start)
+
+
+def _attacked(
+    victim: _Victim, element: str, transitions: Transition, rows: np.ndarray, std: np.ndarray, scale: float, seed: int
+) -> np.ndarray:
+    """What is added to `rows` [M] of an element: z std [M, D], float32.
+
+    Rows are apart but for the mean that the loss is, over a chunk: given as weights, one program serves all of them.
+    """
+    number = len(rows)
+    generator = np.random.default_rng([seed, list(FIELDS).index(element)])
+    start = 2 * scale * std * (generator.random((number, len(std)), np.float32) - 0.5)
+    chunk = np.minimum(np.arange(number) // max(number // CHUNKS, 1), CHUNKS - 1) if number >= CHUNKS else 0 * rows
+    weight = 1.0 / np.bincount(chunk)[chunk]
+    where = np.asarray(transitions.next_observation if element == "dynamics" else transitions.observation)
+    parts = [np.asarray(x, np.float32) for x in (start, weight, where[rows], np.asarray(transitions.action)[rows])]
+    each = min(number, ROWS)
+    found = []
+    for first in range(0, number, each):
+        block = [x[first : first + each] for x in parts]
+        padded = tuple(np.concatenate([x, np.zeros((each - len(x), *x.shape[1:]), x.dtype)]) for x in block)
+        z = _descended(victim.module, element, victim.state, victim.config, padded, std, jnp.float32(scale))
+        found.append(np.asarray(z)[: len(block[0])])
+    return np.concatenate(found) * std

@@ -1,0 +1,1 @@
+"""How learners move through time: the plan of a training, its drivers, evaluation, schedules."""

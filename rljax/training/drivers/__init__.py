@@ -1,0 +1,1 @@
+"""The drivers: each moves learners through one kind of experience."""

@@ -1,0 +1,235 @@
+"""Environments inside the program: stepping, storing, acting and learning are one compiled loop.
+
+The next action is chosen before learning, as in the hosted driver: there the simulators step while the device learns.
+Streams learn first, from each transition as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax.agent import Array, Step, Transition
+from rljax.distributed.devices import Spread
+from rljax.envs.autoreset import AutoReset
+from rljax.training.drivers.driver import TRAIN, Report, environment_seeds, report, taught
+from rljax.training.learner import Learner, LearnerState, empty_tally
+
+
+class Carry(struct.PyTreeNode):
+    """The loop's state."""
+
+    learners: LearnerState
+    environment: Any  # AutoReset's state, [P x E, ...]
+    keys: Array  # [P x E], one per environment, never advanced
+    observation: Array  # [P, E, O...] to act on next
+    first: Array  # [P, E] bool: that observation begins an episode
+    action: Any  # [P, E, ...] to take next, chosen before the last update as in the hosted driver
+    extras: Any  # what `act` returned beside it
+    episodes: dict[str, Array]  # [P] sums over episodes that ended since the last report
+
+
+class CompiledDriver:
+    """Moves P learners through P x E environments inside the program; see `rljax.training.drivers.driver.Driver`."""
+
+    without_environments = "none"
+    save_failure: str | None = None
+
+    def __init__(self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None) -> None:
+        """`config` is stacked over P; `data` [N, ...] is a data set to learn from as well, where there is one."""
+        self.spec = environment.spec
+        self.learner, self.environment = learner, environment
+        self.spread = self._spread()
+        self.reconfigure(config)
+        self.data = data  # not yet on the device: what does not fit is refused first
+        self._init = jax.jit(self._begun)
+        self._advance = jax.jit(self._loop, donate_argnums=0)
+
+    def _spread(self) -> Spread:
+        number, each = self.learner.num_learners, self.learner.num_envs
+        return Spread(number, each, split=self.learner.kind == "rollout")
+
+    def reconfigure(self, config: Any) -> None:
+        """Go on with other settings, stacked over P as those at the beginning."""
+        self.config = self.spread.learners(config)
+
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        self.data = self.spread.everywhere(self.data)
+        self.carry = self._init(*self._keys(seeds), self.config, self.data, learnt)
+
+    def _placed(self, carry: Carry) -> Carry:
+        """The carry with each array on the devices that work on it."""
+        if self.spread.mesh is None:
+            return carry
+        rows = self.spread.environments
+        learners = self.spread.learners(carry.learners.replace(storage=None))
+        store = self.spread.rollouts if self.learner.kind == "rollout" else self.spread.learners
+        return Carry(
+            learners=learners.replace(storage=store(carry.learners.storage)),
+            environment=self.spread.flat_environments(carry.environment),
+            keys=self.spread.flat_environments(carry.keys),
+            observation=rows(carry.observation),
+            first=rows(carry.first),
+            action=rows(carry.action),
+            extras=rows(carry.extras),
+            episodes=self.spread.learners(carry.episodes),
+        )
+
+    def _keys(self, seeds: Sequence[int]) -> tuple[Array, Array]:
+        """One key per learner, one per environment."""
+        number = self.learner.num_envs
+        starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
+        keys = jax.vmap(jax.random.key)
+        return keys(np.asarray(seeds, np.uint32)), keys(np.asarray(starts, np.uint32))
+
+    def _begun(self, *arguments: Any) -> Carry:
+        return self._placed(self._start(*arguments))
+
+    def _start(
+        self, keys: Array, environment_keys: Array, config: Any, data: Any, learnt: LearnerState | None = None
+    ) -> Carry:
+        keys_reset, keys_step = jnp.moveaxis(jax.vmap(jax.random.split)(environment_keys), 1, 0)
+        observation, environment = self.environment.reset(keys_reset)
+        rows = (self.learner.num_learners, self.learner.num_envs)
+        carry = Carry(
+            learners=taught(self.learner.init(keys, config, data), learnt),
+            environment=environment,
+            keys=keys_step,
+            observation=observation.reshape(*rows, *observation.shape[1:]),
+            first=jnp.ones(rows, jnp.bool_),
+            action=None,
+            extras=None,
+            episodes=self._no_episodes(),
+        )
+        return self._act(carry, config)
+
+    def _no_episodes(self) -> dict[str, Array]:
+        return {name: jnp.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
+
+    def _loop(self, carry: Carry, iterations: Array, config: Any, data: Transition | None) -> Carry:
+        # A traced bound, so that chunks of any length are one program.
+        # Placed again: left alone, XLA may hand parts of the agents to devices of other environments.
+        return self._placed(
+            jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config, data), carry)
+        )
+
+    def _iterate(self, carry: Carry, config: Any, data: Transition | None) -> Carry:
+        if self.learner.streams:
+            return self._act(self._transition(carry, config), config)
+        if config.num_steps == 1:
+            carry = self._step(carry, config)
+        else:
+            carry = jax.lax.fori_loop(0, config.num_steps, lambda _, carry: self._step(carry, config), carry)
+        return carry.replace(learners=self._learn(carry.learners, config, data))
+
+    def _act(self, carry: Carry, config: Any) -> Carry:
+        learners = carry.learners
+        if self.learner.perceives(config):
+            learners = self.learner.perceive(learners, carry.observation, carry.first, config)
+        action, extras = self.learner.act(learners, carry.observation, config)
+        return carry.replace(learners=learners, action=action, extras=extras)
+
+    def _learn(
+        self, learners: LearnerState, config: Any, data: Transition | None, when: Array | bool = True
+    ) -> LearnerState:
+        storage = learners.storage  # read in the branch, but not carried through it: it would be copied
+
+        def update(learnt: LearnerState) -> LearnerState:
+            return self.learner.update(learnt.replace(storage=storage), config, data).replace(storage=None)
+
+        ready = self.learner.ready(learners.steps, config) & when
+        learnt = jax.lax.cond(ready, update, lambda learnt: learnt, learners.replace(storage=None))
+        return learnt.replace(storage=storage)
+
+    def _step(self, carry: Carry, config: Any) -> Carry:
+        return self._act(self._transition(carry, config), config)
+
+    def _transition(self, carry: Carry, config: Any) -> Carry:
+        """Take the action that was chosen, and hand what it led to to the learners."""
+        carry, step = self._simulate(carry, carry.action.reshape(-1, *carry.action.shape[2:]))
+        step = jax.tree.map(lambda x: x.reshape(*carry.action.shape[:2], *x.shape[1:]), step)
+        ended = step.terminated | step.truncated
+        episodes = {
+            "return": carry.episodes["return"] + jnp.where(ended, step.episode_return, 0).sum(axis=1),
+            "length": carry.episodes["length"] + jnp.where(ended, step.episode_length, 0).sum(axis=1),
+            "count": carry.episodes["count"] + ended.sum(axis=1),
+        }
+        happened = (carry.learners, carry.observation, carry.action, carry.extras, step)
+        if self.learner.streams:
+            learners = self.learner.follow(*happened, config, self._intact(carry.environment))
+        else:
+            learners = self.learner.observe(*happened)
+        return carry.replace(learners=learners, observation=step.observation, first=ended, episodes=episodes)
+
+    def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
+        """The environments after actions [P x E, ...], and their step."""
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, carry.learners.steps)
+        step, environment = self.environment.step(keys, carry.environment, action)
+        return carry.replace(environment=environment), step
+
+    def _intact(self, environment: Any) -> Array | bool:
+        """Whether a step is one, by the environments' state after it."""
+        del environment
+        return True
+
+    def advance(self, iterations: int) -> None:
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+        self.carry = self._advance(self.carry, np.int32(iterations), self.config, self.data)
+
+    @property
+    def learners(self) -> LearnerState:
+        """The learners as they are now."""
+        return self.carry.learners
+
+    def report(self) -> Report:
+        """The means since the last report, which it forgets."""
+        learners = self.carry.learners
+        result = report(learners.tally, learners.updates, self.carry.episodes)
+        tally = empty_tally(tuple(learners.tally.total), self.learner.num_learners)
+        tally, episodes = self.spread.learners((tally, self._no_episodes()))
+        self.carry = self.carry.replace(learners=learners.replace(tally=tally), episodes=episodes)
+        return result
+
+    @property
+    def agent_state(self) -> Any:
+        """The agents' State, [P, ...]."""
+        return self.carry.learners.agent
+
+    @agent_state.setter
+    def agent_state(self, state: Any) -> None:
+        learners = self.carry.learners.replace(agent=self.spread.learners(state))
+        self.carry = self.carry.replace(learners=learners)
+
+    def arrays(self) -> dict[str, Any]:
+        """The agents; the rest of the learners and the environments."""
+        return _split(self.carry)
+
+    def template(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """The structure, shapes and dtypes of `arrays`."""
+        keys, environment_keys = self._keys(seeds)
+        return _split(jax.eval_shape(self._init, keys, environment_keys, self.config, self.data, None))
+
+    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
+        """Nothing: the environments are arrays."""
+        return None
+
+    def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
+        """Continue exactly."""
+        del environments
+        self.data = self.spread.everywhere(self.data)
+        carry = arrays["training"]
+        self.carry = self._placed(carry.replace(learners=carry.learners.replace(agent=arrays["agent"])))
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _split(carry: Carry) -> dict[str, Any]:
+    without = carry.learners.replace(agent=None)
+    return {"agent": carry.learners.agent, "training": carry.replace(learners=without)}

@@ -1,0 +1,233 @@
+"""Environments on the host as a part of the compiled loop, which calls them.
+
+The simulators step in a thread of their own while the loop learns. On the CPU that is faster than the three calls a
+step of `rljax.training.drivers.hosted`, each of which finds in no cache what it needs, since learning has gone through them. A
+stream learns before it acts, and waits for the simulators.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, Step, Transition
+from rljax.distributed.devices import Spread
+from rljax.envs.gymnasium import Hosted
+from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
+from rljax.training.drivers.compiled import Carry, CompiledDriver
+from rljax.training.drivers.driver import TRAIN, environment_rows, environment_seeds, split, taught
+from rljax.training.learner import Learner, LearnerState
+
+POLL = 1e-3, 2e-2  # seconds between looks at whether a chunk has ended: at first, and twice as many each time, at most
+
+
+class EmbeddedDriver(CompiledDriver):
+    """Moves P learners through P x E environments on the host; see `rljax.training.drivers.driver.Driver`.
+
+    In the carry, `environment` [] is whether the simulators have not failed.
+    """
+
+    without_environments = "lost"
+
+    def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
+        """`environments` holds P x E of them, learner by learner; `config` is stacked over P.
+
+        `data` [N, ...] is a data set to learn from as well, where there is one.
+        """
+        super().__init__(learner, environments, config, data)  # pyright: ignore[reportArgumentType]
+        self.hosted = environments
+        self.hosted.tolerant = learner.num_learners > 1
+        self.failure: BaseException | None = None
+        self._tasks, self._results = SimpleQueue(), SimpleQueue()
+        self._stepping = False
+        threading.Thread(target=_perform, args=(self._tasks, self._results), name="simulators", daemon=True).start()
+        self._end_thread = weakref.finalize(self, self._tasks.put, None)
+        self._begin = jax.jit(self._act, donate_argnums=0)
+
+    def _spread(self) -> Spread:
+        return Spread(1)  # the program waits for the host
+
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        self.data = jax.device_put(self.data)
+        number = self.learner.num_envs
+        starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
+        observation = self._per_learner(self.hosted.reset(starts))
+        self.carry = self._init(self._keys(seeds)[0], observation, self.config, self.data, learnt)
+
+    def advance(self, iterations: int) -> None:
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
+
+        Raises what the simulators raise; the program ends at the step in which they do.
+        """
+        self.failure = None
+        with cached_with_callbacks():
+            super().advance(iterations)
+        pause, longest = POLL
+        try:
+            while not self.carry.learners.steps.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
+                time.sleep(pause)  # and not in a call that hears no signal
+                pause = min(2 * pause, longest)
+        except BaseException as error:
+            self.failure = error  # the program ends with its next step
+            raise
+        if self.failure is not None:
+            raise self.failure
+
+    def arrays(self) -> dict[str, Any]:
+        """The agents; the rest of the learners, and the action that the environments have not yet had."""
+        return split(self.carry.learners, self.carry.action, self.carry.extras)
+
+    def template(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """The structure, shapes and dtypes of `arrays`."""
+        rows = (self.learner.num_learners, self.learner.num_envs)
+        observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
+        carry = jax.eval_shape(self._init, self._keys(seeds)[0], observation, self.config, self.data, None)
+        return split(carry.learners, carry.action, carry.extras)
+
+    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
+        """The simulators' state, or None where it cannot be saved; of some `learners` alone where given."""
+        return self.hosted.save(environment_rows(learners, self.learner.num_envs))
+
+    @property
+    def save_failure(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Why the simulators' state cannot be saved, where it cannot."""
+        return self.hosted.save_failure
+
+    def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
+        """Continue exactly; without `environments`, from fresh episodes."""
+        self.data = jax.device_put(self.data)
+        learners, action, extras = arrays["training"]
+        seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
+        carry = self._carry(learners.replace(agent=arrays["agent"]), jnp.asarray(self._per_learner(seen)))
+        known = environments is not None
+        self.carry = carry.replace(action=action, extras=extras) if known else self._begin(carry, self.config)
+
+    def close(self) -> None:
+        """Close the simulators."""
+        self._end_thread()
+        self.hosted.close()
+
+    def _start(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, keys: Array, observation: Array, config: Any, data: Any, learnt: LearnerState | None = None
+    ) -> Carry:
+        learners = taught(self.learner.init(keys, config, data), learnt)
+        return self._act(self._carry(learners, observation), config)
+
+    def _carry(self, learners: LearnerState, observation: Array) -> Carry:
+        """What the loop begins with but for the first action, before `observation` [P, E, O...]."""
+        return Carry(
+            learners=learners,
+            environment=jnp.ones((), jnp.bool_),
+            keys=None,  # pyright: ignore[reportArgumentType]
+            observation=observation,
+            first=jnp.ones(observation.shape[:2], jnp.bool_),
+            action=None,
+            extras=None,
+            episodes=self._no_episodes(),
+        )
+
+    def _loop(self, carry: Carry, iterations: Array, config: Any, data: Transition | None) -> Carry:
+        def going(state: tuple[Array, Carry]) -> Array:
+            return (state[0] < iterations) & state[1].environment
+
+        def one(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+            return state[0] + 1, self._iterate(state[1], config, data)
+
+        return jax.lax.while_loop(going, one, (jnp.zeros_like(iterations), carry))[1]
+
+    def _iterate(self, carry: Carry, config: Any, data: Transition | None) -> Carry:
+        """As in `HostedDriver`: the simulators begin, what is stored is learnt from, and the step is stored."""
+        if self.learner.streams:
+            return super()._iterate(carry, config, data)
+        # Learning waits for the one call, and the other for learning: left alone, XLA may take them in any order.
+        begun = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))(_flat(carry.action))
+        carry = self._step(carry.replace(learners=self._learn(carry.learners, config, data, begun)), config)
+        if config.num_steps > 1:
+            carry = jax.lax.fori_loop(1, config.num_steps, lambda _, carry: self._step(carry, config), carry)
+        return carry
+
+    def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
+        step_within = called_from_within(self._end_step, jax.ShapeDtypeStruct(self._packed, np.float32))
+        packed = step_within(action, carry.learners.updates)
+        observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
+        reward, terminated, truncated, episode_return, episode_length, going = packed[:, -6:].T
+        step = Step(
+            observation=observations[:, 0],
+            next_observation=observations[:, 1],
+            reward=reward,
+            terminated=terminated > 0,
+            truncated=truncated > 0,
+            episode_return=episode_return,
+            episode_length=episode_length.astype(jnp.int32),
+        )
+        going = carry.environment & (going > 0).all()
+        # What was known before waits for the simulators, too: XLA copies a storage of which parts may be written to
+        # before others are read.
+        before = (carry.observation, carry.action, carry.extras)
+        observation, action, extras = jax.tree.map(lambda x: jnp.where(going, x, jnp.zeros_like(x)), before)
+        return carry.replace(environment=going, observation=observation, action=action, extras=extras), step
+
+    def _intact(self, environment: Array) -> Array:
+        return environment
+
+    @property
+    def _packed(self) -> tuple[int, int]:
+        return self.hosted.num_envs, 2 * math.prod(self.spec.observation_shape) + 6
+
+    def _begin_step(self, action: np.ndarray) -> np.ndarray:
+        """Let the simulators step beside the loop."""
+        self._stepping = True
+        self._tasks.put(partial(self._step_simulators, action.copy()))
+        return np.ones((), np.bool_)
+
+    def _end_step(self, action: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        """The step that was begun, or else one from here, as by `_step_simulators`."""
+        del updates
+        if not self._stepping:
+            return self._step_simulators(action)
+        self._stepping = False
+        return self._results.get()
+
+    def _step_simulators(self, action: np.ndarray) -> np.ndarray:
+        """One step as one array [N, 2 O + 6], since each costs time; its last number is 0 from a failure on."""
+        packed = np.zeros(self._packed, np.float32)
+        if self.failure is not None:
+            return packed
+        try:
+            step: Any = self.hosted.step(action)
+        except BaseException as error:  # raised when the program has ended: it must not be torn
+            self.failure = error
+            return packed
+        size = (packed.shape[1] - 6) // 2
+        packed[:, :size] = step.observation.reshape(-1, size)
+        packed[:, size:-6] = step.next_observation.reshape(-1, size)
+        columns = (step.reward, step.terminated, step.truncated, step.episode_return, step.episode_length, 1.0)
+        for column, values in enumerate(columns, 2 * size):
+            packed[:, column] = values
+        return packed
+
+    def _per_learner(self, rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(self.learner.num_learners, self.learner.num_envs, *rows.shape[1:])
+
+
+def _perform(tasks: SimpleQueue[Callable[[], np.ndarray] | None], results: SimpleQueue[np.ndarray]) -> None:
+    """Do `tasks` until there is None. An executor does as much, and takes three times as long to hand a task over."""
+    while (task := tasks.get()) is not None:
+        results.put(task())
+        del task  # and with it the driver
+
+
+def _flat(rows: Array) -> Array:
+    """[P x E, ...] of [P, E, ...]."""
+    return rows.reshape(-1, *rows.shape[2:])

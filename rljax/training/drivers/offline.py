@@ -1,0 +1,152 @@
+"""A data set, and nothing else: on the device, drawing and learning are one compiled loop.
+
+A data set that the device cannot hold stays on the host, which hands over the batches of `GROUP` iterations at a time.
+They are the same batches: what is learnt does not depend on where the data lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, EnvSpec, Transition
+from rljax.buffers import samplers
+from rljax.distributed.devices import Spread
+from rljax.training.drivers.driver import Report, report
+from rljax.training.learner import Learner, LearnerState, empty_tally
+
+GROUP = 64  # iterations whose batches the host hands over together
+
+
+class OfflineDriver:
+    """Moves P learners through updates on one data set; see `rljax.training.drivers.driver.Driver`. A step is an update."""
+
+    without_environments = "none"
+    save_failure: str | None = None
+
+    def __init__(self, learner: Learner, data: Transition, config: Any, on_host: bool = False) -> None:
+        """`data` [N, ...] is shared by all learners and brought to the device; `config` is stacked over P.
+
+        With `on_host` it stays in the host's memory, as NumPy arrays.
+        """
+        self.spec: EnvSpec = learner.spec
+        self.learner, self.on_host = learner, on_host
+        self.spread = Spread(learner.num_learners)
+        self.reconfigure(config)
+        self.data: Transition = data  # not yet on the device: what does not fit is refused first
+        self._init = jax.jit(self._start)
+        self._advance = jax.jit(self._loop, donate_argnums=0)
+        self._draws = jax.jit(self._drawn)
+        self._sampler: samplers.FromData = learner.sampler or samplers.resident  # type: ignore[assignment]
+        self._learn = jax.jit(self._taught, donate_argnums=0)
+
+    def reconfigure(self, config: Any) -> None:
+        """Go on with other settings, stacked over P as those at the beginning."""
+        self.config = self.spread.learners(config)
+
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Fresh learners, one per seed, that have seen the data set once where they prepare themselves by it."""
+        assert learnt is None, "a data set comes first"
+        self._place()
+        host = jax.devices("cpu")[0] if self.on_host else None
+        with jax.default_device(host):
+            fresh = self._init(_keys(seeds), self.data, self.config)
+        placed = jax.device_put(fresh, jax.devices()[0]) if self.on_host else fresh
+        self.learnt: LearnerState = self.spread.learners(placed)
+
+    def advance(self, iterations: int) -> None:
+        """Run `iterations` of `num_updates` updates each."""
+        if not self.on_host:
+            self.learnt = self._advance(self.learnt, self.data, np.int32(iterations), self.config)
+            return
+        updates = int(self.learnt.updates)
+        for done in range(0, iterations, GROUP):
+            first = np.int32(updates + done * self.config.num_updates)
+            drawn = jax.tree.map(np.asarray, self._draws(self.learnt.key_update, first, self.config))
+            batches = self._sampler.take(self.data, drawn)
+            self.learnt = self._learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.config)
+
+    @property
+    def learners(self) -> LearnerState:
+        """The learners as they are now; the data set is no part of them."""
+        return self.learnt
+
+    @property
+    def agent_state(self) -> Any:
+        """The agents' State, [P, ...]."""
+        return self.learnt.agent
+
+    @agent_state.setter
+    def agent_state(self, state: Any) -> None:
+        self.learnt = self.learnt.replace(agent=self.spread.learners(state))
+
+    def report(self) -> Report:
+        """The means since the last report, which it forgets."""
+        none = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
+        result = report(self.learnt.tally, self.learnt.updates, none)
+        tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
+        self.learnt = self.learnt.replace(tally=self.spread.learners(tally))
+        return result
+
+    def arrays(self) -> dict[str, Any]:
+        """The agents, and the rest of the learners."""
+        return _split(self.learnt)
+
+    def template(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """The structure, shapes and dtypes of `arrays`."""
+        return _split(jax.eval_shape(self._init, _keys(seeds), self.data, self.config))
+
+    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
+        """Nothing: there are none."""
+        return None
+
+    def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
+        """Continue exactly."""
+        del environments
+        self._place()
+        self.learnt = self.spread.learners(arrays["training"].replace(agent=arrays["agent"]))
+
+    def close(self) -> None:
+        """Let go of the data."""
+        self.data = None  # type: ignore[assignment]
+
+    def _place(self) -> None:
+        self.data = jax.tree.map(np.asarray, self.data) if self.on_host else self.spread.everywhere(self.data)
+
+    def _start(self, keys: Array, data: Transition, config: Any) -> LearnerState:
+        state = self.learner.init(keys, config, data)
+        return self.learner.prepare(state, data, config)
+
+    def _loop(self, learnt: LearnerState, data: Transition, number: Array, config: Any) -> LearnerState:
+        # A traced bound, so that chunks of any length are one program.
+        return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, config, data), learnt)
+
+    def _drawn(self, key_update: Array, updates: Array, config: Any) -> Any:
+        """What is random of the batches of the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
+        number = self.data.reward.shape[0]
+
+        def draw(iteration: Array) -> Any:
+            keys = self.learner.batch_keys(key_update, updates + iteration * config.num_updates)
+            return self._sampler.draw(keys, number, config)
+
+        return jax.vmap(draw)(jnp.arange(GROUP))
+
+    def _taught(self, learnt: LearnerState, batches: Transition, number: Array, config: Any) -> LearnerState:
+        """The learners after the first `number` of the iterations whose batches are [GROUP, P, U, B, ...]."""
+
+        def one(iteration: Array, learnt: LearnerState) -> LearnerState:
+            return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), config)
+
+        return jax.lax.fori_loop(0, number, one, learnt)
+
+
+def _keys(seeds: Sequence[int]) -> Array:
+    return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+
+
+def _split(learnt: LearnerState) -> dict[str, Any]:
+    return {"agent": learnt.agent, "training": learnt.replace(agent=None)}

@@ -1,0 +1,138 @@
+"""Evaluation: the policy without exploration over complete episodes, the same number from every environment.
+
+Each environment plays one episode, so that short episodes are not favoured; its seed depends on the learner's seed,
+the step and the episode's number only, so that evaluating never disturbs training and resumed runs repeat it. So do the
+random numbers of policies that draw their actions also without exploring: they come from the first episode's seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Agent, Array, Step
+from rljax.distributed import processes
+from rljax.distributed.devices import local
+from rljax.envs.autoreset import AutoReset
+from rljax.envs.gymnasium import Hosted
+
+LIMIT = 10_000  # environment steps of an evaluated episode where the environment has no limit of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Episodes:
+    """Finished episodes of P learners."""
+
+    returns: np.ndarray  # [P, N] undiscounted
+    lengths: np.ndarray  # [P, N] environment steps
+    success: np.ndarray | None = None  # [P, N] in {0, 1}, where the environment reports it
+
+
+def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any], Array]:
+    """The policy of P learners: (states, observations [P, N, O...], keys [P], time [], config) to actions [P, N, A]."""
+
+    def act(state: Any, observation: Array, key: Array, time: Array, config: Any) -> Array:
+        return agent.act(state, observation, jax.random.fold_in(key, time), config, explore=False)[0]
+
+    return jax.vmap(act, in_axes=(0, 0, 0, None, 0))
+
+
+def _keys(seeds: Any, num_learners: int) -> Array:
+    """A key for each learner [P], from the first of its episodes' seeds [P x N]."""
+    return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
+
+
+class HostedEvaluator:
+    """Plays N episodes of each of P learners in P x N environments on the host."""
+
+    def __init__(self, agent: Agent, environments: Hosted, num_learners: int) -> None:
+        """`environments` holds P x N of them, learner by learner."""
+        self.hosted, self.num_learners = environments, num_learners
+        self.hosted.tolerant = num_learners > 1
+        self._act = jax.jit(policy(agent))
+
+    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        """Play one episode in each environment, started from `seeds` (P x N of them): in the first process alone."""
+        whole = local(state)
+        return processes.first(lambda: self._episodes(whole, seeds, config))
+
+    def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
+        keys = _keys(seeds, self.num_learners)
+        observation = self.hosted.reset(seeds)
+        done = np.zeros(self.hosted.num_envs, np.bool_)
+        returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
+        success = np.full(self.hosted.num_envs, np.nan)
+        for time in range(self.hosted.spec.max_episode_steps or LIMIT):
+            if done.all():
+                break
+            given = observation.reshape(*rows, *observation.shape[1:])
+            action = np.asarray(self._act(state, given, keys, np.int32(time), config))
+            step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
+            ended = (step.terminated | step.truncated) & ~done
+            returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
+            success[ended] = self.hosted.success[ended]
+            done |= ended
+            observation = step.observation
+        known = not np.isnan(success).any()
+        return Episodes(returns.reshape(rows), lengths.reshape(rows), success.reshape(rows) if known else None)
+
+    def close(self) -> None:
+        """Close the simulators."""
+        self.hosted.close()
+
+
+class CompiledEvaluator:
+    """Plays N episodes of each of P learners inside one program."""
+
+    def __init__(self, agent: Agent, environment: AutoReset, num_learners: int) -> None:
+        self.agent, self.environment, self.num_learners = agent, environment, num_learners
+        self._play = jax.jit(self._episodes)
+
+    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        """Play one episode in each environment, started from `seeds` (P x N of them)."""
+        keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+        drawn = _keys(seeds, self.num_learners)
+        played = jax.device_get(local(self._play(state, keys, drawn, config)))
+        returns, lengths, success = jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played)
+        return Episodes(returns, lengths, success)
+
+    def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array | None]:
+        number = keys.shape[0]
+        rows = (self.num_learners, number // self.num_learners)
+        act = policy(self.agent)
+        key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+
+        def body(carry: Any) -> Any:
+            time, observation, environment, done, returns, lengths, success = carry
+            action = act(state, observation.reshape(*rows, *observation.shape[1:]), drawn, time, config)
+            steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
+            step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
+            ended = (step.terminated | step.truncated) & ~done
+            returns = jnp.where(done, returns, step.episode_return)
+            lengths = jnp.where(done, lengths, step.episode_length)
+            if step.success is not None:
+                success = jnp.where(done, success, step.success)
+            return time + 1, step.observation, environment, done | ended, returns, lengths, success
+
+        observation, environment = self.environment.reset(key_reset)
+        zero = jnp.zeros((), jnp.int32)
+        carry = (zero, observation, environment, jnp.zeros(number, jnp.bool_))
+        reports = jax.eval_shape(self._first_step, key_step, environment).success is not None
+        carry += (jnp.zeros(number), jnp.zeros(number, jnp.int32), jnp.zeros(number) if reports else None)
+        limit = self.environment.spec.max_episode_steps or LIMIT
+        carry = jax.lax.while_loop(lambda carry: ~carry[3].all() & (carry[0] < limit), body, carry)
+        return carry[4], carry[5], carry[6]
+
+    def _first_step(self, keys: Array, environment: Any) -> Step:
+        spec = self.environment.spec
+        action = jnp.zeros((keys.shape[0], *spec.action_shape), spec.action_dtype)
+        return self.environment.step(keys, environment, action)[0]
+
+    def close(self) -> None:
+        """Nothing to let go of."""

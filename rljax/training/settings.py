@@ -1,0 +1,58 @@
+"""What a run is asked to do, all but its agent's hyperparameters, and what of that can never work."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+POOLED = "pooled"  # as offline share: a data set and new experience are one storage, drawn from uniformly
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything about a run but the agent's hyperparameters.
+
+    Steps are environment steps of each learner; of an agent that learns from a data set alone, updates of each.
+    """
+
+    agent: str  # name, or path of a user's own file
+    env: str  # environment, such as "Hopper-v5" or "brax/ant"; "none" for a data set without one
+    steps: int = 1_000_000  # environment steps of each learner, or updates from a data set
+    seeds: tuple[int, ...] = (0,)  # one learner each
+    data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
+    then_online: int = 0  # environment steps of each learner after the updates from the data set
+    offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed; or "pooled"
+    data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
+    log_every: int = 1_000  # steps between lines in metrics.jsonl, and between looks at Ctrl-C
+    eval_every: int = 10_000  # steps between evaluations
+    eval_episodes: int = 10  # complete episodes per evaluation and learner
+    checkpoint_every: int = 50_000  # steps between checkpoints
+    keep_checkpoints: int = 2  # newest ones kept
+    course: Mapping[str, Any] | None = None  # of settings that change on the way, see `rljax.training.schedules.course`
+    tensorboard: bool = False  # write TensorBoard events to the run's folder
+    wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
+
+
+def settings_of(described: Mapping[str, Any]) -> Settings:
+    """The `Settings` in a run's config.json."""
+    names = [field.name for field in dataclasses.fields(Settings) if field.name in described]
+    values: dict[str, Any] = {name: described[name] for name in names}
+    values["seeds"] = tuple(described["seeds"])
+    return Settings(**values)
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise `ValueError` for numbers out of range."""
+    if settings.then_online < 0:
+        raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
+    share = settings.offline_share
+    if not (share == POOLED if isinstance(share, str) else 0 <= share < 1):
+        raise ValueError(f"--offline-share is {share}, it must lie in [0, 1) or be '{POOLED}'.")
+    for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")
+    if not settings.seeds:
+        raise ValueError("no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by default 0.")
+    if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
+        raise ValueError(f"seeds {list(settings.seeds)} must lie in [0, 2^32).")

@@ -1,0 +1,287 @@
+"""Grids: every combination of some settings, and of seeds, in as few programs as possible.
+
+Settings that are numbers of a program (`float` in a Config) are an axis of it: all their combinations and seeds are
+learners of one population. All others shape the program: each of their combinations is a launch of its own, one after
+the other, and so is what the device cannot hold at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import platform
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rljax.agent import float_fields
+from rljax.distributed import hardware, ray_cluster
+from rljax.runs import checkpoints, console, records, run
+from rljax.training import configuration, population
+from rljax.training.settings import settings_of
+
+PLAN = "plan.json"
+SHARE = 0.8  # of the memory that is there: what a program needs beside its state is known only when it is compiled
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One program: its learners are in the order of `seeds`."""
+
+    config: Any
+    seeds: tuple[int, ...]
+    shape: Mapping[str, Any]  # the settings of the grid that shape the program
+    bytes_needed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What will run: launches, one after the other."""
+
+    order: run.Order
+    points: Sequence[Mapping[str, Any]]
+    launches: Sequence[Launch]
+    bytes_available: int | None
+
+    def __str__(self) -> str:
+        """The plan as a person reads it."""
+        learners = sum(len(launch.seeds) for launch in self.launches)
+        text = f"{_count(learners, 'learner')} in {_count(len(self.launches), 'program')}"
+        text += " one after the other:" if len(self.launches) > 1 else ":"
+        traced = float_fields(type(self.order.config))
+        for name in self.points[0]:
+            values = list(dict.fromkeys(point[name] for point in self.points))
+            how = "an axis of the program" if name in traced and None not in values else "a program for each value"
+            shown = ", ".join(map(population.shown, values[:8])) + (", ..." if len(values) > 8 else "")
+            text += f"\n  config.{name.replace('_', '-')} = {shown}: {how}"
+        for number, launch in enumerate(self.launches):
+            shape = f", {population.label(launch.shape)}" if launch.shape else ""
+            gigabytes = launch.bytes_needed / 1e9
+            text += f"\n  program {number}: {_count(len(launch.seeds), 'learner')}, {gigabytes:.2f} GB of state{shape}"
+        if self.bytes_available is not None:
+            text += f"\n  {self.bytes_available / 1e9:.1f} GB of memory are there, of which plans use {SHARE:.0%}"
+        return text
+
+
+def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
+    """Axes written as "config.actor-lr=1e-4,3e-4": the settings' names and values.
+
+    Raises `ValueError` for what is no setting of `config` or no value of it, and for an axis or a value given twice.
+    """
+    axes: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        field, equals, values = text.partition("=")
+        name = configuration.setting(config, field.removeprefix("config.").replace("-", "_"))
+        if not equals or not values or not field.startswith("config."):
+            raise ValueError(f"--grid {text}: write a setting and its values, such as config.actor-lr=1e-4,3e-4.")
+        if name in axes:
+            raise ValueError(f"--grid {field} is given twice: write all its values in one list.")
+        axes[name] = tuple(configuration.parse(config, name, value, f"--grid {field}") for value in values.split(","))
+        if len(set(axes[name])) < len(axes[name]):
+            raise ValueError(f"--grid {text}: a value is given twice.")
+    return axes
+
+
+def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the axes' values, the last axis fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def launches(config: Any, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[Launch]:
+    """A learner for each point (settings in place of those of `config`) and seed, in one launch for each program.
+
+    Raises `ValueError` or `TypeError` for what is no setting, or no value of it.
+    """
+    traced = float_fields(type(config))
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for point in points:
+        shape = {name: value for name, value in point.items() if name not in traced or value is None}
+        groups.setdefault(tuple(shape.items()), []).append(point)
+    made = []
+    for shape, members in groups.items():
+        names = [name for name in members[0] if name not in dict(shape)]
+        floats = {name: tuple(float(m[name]) for m in members for _ in seeds) for name in names}
+        single = {name: values[0] if len(set(values)) == 1 else values for name, values in floats.items()}
+        own = configuration.replace(config, dict(shape) | single, "grid")
+        made.append(Launch(own, tuple(seeds) * len(members), dict(shape)))
+    return made
+
+
+def plan(order: run.Order, points: Sequence[Mapping[str, Any]], most: int | None = None) -> Plan:
+    """Plan the training `order` at all `points` of a grid, each launch of at most `most` learners, and check all of it.
+
+    Nothing is written or compiled. Raises `ValueError` or `TypeError` for what cannot work.
+    """
+    if most is not None and most < 1:
+        raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
+    run.prefer(order.module, order.settings, len(points) * len(order.settings.seeds))
+    available = hardware.available_memory()
+    split: list[Launch] = []
+    for launch in launches(order.config, points, order.settings.seeds):
+        population.members(launch.config, launch.seeds)
+        shared, each = _measure(order, launch)
+        fit = len(launch.seeds)
+        if available is not None:
+            fit = max(1, int((SHARE * available - shared) / max(1, each)))
+        size = min(len(launch.seeds), fit, most or len(launch.seeds))
+        # As even as can be: launches of one size are one compiled program.
+        size = -(-len(launch.seeds) // -(-len(launch.seeds) // size))
+        for first in range(0, len(launch.seeds), size):
+            which = range(first, min(first + size, len(launch.seeds)))
+            config = population.of_learners(launch.config, which)
+            seeds = tuple(launch.seeds[i] for i in which)
+            split.append(Launch(config, seeds, launch.shape, shared + each * len(seeds)))
+    return Plan(order, points, split, available)
+
+
+def train(
+    order: run.Order,
+    points: Sequence[Mapping[str, Any]],
+    *,
+    out: str | Path | None = None,
+    quiet: bool = True,
+    command: str | None = None,
+    most: int | None = None,
+    workers: ray_cluster.Cluster | None = None,
+) -> Path:
+    """Train at every one of the `points`, with every seed, and return the folder.
+
+    Where one program does it, the folder is a run. Otherwise it holds a run for each launch, launch-000 and so on.
+
+    Raises what `plan` and `run.train` raise. A launch whose learners have all diverged does not stop the next.
+    """
+    made = plan(order, points, most)
+    folder = Path(out) if out is not None else run.default_folder(order.settings)
+    if not quiet:
+        console.create(quiet).say(str(made))
+    command = command or shlex.join(sys.argv)
+    if len(made.launches) == 1 and workers is None:
+        return _of(order, made.launches[0]).begin(folder, console.create(quiet), command).execute()
+    write(made, folder, command)
+    return resume(folder, quiet=quiet, workers=workers)
+
+
+def write(plan: Plan, folder: Path, command: str) -> None:
+    """Make `folder` with the plan in it, whose launches `execute` trains.
+
+    Raises `FileExistsError` where there is something in the folder.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {
+        "settings": dataclasses.asdict(plan.order.settings),
+        "points": plan.points,
+        "launches": [
+            {"folder": f"launch-{i:03d}", "seeds": launch.seeds, "config": configuration.as_json(launch.config)}
+            for i, launch in enumerate(plan.launches)
+        ],
+        "command": command,
+    }
+    records.write_json(folder / PLAN, described)
+
+
+def is_grid(folder: Path) -> bool:
+    """Whether `folder` holds the launches of a grid."""
+    return (folder / PLAN).exists()
+
+
+def runs(folder: Path) -> list[Path]:
+    """The folders of the launches of the grid in `folder`."""
+    return [folder / entry["folder"] for entry in json.loads((folder / PLAN).read_text())["launches"]]
+
+
+def resume(
+    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
+) -> Path:
+    """Go on with the launches of the grid in `folder`, to `steps` where given.
+
+    Raises `ValueError` where there is nothing left to do, and `RunError` at the end where a launch has diverged whole.
+    """
+    if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
+        raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
+    if not execute(folder, steps, quiet=quiet, workers=workers):
+        console.create(quiet).say(f"To go on with all of the grid: rljax resume {folder}")
+        return folder
+    lost = [inside.name for inside in runs(folder) if state(inside, steps) == "diverged"]
+    if lost:
+        raise run.RunError(
+            f"all learners of {', '.join(lost)} in '{folder}' have diverged; the other launches are done."
+        )
+    return folder
+
+
+def execute(
+    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
+) -> bool:
+    """Train what is left of the launches in `folder`, to `steps` where given; False where that was interrupted.
+
+    One after the other, or all at once on the `workers`, which see the folder under the same name.
+    """
+    left = [inside.name for inside in runs(folder) if state(inside, steps) in ("new", "begun")]
+    if workers is not None and left:
+        return workers.run(launch, [(folder.resolve(), name, steps) for name in left])
+    return all(launch(folder, name, steps, quiet) for name in left)
+
+
+def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True) -> bool:
+    """Train one launch of the grid in `folder`, or go on with it; False where it was interrupted.
+
+    Where all its learners diverge, its summary says so.
+    """
+    if not is_grid(folder):
+        raise run.RunError(
+            f"there is no grid in '{folder}' on '{platform.node()}': the machines of a cluster must share the folder."
+        )
+    described = json.loads((folder / PLAN).read_text())
+    inside, view = folder / name, console.create(quiet)
+    if state(inside, steps) == "new":
+        shutil.rmtree(inside, ignore_errors=True)
+        (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
+        settings = settings_of({**described["settings"], "seeds": entry["seeds"]})
+        settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
+        going = run.order_of(settings, entry["config"], folder / PLAN).begin(inside, view, described["command"])
+    else:
+        going = run.Run.open(inside, view)
+        going.resume(steps, shlex.join(sys.argv))
+    with contextlib.suppress(run.Diverged):  # the next launch is none the worse for it
+        going.execute()
+        return going.complete
+    return True
+
+
+def state(folder: Path, steps: int | None = None) -> str:
+    """Of a launch: "new", "begun", "complete" (to `steps`, where given), or "diverged" where no learner is left."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text()) if path.exists() else {}
+    if summary and len(summary["diverged"]) == len(summary["seeds"]):
+        return "diverged"
+    if not checkpoints.steps(folder / "checkpoints"):
+        return "new"
+    return "complete" if summary.get("complete") and summary["steps"] >= (steps or 0) else "begun"
+
+
+def _of(order: run.Order, launch: Launch) -> run.Order:
+    settings = dataclasses.replace(order.settings, seeds=launch.seeds)
+    return dataclasses.replace(order, settings=settings, config=launch.config)
+
+
+def _measure(order: run.Order, launch: Launch) -> tuple[int, int]:
+    """Bytes that all learners share, and of each; whatever a run refuses is refused here."""
+    first = Launch(population.of_learners(launch.config, [0]), launch.seeds[:1], launch.shape)
+    one = _of(order, first)
+    trial = run.Run(one.settings, one.module, one.config, Path(), console.View(), one.dataset)
+    try:
+        one.module.check(trial.spec, launch.config)
+        return trial.shared(), trial.needed() - trial.shared()
+    finally:
+        trial.close()
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"

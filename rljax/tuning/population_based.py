@@ -1,0 +1,87 @@
+"""Population-based training as a search: what it finds is a schedule of settings, that of its best learner's line."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from rljax.runs import records, run, statistics
+from rljax.training import configuration, schedules
+from rljax.tuning import grids, search_spaces
+from rljax.tuning.trials import Found, Task, require_optuna
+
+
+class Evolution:
+    """One population whose learners take over from each other; see `rljax.training.schedules.PopulationBased`.
+
+    The learners have the tuning seeds in turn. What is found is tested by training anew with the settings that the best
+    learner and its ancestors had, from the beginning: weights that were selected by their score are not judged by it.
+    """
+
+    def __init__(self, task: Task) -> None:
+        """Raises `ValueError` for a space that is not of numbers of the program, and where Optuna is not installed."""
+        require_optuna()
+        for name, entry in task.space.entries.items():
+            if "choices" in entry or not task.space.is_traced(name):
+                raise ValueError(
+                    f"population-based training changes settings within the program, '{name}' shapes it or has "
+                    "choices: leave it out of the space, or use --method tpe."
+                )
+        self.task = task
+
+    def plan(self) -> str:
+        """What will be searched, as a person reads it."""
+        protocol = self.task.protocol
+        seeds = search_spaces.listed(protocol.tuning_seeds)
+        return f"pbt: {protocol.population} learners with seeds {seeds}, settings change every {self.every:,} steps"
+
+    @property
+    def steps(self) -> int:
+        """Of all learners."""
+        return self.task.protocol.population * self.task.order.settings.steps
+
+    @property
+    def every(self) -> int:
+        """Steps between changes, which a run rounds up to those of an evaluation."""
+        every = self.task.protocol.every
+        return max(1, self.task.order.settings.steps // 20) if every is None else every
+
+    def search(self) -> Found | None:
+        """Train the population, or go on with it; None where that was interrupted.
+
+        Raises `RunError` where all learners have diverged.
+        """
+        place = self.task.folder / "population"
+        if not grids.is_grid(place):
+            grids.write(self._launch(), place, self.task.command)
+        if not grids.execute(place, quiet=self.task.quiet, workers=self.task.workers):
+            return None
+        (inside,) = grids.runs(place)
+        last = {line["learner"]: line for line in records.read(inside, "evaluations")}
+        scores = {p: float(statistics.mean(line["returns"])) for p, line in last.items() if not line.get("diverged")}
+        scores = {p: score for p, score in scores.items() if np.isfinite(score)}
+        if grids.state(inside) == "diverged" or not scores:
+            raise run.RunError(f"all learners of '{inside}' have diverged: search nearer to the presets.")
+        best = max(scores, key=lambda p: (scores[p], -p))
+        initial = {name: run.read_config(inside)["config"][name] for name in self.task.space.entries}
+        schedule = schedules.schedule_of(best, initial, records.read(inside, "turns"))
+        counts = {"learners": len(last), "diverged": len(last) - len(scores)}
+        return Found(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
+
+    def _launch(self) -> grids.Plan:
+        """The population: settings drawn at random, as one program."""
+        import optuna
+
+        task, number = self.task, self.task.protocol.population
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(sampler=search_spaces.sampler("random", task.protocol.search_seed, 0))
+        points = [task.space.settings(study.ask(task.space.distributions()).params) for _ in range(number)]
+        own = {name: tuple(point[name] for point in points) for name in task.space.entries}
+        config = configuration.replace(task.order.config, own, "space")
+        seeds = tuple(task.protocol.tuning_seeds[p % len(task.protocol.tuning_seeds)] for p in range(number))
+        ranges = {name: (entry["low"], entry["high"]) for name, entry in task.space.entries.items()}
+        course = {"ranges": ranges, "every": self.every, "seed": task.protocol.search_seed}
+        settings = dataclasses.replace(task.order.settings, seeds=seeds, course=course)
+        order = dataclasses.replace(task.order, settings=settings)
+        return grids.Plan(order, points, [grids.Launch(config, seeds, {})], None)

@@ -1,0 +1,174 @@
+"""What a sweep searches and how: spaces of settings, Optuna's samplers over them, and Hyperband's brackets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.agent import float_fields
+from rljax.training import configuration
+
+SPACES = configuration.AGENTS / "spaces"
+METHODS = ("random", "tpe", "hyperband", "pbt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How a sweep searches. Seeds are those of learners."""
+
+    method: str = "tpe"  # of METHODS
+    trials: int = 64  # settings tried
+    population: int = 16  # trials asked together, or pbt's learners; of hyperband the bracket says it
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # every trial is trained with each of them
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # only what was found is trained with them
+    every: int | None = None  # steps between pbt's changes of settings; None: a twentieth of all
+    eta: int = 3  # hyperband keeps one of so many trials, and gives it so many times the steps
+    min_steps: int | None = None  # of hyperband's shortest trials; None: a 27th of all
+    search_seed: int = 0  # of the sampler
+    storage: str | None = None  # any of Optuna's, by its URL; None: an SQLite file in the sweep's folder
+    study: str = "sweep"  # its name there
+
+
+def check(protocol: Protocol) -> None:
+    """Raise `ValueError` for a protocol that cannot be."""
+    if protocol.method not in METHODS:
+        raise ValueError(f"--method is '{protocol.method}', it must be one of {', '.join(METHODS)}.")
+    for name, least in (("trials", 1), ("population", 2 if protocol.method == "pbt" else 1), ("eta", 2)):
+        if getattr(protocol, name) < least:
+            raise ValueError(f"--{name} is {getattr(protocol, name)}, it must be at least {least}.")
+    both = sorted(set(protocol.tuning_seeds) & set(protocol.test_seeds))
+    if both:
+        raise ValueError(
+            f"seeds {listed(both)} are both for tuning and for testing: what is found would be judged by seeds it was "
+            "chosen for. Give others: --test-seeds 100 101 102"
+        )
+    if not protocol.tuning_seeds or not protocol.test_seeds:
+        raise ValueError("a sweep needs seeds to tune with and others to test with: --tuning-seeds 0 1 2")
+
+
+def listed(seeds: Sequence[int]) -> str:
+    """Seeds as a person reads them."""
+    return " ".join(map(str, seeds))
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """Which settings of an agent are searched, and what may be tried.
+
+    `entries` holds for each setting `{"low", "high"}` and perhaps `"log"`, or `{"choices"}`. A trial's parameters are
+    what Optuna has for it: choices are text there.
+    """
+
+    entries: Mapping[str, Mapping[str, Any]]
+    config: Any  # the agent's, around which is searched
+
+    def distributions(self) -> dict[str, Any]:
+        """Optuna's distribution of each setting."""
+        from optuna import distributions
+
+        made: dict[str, Any] = {}
+        for name, entry in self.entries.items():
+            if "choices" in entry:
+                made[name] = distributions.CategoricalDistribution([_text(choice) for choice in entry["choices"]])
+            else:
+                kind = distributions.FloatDistribution if self.is_traced(name) else distributions.IntDistribution
+                made[name] = kind(entry["low"], entry["high"], log=entry.get("log", False))
+        return made
+
+    def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a trial with these parameters."""
+        return {name: self._setting(name, params[name]) for name in self.entries}
+
+    def corner(self, end: int) -> dict[str, Any]:
+        """The first (0) or the last (-1) of everything that may be tried."""
+        ends = {name: entry.get("choices") or [entry["low"], entry["high"]] for name, entry in self.entries.items()}
+        return {name: self._setting(name, values[end]) for name, values in ends.items()}
+
+    def untuned(self) -> dict[str, Any]:
+        """What the searched settings are without a search."""
+        return {name: getattr(self.config, name) for name in self.entries}
+
+    def is_traced(self, name: str) -> bool:
+        """Whether all values of a setting are one program."""
+        return name in float_fields(type(self.config))
+
+    def _setting(self, name: str, value: Any) -> Any:
+        if "choices" in self.entries[name]:
+            return configuration.parse(self.config, name, _text(value), "search space")
+        return float(value) if self.is_traced(name) else value
+
+
+def space(agent: str, config: Any, file: Path | None = None) -> Space:
+    """The search space of an agent: its own, or that of a file.
+
+    A file is TOML: `actor_lr = { low = 1e-5, high = 1e-2, log = true }` or `batch_size = { choices = [64, 256] }`.
+    Raises `ValueError` where there is none, for what is no setting of `config`, and for what is no range.
+    """
+    path = file or SPACES / f"{configuration.agent_name(agent)}.toml"
+    if not path.exists():
+        raise ValueError(f"there is no search space '{path}'. Write one and name it: --space FILE (docs/sweeps.md)")
+    try:
+        found = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"search space '{path}' is not TOML: {error}.") from None
+    found.pop("source", None)
+    if not found:
+        raise ValueError(f"search space '{path}' names no setting: there is nothing to search.")
+    for name, entry in found.items():
+        _check(name, entry, config, f"search space '{path}'")
+    return Space(found, config)
+
+
+def _check(name: str, entry: Any, config: Any, origin: str) -> None:
+    shape = set(entry) if isinstance(entry, dict) else set()
+    if shape == {"choices"} and isinstance(entry["choices"], list) and entry["choices"]:
+        for choice in entry["choices"]:
+            configuration.parse(config, name, _text(choice), origin)
+    elif shape in ({"low", "high"}, {"low", "high", "log"}):
+        low, high = entry["low"], entry["high"]
+        configuration.replace(config, {name: low}, origin)
+        configuration.replace(config, {name: high}, origin)
+        if low >= high or (entry.get("log") and low <= 0):
+            raise ValueError(f"{origin}: '{name}' goes from {low} to {high}. It must rise, and from above 0 if log.")
+    else:
+        configuration.replace(config, {name: getattr(config, name, None)}, origin)  # is there such a setting?
+        raise ValueError(
+            f"{origin}: '{name}' must have low, high and perhaps log, or choices: "
+            f"{name} = {{ low = 1e-5, high = 1e-2, log = true }}"
+        )
+
+
+def sampler(method: str, seed: int, generation: int) -> Any:
+    """Optuna's sampler for a generation: the same after a restart."""
+    import optuna
+
+    own = int(np.random.SeedSequence([seed, generation]).generate_state(1)[0])
+    if method == "random":
+        return optuna.samplers.RandomSampler(own)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # older versions say so of both
+        return optuna.samplers.TPESampler(seed=own, multivariate=True, constant_liar=True)
+
+
+def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]:
+    """Hyperband's brackets: how many trials begin, and the steps after each of which one of `eta` goes on.
+
+    Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband: A Novel Bandit-Based Approach to
+    Hyperparameter Optimization, JMLR 18 (2018), algorithm 1, for a resource of `most` / `least`.
+    """
+    if not 0 < least <= most:
+        raise ValueError(f"--min-steps is {least}, it must lie in [1, {most}], the steps of a whole trial.")
+    deepest = math.floor(math.log(most / least) / math.log(eta) + 1e-9)
+    for s in range(deepest, -1, -1):
+        yield math.ceil((deepest + 1) / (s + 1) * eta**s), [-(-most // eta**i) for i in range(s, -1, -1)]
+
+
+def _text(choice: Any) -> str:
+    return str(choice).lower() if isinstance(choice, bool) else str(choice)

@@ -1,0 +1,164 @@
+"""Sweeps: settings searched on tuning seeds, and what was found trained anew on seeds that no search has seen.
+
+The protocol is that of Eimer et al., Hyperparameters in Reinforcement Learning and How To Tune Them, arXiv:2306.01324:
+tuning and test seeds are disjoint, only test seeds are reported, and budgets, space and seeds are written out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from rljax.distributed import hardware, ray_cluster
+from rljax.runs import console, records, run, statistics
+from rljax.training import configuration, population
+from rljax.training.settings import settings_of
+from rljax.tuning import grids, search_spaces
+from rljax.tuning.population_based import Evolution
+from rljax.tuning.trials import Found, Task, Trials
+
+SWEEP, RESULT = "sweep.json", "result.json"
+
+
+def begin(
+    order: run.Order,
+    protocol: search_spaces.Protocol,
+    space: search_spaces.Space,
+    *,
+    out: str | Path | None = None,
+    quiet: bool = True,
+    command: str | None = None,
+    workers: ray_cluster.Cluster | None = None,
+    most: int | None = None,
+) -> Path:
+    """Search `space` around the training `order`, whose own seeds do not count, test what is found, return the folder.
+
+    Raises `ValueError` for what cannot work, before anything is trained; `FileExistsError` where `out` exists.
+    """
+    search_spaces.check(protocol)
+    order = dataclasses.replace(order, settings=dataclasses.replace(order.settings, seeds=protocol.tuning_seeds))
+    folder = Path(out) if out is not None else run.default_folder(order.settings)
+    command = command or shlex.join(sys.argv)
+    task = Task(folder, order, protocol, space, command, quiet, workers, most)
+    method = _method(task)
+    shapes = [name.replace("_", "-") for name in space.entries if not space.is_traced(name)]
+    (first, *_) = grids.plan(order, [space.corner(0), space.corner(-1)], most).launches
+    task.say(
+        f"{method.plan()}: {method.steps:,} steps in all. Then the best, and the settings as they are, with seeds "
+        f"{search_spaces.listed(protocol.test_seeds)}.\n"
+        + (f"A program for each value of {', '.join(shapes)}; " if shapes else "All trials are one program; ")
+        + f"a learner takes {first.bytes_needed / len(first.seeds) / 1e6:,.1f} MB."
+    )
+    described = {
+        "settings": dataclasses.asdict(order.settings),
+        "config": configuration.as_json(order.config),
+        "protocol": dataclasses.asdict(protocol),
+        "space": space.entries,
+        "learners_per_launch": most,
+        "command": command,
+        **hardware.provenance(),
+    }
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise FileExistsError(
+            f"'{folder}' exists. Choose another --out, or continue that sweep: rljax resume {folder}"
+        ) from None
+    records.write_json(folder / SWEEP, described)
+    return _go_on(task)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether `folder` is that of a sweep."""
+    return (folder / SWEEP).exists()
+
+
+def resume(
+    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
+) -> Path:
+    """Go on with the sweep in `folder`. Raises `ValueError` where there is nothing left to do."""
+    if steps is not None:
+        raise ValueError("a sweep cannot have more steps: its trials would not compare. Begin another: rljax sweep")
+    if (folder / RESULT).exists():
+        raise ValueError(f"the sweep in '{folder}' is complete: {folder / RESULT} is what it found.")
+    described = json.loads((folder / SWEEP).read_text())
+    order = run.order_of(settings_of(described["settings"]), described["config"], folder / SWEEP)
+    listed = described["protocol"]
+    listed |= {name: tuple(listed[name]) for name in ("tuning_seeds", "test_seeds")}
+    space = search_spaces.Space(described["space"], order.config)
+    most = described["learners_per_launch"]
+    return _go_on(
+        Task(folder, order, search_spaces.Protocol(**listed), space, described["command"], quiet, workers, most)
+    )
+
+
+def _go_on(task: Task) -> Path:
+    """Search and test, or go on with it; the folder holds everything either way."""
+    found = _method(task).search()
+    places = [] if found is None else _tests(task, found)
+    how = {"quiet": task.quiet, "workers": task.workers}
+    if found is not None and all(grids.execute(place, **how) for place in places):
+        _conclude(task, found, places)
+    else:
+        console.create(task.quiet).say(f"To go on with the sweep: rljax resume {task.folder}")
+    return task.folder
+
+
+def _method(task: Task) -> Any:
+    return Evolution(task) if task.protocol.method == "pbt" else Trials(task)
+
+
+def _tests(task: Task, found: Found) -> list[Path]:
+    """The grids in which what was found, and the settings as they are, meet the test seeds."""
+    settings = dataclasses.replace(task.order.settings, seeds=task.protocol.test_seeds)
+    order = dataclasses.replace(task.order, settings=settings)
+    untuned = task.space.untuned()
+    if found.schedule is None:
+        points = [untuned] if found.settings == untuned else [untuned, found.settings]
+        tests = {"test": (order, points)}  # one program, where that can be
+    else:
+        course = {"schedule": found.schedule}
+        scheduled = dataclasses.replace(order, settings=dataclasses.replace(settings, course=course))
+        tests = {"test/untuned": (order, [untuned]), "test/tuned": (scheduled, [found.settings])}
+    for name, (order, points) in tests.items():
+        if not grids.is_grid(task.folder / name):
+            grids.write(grids.plan(order, points, task.most), task.folder / name, task.command)
+    return [task.folder / name for name in tests]
+
+
+def _conclude(task: Task, found: Found, places: list[Path]) -> None:
+    """Write what was found, and say it."""
+    lines, learners = [], []
+    for inside in (inside for place in places for inside in grids.runs(place)):
+        first = len(learners)
+        learners += task.learners(inside)
+        lines += [line | {"learner": first + line["learner"]} for line in records.read(inside, "evaluations")]
+    tested = {}
+    for name, point in (("untuned", task.space.untuned()), ("tuned", found.settings)):
+        own = [p for p, (_, settings) in enumerate(learners) if settings == point]
+        final = statistics.summarise([line for line in lines if line["learner"] in own])["final"]
+        tested[name] = {"settings": population.label(point), "final": final}
+        between = "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
+        task.say(f"{name}: IQM {final['iqm']:,.1f}{between} over {len(own)} test seeds, at {final['step']:,} steps")
+    flags = " ".join(_flag(name, value) for name, value in found.settings.items())
+    task.say(f"the settings found{'' if found.schedule is None else ', at the beginning'}: {flags}")
+    result = {
+        "incumbent": {"of": found.origin, "value": found.value, "flags": flags, "schedule": found.schedule},
+        "test": tested,
+        "trials": found.counts,
+        "steps": _method(task).steps,
+        "protocol": dataclasses.asdict(task.protocol),
+        "space": task.space.entries,
+    }
+    records.write_json(task.folder / RESULT, result)
+
+
+def _flag(name: str, value: Any) -> str:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--config.{flag}" if value else f"--config.no-{flag}"
+    return f"--config.{flag} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"

@@ -1,0 +1,302 @@
+"""Trials of a search: asked of Optuna in generations, trained as populations, and told.
+
+A generation's trials, with all tuning seeds, are the learners of as few programs as can be. A trial's value is the
+interquartile mean, over its seeds, of the return of its last evaluation; a trial with a learner that diverged counts as
+worse than any other. Of hyperband's trials the better ones go on where they stood.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rljax.distributed import ray_cluster
+from rljax.runs import console, records, run, statistics
+from rljax.runs.extract import extract
+from rljax.training import configuration, population
+from rljax.tuning import grids, search_spaces
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is searched, how, and where: `order` is what every trial trains, with the tuning seeds."""
+
+    folder: Path
+    order: run.Order
+    protocol: search_spaces.Protocol
+    space: search_spaces.Space
+    command: str
+    quiet: bool
+    workers: ray_cluster.Cluster | None = None  # machines that the launches go to
+    most: int | None = None  # learners of a launch
+
+    def learners(self, inside: Path) -> list[tuple[int, dict[str, Any]]]:
+        """Seed and searched settings of each learner of a run, as it began."""
+        described = run.read_config(inside)
+        config = configuration.replace(self.order.module.Config(), described["config"], f"'{inside}'")
+        own = [population.of_learners(config, [p]) for p in range(len(described["seeds"]))]
+        return [
+            (seed, {name: getattr(config, name) for name in self.space.entries})
+            for seed, config in zip(described["seeds"], own, strict=True)
+        ]
+
+    def say(self, text: str) -> None:
+        """Tell the person who waits."""
+        if not self.quiet:
+            console.create(self.quiet).say(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a search ends with."""
+
+    settings: Mapping[str, Any]  # at the beginning
+    value: float  # on the tuning seeds
+    origin: str  # which trial or learner it was
+    counts: Mapping[str, int]  # of trials, by how they ended
+    schedule: Sequence[tuple[int, Mapping[str, float]]] | None = None  # where the settings change on the way
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One of a generation: its number in the study, and its settings."""
+
+    number: int
+    settings: Mapping[str, Any]
+
+
+class Trials:
+    """The trials of a search, in the task's folder and in Optuna's study."""
+
+    def __init__(self, task: Task) -> None:
+        """Raises `ValueError` where Optuna is not installed."""
+        require_optuna()
+        self.task = task
+
+    def search(self) -> Found | None:
+        """Ask, train and tell all trials, or go on with it; None where that was interrupted.
+
+        Raises `ValueError` for a study that cannot be had, or is of something else.
+        """
+        study = self._study()
+        for number, (size, rungs) in enumerate(self.generations()):
+            if not self._generation(study, number, size, rungs):
+                return None
+        return self._best(study)
+
+    def plan(self) -> str:
+        """What will be searched, as a person reads it."""
+        protocol, generations = self.task.protocol, self.generations()
+        return (
+            f"{protocol.method}: {protocol.trials} trials in {len(generations)} "
+            f"generation{'s' if len(generations) > 1 else ''}, each with tuning seeds "
+            f"{search_spaces.listed(protocol.tuning_seeds)}"
+        )
+
+    @property
+    def steps(self) -> int:
+        """Of all learners of all trials."""
+        return sum(self._steps(size, rungs) for size, rungs in self.generations())
+
+    def generations(self) -> list[tuple[int, list[int]]]:
+        """For each generation, the number of its trials, and the steps after which the worse of them are left out."""
+        protocol, settings = self.task.protocol, self.task.order.settings
+        brackets = [(protocol.population, [settings.steps])]
+        if protocol.method == "hyperband":
+            least = protocol.min_steps or -(-settings.steps // 27)
+            brackets = list(search_spaces.brackets(settings.steps, least, protocol.eta))
+        found, left = [], protocol.trials
+        while left > 0:
+            size, rungs = brackets[len(found) % len(brackets)]
+            # An evaluation is what a rung is judged by; the end of the last one has its own.
+            steps = [min(run.round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
+            found.append((min(size, left), steps))
+            left -= size
+        return found
+
+    def _steps(self, size: int, rungs: Sequence[int]) -> int:
+        """Steps of all learners of a generation."""
+        total, before = 0, 0
+        for steps in rungs:
+            total += size * len(self.task.protocol.tuning_seeds) * (steps - before)
+            size, before = max(1, size // self.task.protocol.eta), steps
+        return total
+
+    def _generation(self, study: optuna.Study, number: int, size: int, rungs: Sequence[int]) -> bool:
+        """Ask, train and tell; False where that was interrupted."""
+        folder = self.task.folder / f"generation-{number:03d}"
+        if (folder / "told.json").exists():
+            return True
+        trials = self._asked(study, folder, number, size)
+        values: dict[int, dict[int, float]] = {trial.number: {} for trial in trials}
+        alive = list(trials)
+        for level, steps in enumerate(rungs):
+            place = folder / f"rung-{level}"
+            if not grids.is_grid(place):
+                if level == 0:
+                    self._place(trials, place, steps)
+                else:
+                    self._promote(alive, folder / f"rung-{level - 1}", place)
+            if not grids.execute(place, steps, quiet=self.task.quiet, workers=self.task.workers):
+                return False
+            scores = self._scores(alive, place)
+            for trial in alive:
+                values[trial.number][steps] = scores[trial.number]
+            ranked = sorted(alive, key=lambda trial: -scores[trial.number])
+            kept = len(ranked) if level == len(rungs) - 1 else max(1, len(ranked) // self.task.protocol.eta)
+            alive = [trial for trial in ranked[:kept] if np.isfinite(scores[trial.number])]
+            if not alive:
+                break
+        finished = {trial.number for trial in alive}
+        for trial in trials:
+            self._tell(study, trial, values[trial.number], trial.number in finished)
+        records.write_json(folder / "told.json", [{"trial": n, "values": found} for n, found in values.items()])
+        best = max((found[max(found)], n) for n, found in values.items() if n in finished) if finished else None
+        if best is not None:
+            settings = next(trial.settings for trial in trials if trial.number == best[1])
+            self.task.say(f"generation {number}: best {best[0]:,.1f} by {population.label(settings)}")
+        return True
+
+    def _asked(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
+        """The generation's trials: those that were asked before, or new ones."""
+        path = folder / "trials.json"
+        if not path.exists():
+            study.sampler = search_spaces.sampler(self.task.protocol.method, self.task.protocol.search_seed, number)
+            asked = [study.ask(self.task.space.distributions()) for _ in range(size)]
+            folder.mkdir(exist_ok=True)
+            records.write_json(path, [{"trial": trial.number, "params": trial.params} for trial in asked])
+        listed = json.loads(path.read_text())
+        return [Trial(entry["trial"], self.task.space.settings(entry["params"])) for entry in listed]
+
+    def _place(self, trials: Sequence[Trial], place: Path, steps: int) -> None:
+        points: list[Mapping[str, Any]] = []
+        for trial in trials:
+            if trial.settings not in points:  # two of the same are the same learners
+                points.append(trial.settings)
+        settings = dataclasses.replace(self.task.order.settings, steps=steps)
+        order = dataclasses.replace(self.task.order, settings=settings)
+        grids.write(grids.plan(order, points, self.task.most), place, self.task.command)
+
+    def _promote(self, alive: Sequence[Trial], before: Path, place: Path) -> None:
+        """Take the learners of the trials that go on out of the launches `before`; `place` appears whole."""
+        partial = place.with_name(f".partial-{place.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        entries = []
+        for inside in grids.runs(before):
+            learners = self.task.learners(inside)
+            chosen = [p for p, (_, settings) in enumerate(learners) if any(settings == t.settings for t in alive)]
+            if not chosen:
+                continue
+            if len(chosen) == len(learners):
+                shutil.copytree(inside, partial / inside.name)
+            else:
+                extract(inside, chosen, partial / inside.name)
+            described = run.read_config(partial / inside.name)
+            entries.append({"folder": inside.name, "seeds": described["seeds"], "config": described["config"]})
+        plan = json.loads((before / grids.PLAN).read_text())
+        records.write_json(partial / grids.PLAN, plan | {"launches": entries})
+        partial.rename(place)
+
+    def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
+        """The value of each trial by the last evaluation of its learners; -inf where one of them has diverged."""
+        found: list[tuple[Mapping[str, Any], float]] = []
+        for inside in grids.runs(place):
+            last = {line["learner"]: line for line in records.read(inside, "evaluations")}
+            summary = json.loads((inside / "summary.json").read_text())
+            lost = {entry["learner"] for entry in summary["diverged"]}
+            for p, (_, settings) in enumerate(self.task.learners(inside)):
+                bad = p in lost or p not in last
+                found.append((settings, -math.inf if bad else float(statistics.mean(last[p]["returns"]))))
+        scores = {}
+        for trial in alive:
+            own = [score for settings, score in found if settings == trial.settings]
+            fine = np.isfinite(own).all() and len(own) == len(self.task.protocol.tuning_seeds)
+            scores[trial.number] = float(statistics.iqm(own)) if fine else -math.inf
+        return scores
+
+    def _tell(self, study: optuna.Study, trial: Trial, values: Mapping[int, float], finished: bool) -> None:
+        from optuna.trial import Trial as Reporter
+        from optuna.trial import TrialState
+
+        frozen = study.trials[trial.number]
+        if frozen.state.is_finished():
+            return
+        for steps, value in values.items():
+            if np.isfinite(value) and steps not in frozen.intermediate_values:
+                Reporter(study, frozen._trial_id).report(value, steps)
+        # Pruned without a report, as one that diverged early is, a trial is the worst of all to Optuna's samplers.
+        if finished:
+            study.tell(trial.number, values[max(values)])
+        else:
+            study.tell(trial.number, state=TrialState.PRUNED)
+
+    def _best(self, study: optuna.Study) -> Found:
+        from optuna.trial import TrialState
+
+        trials = study.get_trials(deepcopy=False)
+        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        if not complete:
+            raise run.RunError(
+                f"all trials of the sweep in '{self.task.folder}' have diverged: search nearer to the presets."
+            )
+        best = max(complete, key=lambda trial: (trial.value, -trial.number))
+        states = [trial.state.name.lower() for trial in trials]
+        counts = {state: states.count(state) for state in sorted(set(states))}
+        assert best.value is not None, "complete"
+        return Found(self.task.space.settings(best.params), best.value, f"trial {best.number}", counts)
+
+    def _study(self) -> optuna.Study:
+        optuna = require_optuna()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        storage = self.task.protocol.storage or f"sqlite:///{(self.task.folder / 'study.db').resolve()}"
+        settings = self.task.order.settings
+        about = {
+            "agent": settings.agent,
+            "environment": settings.env,
+            "data": settings.data,
+            "steps": settings.steps,
+            "tuning_seeds": list(self.task.protocol.tuning_seeds),
+            "space": json.loads(records.dumps(self.task.space.entries)),
+        }
+        try:
+            study = optuna.create_study(
+                storage=storage, study_name=self.task.protocol.study, direction="maximize", load_if_exists=True
+            )
+            known = study.user_attrs
+        except Exception as error:
+            first = str(error).strip().splitlines()[0]
+            raise ValueError(
+                f"the study's storage '{storage}' cannot be used: {type(error).__name__}: {first}"
+            ) from error
+        for name, value in about.items():
+            if known and known.get(name) != value:
+                raise ValueError(
+                    f"study '{self.task.protocol.study}' in '{storage}' is of {name} {known.get(name)!r}, this sweep "
+                    f"of {value!r}. Name another with --study."
+                )
+        if not known:
+            for name, value in about.items():
+                study.set_user_attr(name, value)
+        return study
+
+
+def require_optuna() -> Any:
+    """The package; raises `ValueError` where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise ValueError(
+            "a sweep needs the package 'optuna', which is not installed: pip install 'rljax[sweep]'"
+        ) from None
+    return optuna

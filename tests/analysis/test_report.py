@@ -1,0 +1,316 @@
+"""The page over runs: what it says, that it needs nothing else, and that it fits into a telephone."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax import cli
+from rljax.analysis import report
+from tests import folders
+
+ROOT = Path(__file__).parents[2]
+VOID = {"meta", "br", "line", "use", "path", "rect", "link", "input", "img"}
+
+
+class Page(HTMLParser):
+    """A page's elements, its text, and its tables as rows of cells."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[list[list[str]]] = []
+        self.words: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        assert self.open == [], "every element is closed"
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "script" in self.open or "style" in self.open:
+            return
+        self.words.append(data)
+        if "td" in self.open or "th" in self.open:
+            self.tables[-1][-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def table(self, *columns: str) -> dict[str, dict[str, str]]:
+        """The rows of the first table with these columns, by their first cells."""
+        for head, *rows in self.tables:
+            if set(columns) <= set(head):
+                return {row[0].split("  ")[0]: dict(zip(head, row, strict=True)) for row in rows}
+        raise AssertionError(f"no table with {columns}")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report over two agents on two tasks, with all that can be odd about runs."""
+    folder = tmp_path_factory.mktemp("report")
+    for task in ("Hopper-v5", "HalfCheetah-v5"):
+        folders.write(folder / "runs" / "sac" / task, "sac", task, seeds=range(5), level=2000)
+        folders.write(folder / "runs" / "td3" / task, "td3", task, seeds=range(4), level=1000)
+    diverged = {"diverged": True}
+    folders.write(
+        folder / "runs" / "ppo" / "a", "ppo", evaluation=diverged, seeds=(0,), command="rljax train ppo '<b>'"
+    )
+    folders.write(folder / "runs" / "dsact" / "a", "dsact", steps=(10_000, 20_000))
+    (folder / "runs" / "broken").mkdir()
+    (folder / "runs" / "broken" / "config.json").write_text("{")
+    return report.write([folder / "runs"], folder / "out" / "report.html")
+
+
+@pytest.fixture(scope="module")
+def page(many: Path) -> Page:
+    return Page(many)
+
+
+def test_numbers_stand_with_their_intervals_and_learners(page: Page) -> None:
+    row = page.table("agent", "IQM", "diverged", "step")["sac"]
+    assert row["learners"] == "5"
+    assert row["step"] == "30,000"
+    # 2000, 2010, ..., 2040: the middle three of HalfCheetah-v5, whose table comes first
+    assert re.fullmatch(r"2,020 2,0\d\d to 2,0\d\d", row["IQM"])
+    assert re.fullmatch(r"2,020 2,0\d\d to 2,0\d\d", row["mean"])
+    assert re.fullmatch(r"2,020 2,0\d\d to 2,0\d\d", row["median"])
+
+
+def test_published_numbers_of_far_other_steps_are_left_out(page: Page) -> None:
+    tables = [rows for rows in page.tables if rows[0][-1].startswith("published")]
+    assert tables == [], "30,000 steps are no comparison for 100,000"
+
+
+def test_published_numbers_name_step_seeds_environment_and_source(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a", "td3", steps=(150_000, 300_000), budget=300_000)
+    page = Page(report.write([tmp_path / "a"], tmp_path / "report.html"))
+    cell = page.table("published, mean ± std")["td3"]["published, mean ± std"]
+    assert "2,410 ± 949 at 300k, 10 seeds, Hopper-v1 [1]" in cell
+    assert "[1] sfujim/TD3@34770cc: noise-free evaluation" in page.text
+    assert "versions of the environment that stand beside them" in page.text
+
+
+def test_a_single_learner_has_no_interval_and_diverged_ones_are_counted(page: Page) -> None:
+    tables = [rows for rows in page.tables if "diverged" in rows[0]]
+    found = {row[0]: dict(zip(rows[0], row, strict=True)) for rows in tables for row in rows[1:]}
+    assert found["ppo"]["IQM"] == "1,000 no interval"
+    assert found["ppo"]["diverged"] == "1"
+    assert "Diverged: 1 of 1 learner of ppo on Hopper-v5" in page.text
+
+
+def test_incomplete_and_skipped_runs_are_named(page: Page) -> None:
+    assert re.search(
+        r"Incomplete: dsact on Hopper-v5, shown where it stands, .*up to 20,000 of 30,000 steps", page.text
+    )
+    assert re.search(r"Skipped: \S*broken: '\S*broken' is not a run: its config.json cannot be read", page.text)
+    tables = [rows for rows in page.tables if "diverged" in rows[0]]
+    steps = {row[0]: row[rows[0].index("step")] for rows in tables for row in rows[1:]}
+    assert steps["dsact"] == "20,000 incomplete: of 30,000"
+
+
+def test_agents_are_compared_over_tasks(page: Page) -> None:
+    row = page.table("agent", "optimality gap")["sac"]
+    assert row["learners"] == "10 2 tasks"
+    assert page.table("X > Y", "P")["sac > td3"]["P"] == "1.00 1.00 to 1.00"
+    assert "1 is the published return of SAC at 1M steps" in page.text
+    assert "Left out, for want of one of these tasks or of a reference: dsact, ppo" in page.text
+    glance = page.table("task", "highest IQM")["Hopper-v5 30,000 steps"]
+    assert glance["highest IQM"].startswith("sac")
+    assert glance["next"].startswith("td3")
+
+
+def test_cost_versions_and_commands(page: Page) -> None:
+    row = page.table("agent", "steps/s")["sac"]
+    assert (row["steps/s"], row["compiling"], row["wall"], row["memory"]) == ("321", "7 s", "5 min", "1.5 GB")
+    assert row["processor and devices"] == "a processor cpu (cpu:0)"
+    assert "Made with rljax 0.1.0, jax 0.10.2, revision 0123456789ab of rljax." in page.text
+    assert "rljax train sac --env Hopper-v5" in page.text
+    assert "rljax train ppo '<b>'" in page.text  # as text, not as an element
+    assert len(page.all("button")) == len(page.all("pre")) == 6
+
+
+def test_page_needs_nothing_beside_it(many: Path, page: Page) -> None:
+    for _, attributes in page.elements:
+        for name in ("src", "href", "xlink:href", "srcset", "data"):
+            assert (attributes.get(name) or "#").startswith("#"), attributes
+    text = many.read_text()
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+    assert "fetch(" not in text
+
+
+def test_figures_have_descriptions_the_pages_colours_and_names_of_their_own(many: Path, page: Page) -> None:
+    pictures = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
+    assert len(pictures) == 4 + 2 * 2  # over both tasks, and two of each
+    assert all((attributes["aria-label"] or "").count("sac") for attributes in pictures)
+    identifiers = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
+    assert len(identifiers) == len(set(identifiers))
+    targets = {a["xlink:href"] for _, a in page.elements if a.get("xlink:href")}
+    targets |= {f"#{name}" for name in re.findall(r"url\(#([^)]+)\)", many.read_text())}
+    assert targets <= {f"#{name}" for name in identifiers}
+    body = many.read_text().partition("<body>")[2]
+    assert "var(--series-1)" in body
+    assert "#0072b2" not in body
+    assert "#222222" not in body
+
+
+def test_page_can_be_read_by_machines(page: Page) -> None:
+    assert page.all("html")[0]["lang"] == "en"
+    assert len(page.all("h1")) == 1
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all(attributes.get("scope") in ("col", "row") for attributes in page.all("th"))
+    boxes = [attributes for attributes in page.all("div") if attributes.get("class") == "scroll"]
+    assert len(boxes) == len(page.all("table"))
+    assert all(box["tabindex"] == "0" and box["aria-label"] for box in boxes)
+    links = {attributes["href"] for attributes in page.all("a")}
+    assert links <= {f"#{attributes['id']}" for _, attributes in page.elements if attributes.get("id")}
+
+
+def test_figures_and_tables_lie_beside_the_page(many: Path) -> None:
+    folder = many.with_suffix("")
+    names = {path.name for path in folder.iterdir()}
+    for name in ("hopper-v5", "hopper-v5-iqm", "halfcheetah-v5", "over-2-environments-profiles"):
+        assert {f"{name}.png", f"{name}.svg"} <= names
+    text = (folder / "tables.md").read_text()
+    assert "| sac | 2,020 (" in text
+    assert "## Over 2 environments" in text
+    assert "    rljax train sac --env Hopper-v5" in text
+    widths = [{line.count("|") for line in block.splitlines() if line.startswith("|")} for block in text.split("\n\n")]
+    assert all(len(width) <= 1 for width in widths)
+
+
+def test_the_same_runs_are_the_same_page(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a")
+    first = report.write([tmp_path / "a"], tmp_path / "report.html").read_bytes()
+    assert report.write([tmp_path / "a"], tmp_path / "report.html").read_bytes() == first
+
+
+def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a", environment="my/<i>$x_1$&-v0")
+    folders.write(tmp_path / "b", environment="my/-i-x-1-v0")
+    path = report.write([tmp_path], tmp_path / "report.html")
+    page = Page(path)
+    assert "my/<i>$x_1$&-v0" in page.text
+    assert {f.stem for f in path.with_suffix("").glob("*.svg")} == {"my-i-x-1-v0", "my-i-x-1-v0-2"}
+
+
+def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
+    folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), own={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]})
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert page.table("agent", "actor_lr")["sac actor-lr=0.001"]["actor_lr"] == "0.001"
+    assert page.table("agent", "diverged")["sac actor-lr=0.0003"]["learners"] == "2"
+
+
+def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_path: Path) -> None:
+    folders.write(tmp_path / "few", "sac", seeds=range(3), steps=(500_000, 1_000_000), budget=1_000_000)
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert "thin: single learners" in page.text
+    assert "sac by SimbaV2, published" in page.text
+    folders.write(tmp_path / "many", "td3", seeds=range(30), steps=(500_000, 1_000_000), budget=1_000_000)
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert "thin: single learners" not in page.text
+    assert "by SimbaV2, published" not in page.text
+    assert "2,787 ± 868 at 1M, 10 seeds, Hopper-v4" in page.text  # in the table still
+
+
+def test_an_evaluation_that_was_not_finite_on_the_way_spoils_nothing_else(tmp_path: Path) -> None:
+    for task in ("Hopper-v5", "HalfCheetah-v5"):
+        path = folders.write(tmp_path / task, environment=task) / "evaluations.jsonl"
+        lines = path.read_text().splitlines()
+        lines[3] = '{"step": 20000, "learner": 0, "seed": 0, "returns": [null, 1.0, 1.0, 1.0]}'
+        path.write_text("\n".join(lines) + "\n")
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert page.table("agent", "diverged")["sac"]["IQM"].startswith("1,010 ")
+    assert page.table("agent", "optimality gap")["sac"]["learners"] == "6 2 tasks"
+    assert "The IQM at each step" not in page.text
+
+
+def test_seeds_that_come_twice_are_said(tmp_path: Path) -> None:
+    folders.write(tmp_path / "a")
+    folders.write(tmp_path / "b", seeds=(2, 3))
+    page = Page(report.write([tmp_path], tmp_path / "report.html"))
+    assert page.table("agent", "diverged")["sac"]["learners"] == "5 4 seeds"
+
+
+# The command
+
+
+def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders.write(tmp_path / "runs" / "a", steps=(10_000, 20_000, 30_000))
+    cli.main(["report", "runs", "--at", "20000"])
+    assert capsys.readouterr().out == "report.html\n"
+    page = Page(tmp_path / "report.html")
+    assert "rljax report runs --at 20000" in page.text
+    assert "compared at step 20,000" in page.text
+
+
+def test_errors_are_one_sentence_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders.write(tmp_path / "a", steps=(10_000,), budget=10_000)
+    folders.write(tmp_path / "b")
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(tmp_path), "--output", str(tmp_path / "out" / "report.html")])
+    assert re.match(r"error: runs of 'Hopper-v5' have different budgets: .* --at 10000", capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_to_report_on(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere' is not a folder of runs: there is no such folder"):
+        report.write([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match=r"there is no run to report on in '.*'\.$"):
+        report.write([tmp_path])
+    folders.write(tmp_path / "young", steps=())
+    with pytest.raises(ValueError, match=r"there is no run to report on in .*\n  .*young: it has no evaluations yet"):
+        report.write([tmp_path])
+
+
+def test_an_output_that_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"output is 'report\.pdf', it must end in \.html: --output report\.html"):
+        report.write([folders.write(tmp_path / "a")], Path("report.pdf"))
+
+
+# As a browser shows it
+
+
+def screenshots() -> Any:
+    """`scripts/screenshot_report.py`, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("screenshots", ROOT / "scripts" / "screenshot_report.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_page_is_never_wider_than_the_window(many: Path, width: int) -> None:
+    script = screenshots()
+    if script.chromium() is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    assert script.size(many, width)[0] <= width

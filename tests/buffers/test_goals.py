@@ -1,0 +1,306 @@
+"""Goals drawn from data that hold none: which rows they are, what they make of rewards and ends, and runs with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax import datasets, envs
+from rljax.agent import Transition, conditions_on_goals
+from rljax.agents import gciql, iql
+from rljax.buffers import samplers
+from rljax.buffers.storage import Fixed
+from rljax.runs import collect, policy, records, run
+from rljax.training import configuration, plan
+from tests import field, small_runs
+
+LENGTHS = (1, 7, 40, 2, 130)  # of trajectories
+DISCOUNT = 0.9
+
+
+def data(lengths: tuple[int, ...] = LENGTHS) -> Transition:
+    """States that say their row; every other trajectory ends by itself."""
+    ends = np.cumsum(lengths) - 1
+    number = ends[-1] + 1
+    row, last = np.arange(number, dtype=np.float32), np.isin(np.arange(number), ends)
+    own = last & (np.repeat(np.arange(len(lengths)), lengths) % 2 == 1)
+    columns: Any = (np.stack([row, -row], axis=1), row[:, None], 7.0 + row, own, last & ~own)
+    successor: Any = np.stack([row + 0.5, -row], axis=1)
+    return Transition(*columns, successor)
+
+
+def settings(**changes: Any) -> Any:
+    """What the sampler reads of a Config, of two learners."""
+    known = {
+        "value_goal_current": (0.2, 0.1),
+        "value_goal_future": (0.5, 0.7),
+        "discount": (DISCOUNT, 0.5),
+    }
+    config = gciql.Config(batch_size=500, num_updates=40)
+    return configuration.stack(dataclasses.replace(config, **(known | changes)), 2)
+
+
+def drawn(config: Any, seed: int = 0, lengths: tuple[int, ...] = LENGTHS) -> tuple[Any, Any]:
+    """Batches for two learners, and the rows [P, U x B] of states, of the values' goals and of the actor's."""
+    prepared = jax.tree.map(jax.numpy.asarray, samplers.with_last_rows(data(lengths)))
+    sample = jax.jit(lambda data, keys, config: samplers.goals(Fixed(data), keys, config))
+    batch = jax.tree.map(np.asarray, sample(prepared, jax.random.split(jax.random.key(seed)), config))
+    columns = (batch.observation[..., 0], batch.observation[..., 2], batch.extras["actor_observation"][..., 2])
+    return batch, [column.reshape(2, -1).astype(int) for column in columns]
+
+
+def last_rows(lengths: tuple[int, ...] = LENGTHS) -> np.ndarray:
+    """The row in which each row's trajectory ends."""
+    ends, found, start = np.cumsum(lengths) - 1, [], 0
+    for end in ends:
+        found += [int(end)] * (int(end) + 1 - start)
+        start = int(end) + 1
+    return np.array(found)
+
+
+def agree(counts: np.ndarray, expected: np.ndarray) -> None:
+    """Counts are draws with these expectations: chi square has mean k and variance 2 k."""
+    known = expected > 5
+    freedom = known.sum() - 1
+    chi_square = (np.square(counts - expected)[known] / expected[known]).sum()
+    assert abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom) + 1
+
+
+def test_a_trajectory_ends_in_one_row_for_all_of_its_rows() -> None:
+    np.testing.assert_array_equal(samplers.with_last_rows(data()).extras[samplers.LAST], last_rows())
+    whole = data()
+    cut = jax.tree.map(lambda x: x[:-30], whole)  # the end of the file ends the last one
+    np.testing.assert_array_equal(samplers.with_last_rows(cut).extras[samplers.LAST], last_rows((1, 7, 40, 2, 100)))
+    assert not cut.truncated[-1], "what was given stays as it was"
+
+
+def test_transitions_are_whole_and_relabelled() -> None:
+    batch, (row, value, actor) = drawn(settings())
+    assert batch.observation.shape == (2, 40, 500, 4)
+    flat = jax.tree.map(lambda x: x.reshape(2, -1, *x.shape[3:]), batch)
+    given = data()
+    for learner in range(2):
+        here, goal, own = row[learner], value[learner], actor[learner]
+        np.testing.assert_array_equal(flat.action[learner], given.action[here])
+        np.testing.assert_array_equal(flat.truncated[learner], given.truncated[here])
+        states = np.concatenate([given.observation[here], given.observation[goal]], axis=1)
+        np.testing.assert_array_equal(flat.observation[learner], states)
+        after = np.concatenate([given.next_observation[here], given.observation[goal]], axis=1)
+        np.testing.assert_array_equal(flat.next_observation[learner], after)
+        judged = np.concatenate([given.observation[here], given.observation[own]], axis=1)
+        np.testing.assert_array_equal(flat.extras["actor_observation"][learner], judged)
+        np.testing.assert_array_equal(flat.reward[learner], np.where(here == goal, 0.0, -1.0))
+        np.testing.assert_array_equal(flat.terminated[learner], here == goal)
+    assert (batch.reward.dtype, batch.terminated.dtype) == (np.float32, np.bool_)
+    assert list(batch.extras) == ["actor_observation"]
+
+
+def test_every_row_is_drawn_equally_often() -> None:
+    _, (row, _, _) = drawn(settings())
+    number = sum(LENGTHS)
+    for learner in range(2):
+        agree(np.bincount(row[learner], minlength=number), np.full(number, row.shape[1] / number))
+
+
+def test_kinds_of_goals_have_their_shares() -> None:
+    lengths = (1_000,) * 10
+    _, (row, value, actor) = drawn(settings(), lengths=lengths)
+    last = last_rows(lengths)
+    for learner, (current, future) in enumerate([(0.2, 0.5), (0.1, 0.7)]):
+        here, goal = row[learner], value[learner]
+        inside = (goal > here) & (goal <= last[here])
+        number = len(here)
+        # Of goals from anywhere 1 in 10,000 is the state itself and 1 in 20 lies later in its trajectory.
+        assert abs((goal == here).mean() - current) < 4 * np.sqrt(0.25 / number) + 2e-3
+        assert abs(inside.mean() - future - 0.05 * (1.0 - current - future)) < 4 * np.sqrt(0.25 / number) + 2e-3
+        assert (actor[learner] > here)[here < last[here]].all(), "always later, but in the last row"
+
+
+def test_goals_from_the_future_are_in_the_same_trajectory() -> None:
+    always: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 1.0}
+    _, (row, value, actor) = drawn(settings(**always))
+    last = last_rows()
+    for goal in (value, actor):
+        assert (goal <= last[row]).all()
+        assert (goal > row)[row < last[row]].all(), "the state itself is none"
+        np.testing.assert_array_equal(goal[row == last[row]], row[row == last[row]])
+
+
+@pytest.mark.parametrize("times", ["geometric", "even"])
+def test_how_much_later_goals_are(times: str) -> None:
+    always: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 1.0, "value_goal_times": times}
+    lengths = (12,) * 3
+    rows, last = np.concatenate([drawn(settings(**always), seed, lengths)[1] for seed in range(3)], axis=-1), 11
+    for learner, discount in enumerate([DISCOUNT, 0.5]):
+        here, goal = rows[0, learner] % 12, rows[1, learner] % 12
+        for start in (0, 6, 9):
+            waited = goal[here == start] - start
+            chances = (1.0 - discount) * discount ** np.arange(last - start)  # of 1, 2, ... steps
+            chances[-1] = discount ** (last - start - 1)  # all that lies behind the end
+            if times == "even":
+                chances = np.full(last - start, 1.0 / (last - start))
+            agree(np.bincount(waited, minlength=last - start + 1)[1:], len(waited) * chances)
+
+
+def test_goals_from_anywhere_are_any_row() -> None:
+    never: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 0.0}
+    _, (row, value, _) = drawn(settings(**never))
+    number = sum(LENGTHS)
+    for learner in range(2):
+        agree(np.bincount(value[learner], minlength=number), np.full(number, value.shape[1] / number))
+        assert abs((value[learner] == row[learner]).mean() - 1 / number) < 5e-3
+
+
+@pytest.mark.parametrize("discount", [0.0, 1.0])
+def test_a_discount_at_its_end_is_no_accident(discount: float) -> None:
+    always: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 1.0, "discount": discount}
+    _, (row, value, _) = drawn(settings(**always))
+    expected = last_rows()[row] if discount else np.minimum(row + 1, last_rows()[row])
+    assert (value == expected).mean() > 0.999
+
+
+def test_rows_are_the_same_wherever_the_data_lie() -> None:
+    config, prepared = settings(), samplers.with_last_rows(data())
+    keys = jax.random.split(jax.random.key(3))
+    draws = jax.jit(lambda keys, config: samplers.goal_draws(keys, sum(LENGTHS), config))(keys, config)
+    host = samplers.with_goals(prepared, jax.tree.map(np.asarray, draws))
+    device = jax.jit(samplers.with_goals)(jax.tree.map(jax.numpy.asarray, prepared), draws)
+    assert isinstance(host.observation, np.ndarray)
+    for one, other in zip(jax.tree.leaves(host), jax.tree.leaves(device), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
+def test_who_conditions_on_goals() -> None:
+    assert conditions_on_goals(gciql.Config())
+    assert not conditions_on_goals(iql.Config())
+    assert configuration.environment("tests.field:Field-v0", gciql.Config()) == "goals/tests.field:Field-v0"
+    assert configuration.environment("none", gciql.Config()) == "none"
+    assert configuration.environment("tests.field:Field-v0", iql.Config()) == "tests.field:Field-v0"
+
+
+# Environments with goals.
+
+
+def test_tasks_are_dealt_round_and_round() -> None:
+    hosted = envs.make_hosted("goals/tests.field:Field-v0", 7)
+    assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == ((4,), 40, 5)
+    first = hosted.reset(range(7))
+    np.testing.assert_allclose(first[:, 2:], field.PLACES[[0, 1, 2, 3, 4, 0, 1]], rtol=1e-6)
+    assert np.abs(first[:, :2]).max() <= 0.3
+    np.testing.assert_array_equal(hosted.reset(range(7)), first)
+    toward: Any = first[:, 2:] - first[:, :2]
+    for _ in range(10):
+        step: Any = hosted.step(np.sign(toward) * np.minimum(np.abs(toward) / field.STEP, 1.0))
+        toward = step.observation[:, 2:] - step.observation[:, :2]
+        if step.terminated.any():
+            ended = np.flatnonzero(step.terminated)
+            np.testing.assert_allclose(step.next_observation[ended, 2:], field.PLACES[ended % 5], rtol=1e-6)
+            np.testing.assert_allclose(step.observation[ended, 2:], field.PLACES[(ended + 1) % 5], rtol=1e-6)
+            break
+    else:
+        pytest.fail("no episode ended")
+    hosted.close()
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "rljax/Pendulum"])
+def test_environments_without_goals_are_refused(name: str, walks: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{name}' has no tasks with goals"):
+        run.train("gciql", name, 100, data=walks)
+
+
+# Runs.
+
+SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
+EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 5, "checkpoint_every": 100}
+
+
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data set of most tests."""
+    return str(field.walks(tmp_path_factory.mktemp("data") / "walks.npz", number=20))
+
+
+def train(steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any) -> Path:
+    """A run of seconds."""
+    return run.train("gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings))
+
+
+@pytest.mark.learn
+def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks: str) -> None:
+    thinking: dict[str, Any] = {"torso": "iru", "compute": 2, "hidden": (16,)}
+    whole = train(200, tmp_path / "whole", walks, thinking)
+    described = json.loads((whole / "config.json").read_text())
+    assert (described["env"], described["spec"]["observation_shape"]) == ("tests.field:Field-v0", [4])
+    line = records.read(whole, "evaluations")[-1]
+    assert len(line["success"]) == 5
+    assert line["success"] == line["returns"]
+    half = train(100, tmp_path / "half", walks, thinking)
+    run.resume(half, 200)
+    small_runs.assert_same(whole, half)
+    assert policy.load(whole)(np.zeros(4)).shape == (2,)
+    assert len(policy.evaluate_run(whole, episodes=5, compute=4)["episodes"][0]["success"]) == 5
+    played = collect.record(whole, steps=50, num_envs=5)
+    assert (played.observation_size, played.env) == (2, "tests.field:Field-v0")
+
+
+@pytest.mark.learn
+def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, walks: str) -> None:
+    changes = {"normalise_observations": True, "num_updates": 2}
+    there = train(100, tmp_path / "there", walks, changes, env="none", data_on_host=True)
+    here = train(100, tmp_path / "here", walks, changes, env="none")
+    kept = small_runs.arrays(there)
+    for name, array in small_runs.arrays(here).items():
+        np.testing.assert_allclose(kept[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+    mean = kept["['agent']['statistics']['mean']"][0]
+    np.testing.assert_allclose(mean, np.tile(datasets.load(walks).transitions.observation.mean(axis=0), 2), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"then_online": 100}, r"'gciql' learns of goals from data alone, without --then-online"),
+        ({"eval_episodes": 12}, r"--eval-episodes is 12, and 'tests.field:Field-v0' has 5 tasks .* such as 15"),
+        ({"env": "CartPole-v1"}, r"'CartPole-v1' has no tasks with goals"),
+        ({"data": None, "env": "tests.field:Field-v0"}, r"'gciql' learns from data: rljax train gciql --data"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_written(
+    tmp_path: Path, walks: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run.train("gciql", steps=100, out=tmp_path / "run", **({"data": walks} | settings))
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_of_one_task_are_refused(walks: str) -> None:
+    dataset = datasets.load(walks)
+    dataset.provenance.update(task=2, id="cube-single-play-v0")
+    order = types.SimpleNamespace(agent="gciql", then_online=0, data_on_host=False, env="none")
+    with pytest.raises(ValueError, match=r"all goals. Use: rljax train gciql --data ogbench/cube-single-play-v0"):
+        plan._require_source(order, gciql, gciql.Config(), dataset)
+
+
+def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: str) -> None:
+    out = run.train("bc", steps=100, data=walks, config=SMALL, out=tmp_path / "run", **EVERY)
+    assert json.loads((out / "config.json").read_text())["spec"]["observation_shape"] == [2]
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("torso", ["mlp", "iru"])
+def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
+    """From walks that go nowhere in particular, of which imitation keeps too much to arrive."""
+    walks = str(field.walks(tmp_path / "walks.npz"))
+    size: dict[str, Any] = {"hidden": (128, 128)} if torso == "mlp" else {"hidden": (64,), "compute": 3, "torso": "iru"}
+    rates = {f"{name}_lr": 1e-3 for name in ("actor", "critic", "value")}
+    config = {"batch_size": 256, "discount": 0.95, "imitation_weight": 0.03, "actor_goal_future": 0.5} | rates | size
+    out = tmp_path / "run"
+    run.train("gciql", None, 3_000, data=walks, config=config, out=out, eval_every=1_000, eval_episodes=50)
+    assert json.loads((out / "summary.json").read_text())["best"]["mean"] >= 0.95

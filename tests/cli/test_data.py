@@ -1,0 +1,85 @@
+"""`rljax data` as a person meets it: what is kept of a file, what is refused before anything is read, and its help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax import datasets
+from rljax.cli import data
+from tests.datasets.files import arrays, npz
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A file that does not say of which environment it is."""
+    return npz(tmp_path / "foreign.npz", arrays([5, 4, 6], "tot"))
+
+
+@pytest.mark.parametrize("name", ["mine.npz", "mine.hdf5"])
+def test_the_environment_is_kept(foreign: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = foreign.with_name(name)
+    data.main(["convert", str(foreign), str(path), "--env", "Pendulum-v1"])
+    assert datasets.environment(str(foreign)) is None
+    assert datasets.environment(str(path)) == datasets.load(str(path)).env == "Pendulum-v1"
+    data.main(["info", str(path), "--output", str(foreign.with_name("info.png"))])
+    assert "environment: Pendulum-v1\n" in capsys.readouterr().out
+    again, other = foreign.with_name(f"again-{name}"), foreign.with_name(f"other-{name}")
+    data.main(["convert", str(path), str(again)])
+    assert datasets.environment(str(again)) == "Pendulum-v1"
+    data.main(["convert", str(path), str(other), "--env", "Hopper-v5"])
+    assert datasets.environment(str(other)) == "Hopper-v5"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["convert", "absent.npz", "FILE"],
+        ["corrupt", "absent.npz", "FILE", "--what", "reward"],
+        ["join", "FILE", "absent.npz"],
+        ["record", "absent", "FILE"],
+    ],
+)
+def test_no_file_is_overwritten(foreign: Path, command: list[str]) -> None:
+    before = foreign.read_bytes()
+    arguments = [str(foreign) if word == "FILE" else word for word in command]
+    with pytest.raises(ValueError, match=r"'.*foreign.npz' exists. Choose another name, or delete it."):
+        data.main(arguments)  # and not that there is no 'absent', which would be found later
+    assert foreign.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("other", "options", "message"),
+    [
+        (arrays([5], "t", size=4), {}, r"differ: they have 3 and 4 observation dimensions\.$"),
+        (arrays([5], "t", actions=1), {}, r"differ: they have 2 and 1 action dimensions\.$"),
+        (arrays([5], "t") | {"actions": np.arange(5)}, {}, r"differ: their actions are vectors and choices\.$"),
+        (
+            arrays([5], "t", size=4),
+            {"action_bounds": (-2, 2)},
+            r"3 and 4 observation dimensions; their actions lie in \[-1, 1\] and in \[-2, 2\] \(.*--action-bounds LOW",
+        ),
+        (arrays([5], "t"), {"action_bounds": ([-1, 0], [1, 2])}, r"in \[-1, 1\] and in \[-1, 1\] x \[0, 2\] \("),
+    ],
+)
+def test_sets_that_cannot_be_joined_say_what_differs(
+    foreign: Path, other: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    path = npz(foreign.with_name("other.npz"), other)
+    parts = [datasets.load(str(foreign)), datasets.load(str(path), clip_actions=True, **options)]
+    with pytest.raises(ValueError, match=message) as refused:
+        datasets.join(parts, "both")
+    assert "array" not in str(refused.value)
+
+
+def test_help_names_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        data.main(["convert", "--help"])
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "DATA name or file" in printed
+    assert "FILE file.npz" in printed
+    assert "is that of 10% BC" in printed
+    assert " STR " not in printed.partition(" options ")[0]

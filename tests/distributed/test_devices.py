@@ -1,0 +1,203 @@
+"""Learners shared among 8 virtual devices or a CPU's cores: the same curves, no compiling again, resumed as ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljax.distributed.devices import Spread
+from rljax.runs import records
+from tests import small_runs
+
+TWO = {"JAX_NUM_CPU_DEVICES": "2"}
+EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
+TWO_BY_XLA = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+CASES = [
+    pytest.param("sac", "rljax/Pendulum", 8, 8, id="compiled"),
+    pytest.param("ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments", marks=pytest.mark.learn),
+    pytest.param("td3", "Pendulum-v1", 4, 4, id="hosted", marks=pytest.mark.learn),
+    pytest.param("stream_ac", "rljax/Pendulum", 8, 8, id="stream", marks=pytest.mark.learn),
+]
+
+
+def on_eight(*arguments: object) -> str:
+    """The command line where JAX sees 8 devices; what it prints."""
+    done = small_runs.command(*arguments, **EIGHT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def devices_used(out: Path) -> int:
+    """By a run, as its summary says."""
+    return json.loads((out / "summary.json").read_text())["devices_used"]
+
+
+def printed(program: str, *arguments: object, env: Mapping[str, str]) -> str:
+    """What a program prints in a process of its own."""
+    words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("agent", "env", "seeds", "used"), CASES)
+def test_eight_devices_give_the_curves_of_one(agent: str, env: str, seeds: int, used: int, tmp_path: Path) -> None:
+    words = ["train", agent, "--env", env, "--steps", "200", "--seeds", seeds, "--quiet", *small_runs.flags(agent)]
+    on_eight(*words, "--out", tmp_path / "eight")
+    one = small_runs.train(agent, env, 200, tmp_path / "one", seeds=seeds)
+    assert devices_used(tmp_path / "eight") == used
+    assert devices_used(one) == 1
+    for name in ("metrics", "evaluations"):
+        expected, found = records.read(one, name), records.read(tmp_path / "eight", name)
+        assert len(expected) == len(found) > 0
+        for line, other in zip(expected, found, strict=True):
+            for field, value in line.items():
+                if field not in ("wall_seconds", "steps_per_second"):
+                    np.testing.assert_allclose(
+                        np.array(other[field], float), np.array(value, float), rtol=2e-3, atol=2e-3, err_msg=field
+                    )
+
+
+@pytest.mark.learn
+def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
+    words = ["train", "sac", "--env", "rljax/Pendulum", "--seeds", "8", "--quiet", *small_runs.flags("sac")]
+    on_eight(*words, "--steps", "300", "--out", tmp_path / "whole")
+    on_eight(*words, "--steps", "200", "--out", tmp_path / "half")
+    on_eight("resume", tmp_path / "half", "--steps", "300", "--quiet")
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+
+
+def test_every_array_lies_on_its_learners_device_and_nothing_compiles_again() -> None:
+    program = """
+        import jax, pathlib
+        from jax.sharding import PartitionSpec as S
+        from rljax import progress, run
+        from tests import runs
+
+        compiled = []
+
+        def note(event, seconds, **_):
+            if event.startswith("/jax/core/compile/backend"):
+                compiled.append(event)
+
+        jax.monitoring.register_event_duration_secs_listener(note)
+        order = run.prepare("ppo", "rljax/Pendulum", 400, seeds=4, config=runs.ON_POLICY, **runs.EVERY)
+        going = run.Run(order.settings, order.module, order.config, pathlib.Path("unused"), progress.View())
+        driver = going.driver
+        driver.start(order.settings.seeds)
+        driver.advance(1)
+        driver.report()
+        driver.advance(1)
+        driver.report()
+        before = len(compiled)
+        for _ in range(3):
+            driver.advance(2)
+            driver.report()
+        assert len(compiled) == before, compiled[before:]
+        carry = driver.carry
+        specs = {
+            "agent": carry.learners.agent,
+            "storage": carry.learners.storage.data.reward,
+            "environment": carry.environment,
+            "observation": carry.observation,
+        }
+        for name, tree in specs.items():
+            print(name, sorted({str(leaf.sharding.spec) for leaf in jax.tree.leaves(tree) if leaf.ndim}))
+    """
+    found = dict(line.split(" ", 1) for line in printed(program, env=os.environ | EIGHT).splitlines())
+    assert found["agent"] == "[\"P('learners',)\"]"
+    assert found["storage"] == "[\"P('learners', None, 'environments')\"]"
+    assert found["environment"] == "[\"P(('learners', 'environments'),)\"]"
+    assert found["observation"] == "[\"P('learners', 'environments')\"]"
+
+
+def test_one_device_is_left_alone() -> None:
+    spread = Spread(4, 8, split=True)
+    assert (spread.mesh, spread.num_devices) == (None, 1)
+    tree = {"x": np.zeros(3)}
+    assert spread.learners(tree) is tree
+
+
+FOUR_CORES = """
+    import os, sys
+
+    os.sched_getaffinity = lambda _: range(4)
+    os.cpu_count = lambda: 4
+    from rljax import cli
+
+    cli.main(sys.argv[1:])
+"""
+
+
+def on_four_cores(*arguments: object, **environment: str) -> None:
+    """The command line on a machine of 4 cores, where nobody has said how many devices there are to be."""
+    said = ("JAX_NUM_CPU_DEVICES", "NPROC", "XLA_FLAGS")  # NPROC by a stream that another test has trained
+    unset = {name: value for name, value in os.environ.items() if name not in said}
+    printed(FOUR_CORES, *arguments, env=unset | environment)
+
+
+def test_learners_have_a_cpus_cores_for_themselves_and_are_resumed_there(tmp_path: Path) -> None:
+    words = ["train", "dqn", "--env", "rljax/Finite-discrete", "--seeds", "8", "--quiet", *small_runs.flags("dqn")]
+    on_four_cores(*words, "--steps", "300", "--out", tmp_path / "whole")
+    on_four_cores(*words, "--steps", "200", "--out", tmp_path / "half")
+    on_four_cores("resume", tmp_path / "half", "--steps", "300", "--quiet")
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    assert devices_used(tmp_path / "whole") == devices_used(tmp_path / "half") == 4
+
+
+@pytest.mark.parametrize(
+    ("agent", "env", "seeds", "environment", "expected"),
+    [
+        pytest.param("sac", "rljax/Pendulum", 6, {}, 3, id="as-many-as-divide-the-learners"),
+        pytest.param("ppo", "rljax/Pendulum", 2, {}, 2, id="environments-stay", marks=pytest.mark.learn),
+        pytest.param("sac", "rljax/Pendulum", 4, TWO, 2, id="as-the-user-said", marks=pytest.mark.learn),
+        pytest.param("sac", "rljax/Pendulum", 4, TWO_BY_XLA, 2, id="as-xla-was-told", marks=pytest.mark.learn),
+        pytest.param("sac", "rljax/Pendulum", 4, {"NPROC": "2"}, 2, id="as-xla-has-threads", marks=pytest.mark.learn),
+        pytest.param("stream_ac", "rljax/Pendulum", 4, {}, 1, id="streams", marks=pytest.mark.learn),
+        pytest.param("td3", "Pendulum-v1", 4, {}, 1, id="hosted", marks=pytest.mark.learn),
+    ],
+)
+def test_who_has_cores_for_themselves(
+    agent: str, env: str, seeds: int, environment: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    words = ["--steps", "100", "--seeds", seeds, "--quiet", *small_runs.flags(agent), "--out", tmp_path / "run"]
+    on_four_cores("train", agent, "--env", env, *words, **environment)
+    assert devices_used(tmp_path / "run") == expected
+
+
+@pytest.mark.learn
+def test_the_launches_of_a_grid_have_cores_for_themselves(tmp_path: Path) -> None:
+    words = [
+        "--steps",
+        "100",
+        "--seeds",
+        "4",
+        "--quiet",
+        *small_runs.flags("td3", but="hidden"),
+        "--out",
+        tmp_path / "grid",
+    ]
+    on_four_cores("train", "td3", "--env", "rljax/Pendulum", *words, "--grid", "config.hidden=8,16")
+    assert [devices_used(tmp_path / "grid" / f"launch-00{i}") for i in (0, 1)] == [4, 4]
+
+
+def test_a_cpus_devices_share_the_memory_of_what_they_all_have() -> None:
+    program = """
+        import numpy as np
+        from rljax.distributed.devices import Spread
+
+        given = {"x": np.ones((1001, 7), np.float32)[1:], "done": np.zeros(1000, bool)}
+        placed = Spread(8).everywhere(given)
+        for name, array in placed.items():
+            parts = [shard.data for shard in array.addressable_shards]
+            print(len(parts), len({part.unsafe_buffer_pointer() for part in parts}), (parts[7] == given[name]).all())
+    """
+    assert printed(program, env=os.environ | EIGHT).split() == ["8", "1", "True"] * 2

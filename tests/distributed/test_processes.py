@@ -1,0 +1,289 @@
+"""Two real processes over loopback: what they tell each other, and one run that both train."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax.distributed import processes
+from rljax.runs import records
+from tests import small_runs
+
+PATIENCE = 240.0  # seconds for both processes on a machine that does much else
+WORDS = ["train", "ppo", "--env", "rljax/Pendulum", "--quiet", *small_runs.flags("ppo")]
+
+
+@contextlib.contextmanager
+def port() -> Iterator[int]:
+    """A port that nobody else is given meanwhile: bound, so that process 0 alone, which shares it, listens there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+class Two:
+    """Two processes with the same command but for some words; whatever happens, they end with the test."""
+
+    def __init__(self, folder: Path, command: Sequence[Any], own: Sequence[Sequence[Any]] = ((), ())) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.files = [folder / f"process-{number}" for number in range(2)]
+        self.processes: list[subprocess.Popen[bytes]] = []
+        environment = {name: x for name, x in os.environ.items() if not name.lower().endswith("_proxy")}
+        for file, words in zip(self.files, own, strict=True):
+            with file.open("wb") as output:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, *map(str, [*command, *words])],
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env=environment,
+                        start_new_session=True,
+                    )
+                )
+
+    def wait(self) -> list[tuple[int, str]]:
+        """What each returned and printed, without what gloo says of itself."""
+        until = time.monotonic() + PATIENCE
+        codes = [process.wait(max(0.0, until - time.monotonic())) for process in self.processes]
+        told = [re.sub(r"(?m)^.*\[Gloo\].*$\n?", "", file.read_text()) for file in self.files]
+        return list(zip(codes, told, strict=True))
+
+    def __enter__(self) -> Two:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextlib.contextmanager
+def two(folder: Path, *words: Any, own: Sequence[Sequence[Any]] = ((), ())) -> Iterator[Two]:
+    """The command line in two processes that join each other."""
+    with port() as number:
+        join = ["--coordinator", f"127.0.0.1:{number}", "--num-processes", 2]
+        each = [[*join, "--process-id", i, *words] for i, words in enumerate(own)]
+        with Two(folder, ["-m", "rljax", *words], each) as processes:
+            yield processes
+
+
+def trained(folder: Path, *words: Any) -> Path:
+    """A run of two processes, to its end."""
+    with two(folder / "told", *words, "--out", folder / "run") as processes:
+        for code, told in processes.wait():
+            assert code == 0, told
+    return folder / "run"
+
+
+def assert_close(one: Path, other: Path) -> None:
+    """Two runs wrote the same numbers to rounding."""
+    for name in ("metrics", "evaluations"):
+        expected, found = records.read(one, name), records.read(other, name)
+        assert len(expected) == len(found) > 0
+        for line, same in zip(expected, found, strict=True):
+            for field in line.keys() - {"wall_seconds", "steps_per_second"}:
+                values = np.array(same[field], float), np.array(line[field], float)
+                np.testing.assert_allclose(*values, rtol=2e-3, atol=2e-3, err_msg=field)
+
+
+def test_two_processes_give_the_curve_of_one(tmp_path: Path) -> None:
+    both = trained(tmp_path, *WORDS, "--steps", 100, "--seeds", 2)
+    one = small_runs.train("ppo", "rljax/Pendulum", 100, tmp_path / "one", seeds=2)
+    assert_close(one, both)
+    summary = json.loads((both / "summary.json").read_text())
+    assert (summary["processes"], summary["devices_used"], summary["complete"]) == (2, 2, True)
+    assert json.loads((both / "config.json").read_text())["processes"] == 2
+    first, second = ((tmp_path / "told" / f"process-{i}").read_text() for i in range(2))
+    assert str(both) in first, "the first process prints the run's folder, as ever"
+    assert str(both) not in second
+
+
+@pytest.mark.learn
+def test_environments_of_one_learner_are_shared(tmp_path: Path) -> None:
+    both = trained(tmp_path, *WORDS, "--steps", 200, "--seed", 1)
+    one = small_runs.train("ppo", "rljax/Pendulum", 200, tmp_path / "one", seeds=[1])
+    assert_close(one, both)
+
+
+@pytest.mark.learn
+def test_stopped_by_one_process_and_resumed_by_two_or_by_one(tmp_path: Path) -> None:
+    with two(tmp_path / "told", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run") as processes:
+        until = time.monotonic() + PATIENCE
+        while not records.read(tmp_path / "run", "metrics") and time.monotonic() < until:
+            time.sleep(0.05)
+        processes.processes[1].terminate()
+        (code, told), (other, silent) = processes.wait()
+    assert (code, other, silent) == (0, 0, ""), told + silent
+    assert "stopped at" in told
+    (*_, line) = records.read(tmp_path / "run", "metrics")
+    end = line["step"] + 100
+
+    subprocess.run(["cp", "-r", tmp_path / "run", tmp_path / "one"], check=True)
+    with two(tmp_path / "told", "resume", tmp_path / "run", "--steps", end, "--quiet") as processes:
+        assert [code for code, _ in processes.wait()] == [0, 0]
+    whole = trained(tmp_path / "whole", *WORDS, "--steps", end, "--seeds", 2)
+    small_runs.assert_same(whole, tmp_path / "run")
+    resumed = small_runs.command("resume", tmp_path / "one", "--steps", end, "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+    assert_close(whole, tmp_path / "one")
+
+
+@pytest.mark.learn
+def test_a_process_that_dies_ends_the_other_with_what_to_do(tmp_path: Path) -> None:
+    with two(tmp_path / "told", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run") as processes:
+        until = time.monotonic() + PATIENCE
+        while not list(tmp_path.glob("run/checkpoints/0*")) and time.monotonic() < until:
+            time.sleep(0.05)
+        processes.processes[1].kill()
+        code, told = processes.wait()[0]
+    assert code == 1, told
+    assert f"rljax resume {tmp_path / 'run'}" in told
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize(
+    ("words", "own", "message"),
+    [
+        pytest.param(
+            [*WORDS, "--seeds", 2],
+            [["--steps", 100], ["--steps", 200]],
+            "not started alike: steps is 100 in process 0, 200 in process 1",
+            id="commands",
+        ),
+        pytest.param([*WORDS, "--seeds", 3, "--config.num-envs", 5], ((), ()), "3 learners cannot be shared", id="odd"),
+        pytest.param(
+            ["train", "sac", "--env", "Pendulum-v1", "--seeds", 2], ((), ()), "is stepped on the host", id="hosted"
+        ),
+    ],
+)
+def test_what_two_processes_cannot_do_is_refused_by_both(
+    words: list[Any], own: Sequence[Sequence[Any]], message: str, tmp_path: Path
+) -> None:
+    with two(tmp_path, *words, "--out", tmp_path / "run", own=own) as processes:
+        for code, told in processes.wait():
+            assert code == 2, told
+            assert message in told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.learn
+def test_a_folder_that_one_process_does_not_see_is_refused_by_both(tmp_path: Path) -> None:
+    program = "import os, sys; os.chdir(sys.argv.pop(1)); from rljax import cli; cli.main()"
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with port() as number:
+        join = [*WORDS, "--seeds", 2, "--out", "run", "--coordinator", f"127.0.0.1:{number}", "--num-processes", 2]
+        own = [[tmp_path / name, *join, "--process-id", i] for i, name in enumerate("ab")]
+        with Two(tmp_path / "told", ["-c", program], own) as processes:
+            for code, told in processes.wait():
+                assert code == 2, told
+                assert "'run', made by process 0, is not to be seen from here" in told
+    assert not (tmp_path / "a" / "run").exists()
+
+
+def test_what_processes_tell_each_other(tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        """
+        import sys
+        from rljax import hosts
+
+        number = int(sys.argv[2])
+        hosts.join(sys.argv[1], 2, number, patience=120)
+        assert (hosts.several(), hosts.number(), hosts.is_first()) == (True, 2, number == 0)
+        assert hosts.exchange({"from": number, "text": "x" * (100 * number)}) == [
+            {"from": 0, "text": ""}, {"from": 1, "text": "x" * 100}
+        ]
+        assert hosts.first(lambda: number) == 0
+        assert hosts.together(lambda: number) == number
+        assert (hosts.anywhere(number == 1), hosts.anywhere(False)) == (True, False)
+        hosts.require_same(lambda: {"steps": 1})
+
+        def raised(function, *arguments):
+            try:
+                function(*arguments)
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+
+        def fail():
+            if number == 1:
+                raise FileExistsError("there")
+            return number
+
+        assert hosts.first(fail) == 0, "only the first is asked"
+        expected = ["ValueError: process 1 cannot go on: there", "FileExistsError: there"][number]
+        assert raised(hosts.together, fail) == expected
+        assert raised(hosts.first, lambda: 1 / 0) == "ZeroDivisionError: division by zero"
+        different = raised(hosts.require_same, lambda: {"steps": number, "env": "x", "data": number})
+        assert "steps is 0 in process 0, 1 in process 1; also different: data" in different, different
+        print("done")
+        """
+    )
+    with port() as number:
+        own = [[f"127.0.0.1:{number}", i] for i in range(2)]
+        with Two(tmp_path, ["-c", program], own) as processes:
+            assert processes.wait() == [(0, "done\n"), (0, "done\n")]
+
+
+def test_a_coordinator_that_is_not_there_is_waited_for_and_named() -> None:
+    with port() as number:
+        words = ["--coordinator", f"127.0.0.1:{number}", "--num-processes", 2, "--process-id", 1, "--join-timeout", 2]
+        done = small_runs.command(*WORDS, *words)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: no process 0 at 127.0.0.1:{number}, or not all of 2 processes, after 2 s.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("localhost", 2, 0), "--coordinator is 'localhost', it must be HOST:PORT"),
+        (("localhost:0", 2, 0), "--coordinator is 'localhost:0', it must be HOST:PORT"),
+        (("localhost:80",), "needs --num-processes N and --process-id I"),
+        (("localhost:80", 0, 0), "--num-processes is 0"),
+        (("localhost:80", 2, 2), "--process-id is 2, of 2 processes it is 0 to 1"),
+        (("localhost:80", 2, -1), "--process-id is -1"),
+        (("auto", 2, 0), "asks the cluster: leave --num-processes and --process-id out"),
+        (("localhost:80", 2, 0, 0), "--join-timeout is 0"),
+    ],
+)
+def test_what_cannot_be_joined_is_said_at_once(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        processes.join(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--process-id", 1], "--num-processes and --process-id need --coordinator"),
+        (["--coordinator", "h:80", "--grid", "config.discount=0.9,0.99"], "--coordinator joins hosts for one run"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(words: list[Any], message: str) -> None:
+    done = small_runs.command(*WORDS, *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_one_process_is_asked_plainly() -> None:
+    assert (processes.several(), processes.number(), processes.is_first()) == (False, 1, True)
+    assert processes.exchange("x") == ["x"]
+    assert processes.first(lambda: 1) == processes.together(lambda: 1) == 1
+    assert processes.anywhere(True)
+    with pytest.raises(ZeroDivisionError):
+        processes.first(lambda: 1 / 0)
+    processes.require_same(lambda: pytest.fail("there is nobody to compare with"))

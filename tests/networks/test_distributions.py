@@ -1,0 +1,122 @@
+"""The squashed Gaussian against its closed form in float64, out to where float32 no longer tells tanh u from 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.networks import distributions
+
+KEY = jax.random.key(3)
+
+
+def grid(limit: float, log_std: float, size: int = 200) -> tuple[Any, Any, np.ndarray, np.ndarray]:
+    """Means from -limit to limit [B, 2], one log std, the same in float64."""
+    mean = np.stack([np.linspace(-limit, limit, size), np.linspace(limit, 0.3 - limit, size)], axis=-1)
+    mean = mean.astype(np.float32)
+    spread = np.full_like(mean, log_std)
+    return jnp.asarray(mean), jnp.asarray(spread), mean.astype(np.float64), spread.astype(np.float64)
+
+
+def unsquashed(mean: Any, log_std: Any) -> np.ndarray:
+    """The Gaussian sample u that the key leads to, in float64."""
+    draw = jax.jit(lambda *of: distributions.squashed_gaussian(*of).distribution.sample(seed=KEY))
+    return np.asarray(draw(mean, log_std), np.float64)
+
+
+@jax.jit
+def sampled(mean: Any, log_std: Any) -> Any:
+    """Actions and their log densities."""
+    return distributions.squashed_gaussian(mean, log_std).sample_and_log_prob(seed=KEY)
+
+
+@jax.jit
+def log_prob_of(action: Any, mean: Any, log_std: Any) -> Any:
+    """The log density of given actions."""
+    return distributions.squashed_gaussian(mean, log_std).log_prob(action)
+
+
+def log_prob(u: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> np.ndarray:
+    """sum_i [ log N(u_i; mean_i, std_i) - log (1 - tanh(u_i)^2) ], with 1 - tanh^2 = 1 / cosh^2."""
+    gaussian = -0.5 * np.square((u - mean) / np.exp(log_std)) - log_std - 0.5 * np.log(2 * np.pi)
+    return (gaussian + 2 * np.log(np.cosh(u))).sum(axis=-1)
+
+
+@pytest.mark.parametrize("log_std", [-3.0, 0.0, 2.0])
+def test_log_prob_of_samples_is_the_closed_form(log_std: float) -> None:
+    mean, spread, mean64, spread64 = grid(15.0, log_std)
+    action, result = sampled(mean, spread)
+    u = unsquashed(mean, spread)
+    assert np.abs(u).max() > 14.0
+    np.testing.assert_allclose(action, np.tanh(u), atol=1e-6)
+    assert result.shape == mean.shape[:-1], "summed over action dimensions"
+    # u - mean is rounded to about 1e-6, which the narrowest of these Gaussians magnifies 20 times.
+    np.testing.assert_allclose(result, log_prob(u, mean64, spread64), rtol=2e-5, atol=3e-4)
+
+
+def test_log_prob_of_given_actions_agrees_away_from_the_bounds() -> None:
+    mean, spread, _, _ = grid(2.0, -1.0)
+    action, expected = sampled(mean, spread)
+    alone = jax.jit(lambda *of: distributions.squashed_gaussian(*of).sample(seed=KEY))(mean, spread)
+    np.testing.assert_array_equal(action, alone)
+    np.testing.assert_allclose(log_prob_of(action, mean, spread), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_density_integrates_to_one() -> None:
+    action = np.linspace(-1, 1, 20_001)[1:-1, None].astype(np.float32)
+    for mean, log_std in ((0.0, 0.0), (0.7, -1.0), (-1.0, -0.5)):
+        density = np.exp(np.asarray(log_prob_of(action, np.float32([mean]), np.float32([log_std]))))
+        assert density.sum() * 2 / 20_000 == pytest.approx(1.0, abs=2e-3)
+
+
+def test_samples_have_the_moments_of_the_gaussian() -> None:
+    mean, log_std = jnp.array([0.5, -1.0]), jnp.array([-1.0, 0.3])
+    draw = jax.jit(lambda *of: distributions.squashed_gaussian(*of).sample(seed=KEY, sample_shape=(20_000,)))
+    action = draw(mean, log_std)
+    u = np.arctanh(np.asarray(action, np.float64).clip(-1 + 1e-7, 1 - 1e-7))
+    np.testing.assert_allclose(u.mean(axis=0), mean, atol=0.04)
+    np.testing.assert_allclose(u.std(axis=0), np.exp(log_std), rtol=0.03)
+
+
+@pytest.mark.parametrize("log_std", [-20.0, -3.0, 0.0, 2.0])
+def test_gradients_are_finite_and_the_closed_form(log_std: float) -> None:
+    mean, spread, mean64, _ = grid(15.0, log_std)
+
+    def total(mean: Any, spread: Any) -> Any:
+        return distributions.squashed_gaussian(mean, spread).sample_and_log_prob(seed=KEY)[1].sum()
+
+    by_mean, by_log_std = map(np.asarray, jax.jit(jax.grad(total, argnums=(0, 1)))(mean, spread))
+    u = unsquashed(mean, spread)
+    assert np.isfinite(by_mean).all()
+    assert np.isfinite(by_log_std).all()
+    # With u = mean + std noise, the Gaussian's density at u depends on the std only: d log p / d u = 2 tanh u.
+    np.testing.assert_allclose(by_mean, 2 * np.tanh(u), atol=1e-5)
+    np.testing.assert_allclose(by_log_std, -1 + 2 * np.tanh(u) * (u - mean64), rtol=1e-5, atol=1e-5)
+
+
+def test_actions_stay_within_the_bounds() -> None:
+    mean, spread, _, _ = grid(50.0, 2.0)
+    action, result = sampled(mean, spread)
+    assert np.abs(np.asarray(action)).max() <= 1.0
+    assert np.isfinite(np.asarray(result)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 64, 65, 2**16, 2**16 + 1])
+def test_permutation_holds_each_index_once(rows: int) -> None:
+    order = np.asarray(jax.jit(lambda key: distributions.permutation(key, rows))(jax.random.key(3)))
+    assert order.dtype == np.int32
+    np.testing.assert_array_equal(np.sort(order), np.arange(rows))
+
+
+def test_each_order_is_equally_likely() -> None:
+    drawn = jax.jit(jax.vmap(lambda key: distributions.permutation(key, 4)))(
+        jax.random.split(jax.random.key(0), 24_000)
+    )
+    _, counts = np.unique(np.asarray(drawn) @ np.array([64, 16, 4, 1]), return_counts=True)
+    assert len(counts) == 24
+    chi_square = float(np.square(counts - 1000).sum() / 1000)  # mean 23, variance 46
+    assert 23 - 3 * np.sqrt(46) < chi_square < 23 + 5 * np.sqrt(46)

@@ -1,0 +1,227 @@
+"""Schedules, flows and samplers against closed forms, mostly those of Gaussian data."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rljax import networks
+from rljax.agent import Array
+from rljax.networks import generative
+
+KEY = jax.random.key(0)
+MEAN, STD = 0.3, 0.2  # of the data
+
+# Compiled whole: operation by operation it takes several times as long.
+average_velocity = jax.jit(generative.average_velocity, static_argnums=0)
+
+
+def test_schedules_are_as_published() -> None:
+    kept, signal = generative.schedule("vp", 5)
+    # beta(t) of the variance-preserving process, from 0.1 to 10, integrated over each fifth of [0, 1]
+    integral = [0.1 / 5 + 9.9 * ((t / 5) ** 2 - ((t - 1) / 5) ** 2) / 2 for t in range(1, 6)]
+    np.testing.assert_allclose(kept, np.exp(np.negative(integral)), rtol=1e-6)
+    np.testing.assert_allclose(signal, np.cumprod(kept), rtol=1e-6)
+    np.testing.assert_allclose(
+        1.0 - generative.schedule("linear", 1000).kept[np.array([0, -1])], [1e-4, 2e-2], rtol=1e-3
+    )
+
+
+def test_sinusoidal_by_hand() -> None:
+    found = generative.sinusoidal(jnp.array([0.0, 2.0]), 4)
+    angle = np.array([2.0, 2.0e-4])
+    np.testing.assert_allclose(found, [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]], atol=1e-6)
+
+
+def test_denoising_inverts_noising() -> None:
+    schedule = generative.schedule("vp", 5)
+    generator = np.random.default_rng(0)
+    action = generator.uniform(-1.0, 1.0, size=(5, 3, 2)).astype(np.float32)
+    noise = generator.normal(size=(5, 3, 2)).astype(np.float32)
+    step = np.broadcast_to(np.arange(5)[:, None], (5, 3))
+    noisy = np.asarray(jax.jit(lambda *of: generative.noised(schedule, *of))(action, step, noise))
+    denoised = jax.jit(lambda *of: generative.denoised(schedule, *of))
+    np.testing.assert_allclose(denoised(noisy, step, noise), action, atol=1e-4)
+    assert np.abs(denoised(50.0 * noisy, step, noise)).max() == 1.0
+
+
+@pytest.mark.parametrize(("name", "steps"), [("vp", 500), ("linear", 1000)])
+def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
+    schedule = generative.schedule(name, steps)
+
+    def denoiser(noisy: Array, step: Array) -> Array:
+        """E[e | a_t] where a is Gaussian: the best there is."""
+        signal = schedule.signal[step][..., None]
+        variance = signal * STD**2 + 1.0 - signal
+        return jnp.sqrt(1.0 - signal) * (noisy - jnp.sqrt(signal) * MEAN) / variance
+
+    drawn = jax.jit(lambda key: generative.ancestral(schedule, denoiser, key, (20_000, 1)))(KEY)
+    np.testing.assert_allclose([drawn.mean(), drawn.std()], [MEAN, STD], atol=0.01)
+
+
+def marginal(time: Any) -> tuple[Any, Any]:
+    """Mean and std of what lies between data at time 0 and noise at 1."""
+    return (1.0 - time) * MEAN, jnp.sqrt((1.0 - time) ** 2 * STD**2 + time**2)
+
+
+def velocity(action: Array, time: Array) -> Array:
+    """The flow's velocity from data to noise: E[e - a | a_t] where a is Gaussian."""
+    mean, std = (x[..., None] for x in marginal(time))
+    time = time[..., None]
+    return -MEAN + (time - (1.0 - time) * STD**2) / std**2 * (action - mean)
+
+
+def average(action: Array, start: Array, time: Array) -> Array:
+    """u(a_t, r, t) of that flow, which keeps each point's distance from the mean in stds."""
+    (mean, std), (mean_start, std_start) = ([x[..., None] for x in marginal(t)] for t in (time, start))
+    origin = mean_start + std_start / std * (action - mean)
+    return (action - origin) / (time - start)[..., None]
+
+
+def test_euler_follows_the_flow_with_an_error_of_first_order() -> None:
+    noise = jnp.linspace(-2.0, 2.0, 41)[:, None]
+    exact = MEAN + STD * noise
+    errors = []
+    for steps in (10, 20, 40):
+        follow = functools.partial(generative.euler, lambda a, t: -velocity(a, 1.0 - t), steps=steps)
+        moved = jax.jit(follow)(noise)
+        errors.append(np.abs(moved - exact).max())
+    assert errors[0] < 0.2
+    np.testing.assert_allclose(np.array(errors[:-1]) / errors[1:], 2.0, rtol=0.15)
+
+
+def test_interpolation_begins_with_noise() -> None:
+    noise, action = jnp.ones((3, 2)), jnp.zeros((3, 2))
+    found = generative.interpolated(noise, action, jnp.array([0.0, 0.25, 1.0]))
+    np.testing.assert_allclose(found, [[1, 1], [0.75, 0.75], [0, 0]])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def points(number: int) -> tuple[Array, Array, Array]:
+    """a_t, r and t, r < t."""
+    start, time = jnp.sort(jax.random.uniform(KEY, (2, number), minval=0.05, maxval=0.95), axis=0)
+    return jax.random.normal(KEY, (number, 1)), start, time + 0.01
+
+
+def test_average_velocity_is_a_fixed_point_of_its_identity() -> None:
+    action, start, time = points(200)
+    u, target = average_velocity(average, action, start, time, jax.jit(velocity)(action, time))
+    np.testing.assert_allclose(u, jax.jit(average)(action, start, time), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(target, u, rtol=1e-3, atol=1e-3)
+
+
+def test_identity_is_the_plain_flow_where_times_are_equal() -> None:
+    action, _, time = points(50)
+    _, target = average_velocity(lambda a, r, t: jnp.sin(3.0 * a) * t[:, None], action, time, time, action)
+    np.testing.assert_array_equal(target, action)
+
+
+def test_jacobian_product_equals_differences() -> None:
+    action, start, time = points(50)
+    slope = jax.random.normal(KEY, (50, 1))
+
+    @jax.jit
+    def field(a: Array, r: Array, t: Array) -> Array:
+        return jnp.sin(3.0 * a) * jnp.exp(t - r)[:, None] + a**2
+
+    width = 1e-3
+    change = (
+        field(action + width * slope, start, time + width) - field(action - width * slope, start, time - width)
+    ) / (2.0 * width)
+    _, target = average_velocity(field, action, start, time, slope)
+    np.testing.assert_allclose(target, slope - (time - start)[:, None] * change, rtol=1e-3, atol=1e-3)
+
+
+def test_target_has_no_gradient() -> None:
+    action, start, time = points(10)
+
+    def loss(scale: Array) -> Array:
+        u, target = generative.average_velocity(lambda a, r, t: scale * a * t[:, None], action, start, time, action)
+        return (u - target).sum()
+
+    expected = (np.asarray(action) * np.asarray(time)[:, None]).sum()
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(1.0), expected, rtol=1e-5)
+
+
+@pytest.mark.learn
+def test_learns_the_average_velocity_of_a_known_flow() -> None:
+    module = generative.Field((64, 64), 1, "mish", embedding=16)
+    nothing = jnp.zeros(0)
+    network = networks.create(module, KEY, jnp.zeros(1), nothing, jnp.zeros(()), jnp.zeros(()))
+    rate = optax.cosine_decay_schedule(2e-3, 6_000)
+    optimiser = optax.adam(rate)
+
+    def loss(network: networks.Network, key: Array) -> Array:
+        key_time, key_data, key_noise, key_rows = jax.random.split(key, 4)
+        start, time = jnp.sort(jax.random.uniform(key_time, (2, 512)), axis=0)
+        start = jnp.where(jax.random.bernoulli(key_rows, 0.5, (512,)), time, start)
+        action = MEAN + STD * jax.random.normal(key_data, (512, 1))
+        noise = jax.random.normal(key_noise, (512, 1))
+        noisy = generative.interpolated(noise, action, 1.0 - time)
+        empty = jnp.zeros((512, 0))
+        u, target = generative.average_velocity(
+            lambda a, r, t: network(a, empty, r, t), noisy, start, time, noise - action
+        )
+        return jnp.square(u - target).mean()
+
+    @functools.partial(jax.jit, static_argnames="number")
+    def train(network: networks.Network, number: int) -> networks.Network:
+        def step(carry: Any, key: Array) -> tuple[Any, None]:
+            network, state = carry
+            changes, state = optimiser.update(jax.grad(loss)(network, key), state)
+            return (optax.apply_updates(network, changes), state), None
+
+        return jax.lax.scan(step, (network, optimiser.init(network)), jax.random.split(KEY, number))[0][0]
+
+    network = train(network, 6_000)
+    noise = jnp.linspace(-2.0, 2.0, 41)[:, None]
+    zeros, ones = jnp.zeros(41), jnp.ones(41)
+    for start, time in ((zeros, ones), (zeros, 0.5 * ones), (0.3 * ones, 0.8 * ones)):
+        mean, std = (x[:, None] for x in marginal(time))
+        found = network(mean + std * noise, jnp.zeros((41, 0)), start, time)
+        np.testing.assert_allclose(found, average(mean + std * noise, start, time), atol=0.12)
+    np.testing.assert_allclose(noise - network(noise, jnp.zeros((41, 0)), zeros, ones), MEAN + STD * noise, atol=0.12)
+
+
+def test_logit_normal_has_its_median_at_the_mean() -> None:
+    drawn = np.asarray(jax.jit(lambda key: generative.logit_normal(key, (20_001,)))(KEY))
+    assert 0.0 < drawn.min() < drawn.max() < 1.0
+    np.testing.assert_allclose(np.median(drawn), 1.0 / (1.0 + np.exp(0.4)), atol=0.01)
+
+
+def test_chosen_takes_one_of_each() -> None:
+    candidates = jnp.arange(24.0).reshape(2, 3, 4, 1)
+    found = generative.chosen(candidates, jnp.array([[0, 1, 2], [3, 0, 1]]))
+    np.testing.assert_array_equal(found[..., 0], [[0, 5, 10], [15, 16, 21]])
+
+
+@pytest.mark.parametrize("embedding", [0, 8])
+def test_field_takes_any_leading_axes_and_times(embedding: int) -> None:
+    module = generative.Field((16,), 2, embedding=embedding)
+    example = (jnp.zeros(2), jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
+    network = jax.jit(lambda key: networks.create(module, key, *example))(KEY)
+    generator = np.random.default_rng(0)
+    action, observation = (generator.normal(size=(4, 5, size)).astype(np.float32) for size in (2, 3))
+    one, other = np.zeros((4, 5), np.float32), np.ones((4, 5), np.float32)
+    field = jax.jit(lambda start, time: network(action, observation, start, time))
+    assert field(one, other).shape == (4, 5, 2)
+    assert np.any(field(one, other) != field(other, one))
+
+
+def test_bfloat16_is_close_and_kept_in_float32() -> None:
+    observation, action = jax.random.normal(KEY, (64, 7)), jax.random.normal(KEY, (64, 3))
+    outputs = []
+    for precision in ("float32", "bfloat16"):
+        module = generative.Field((32, 32), 3, "mish", precision=precision)
+        network = jax.jit(lambda key, module=module: networks.create(module, key, action, observation))(KEY)
+        assert {x.dtype for x in jax.tree.leaves(network)} == {jnp.dtype("float32")}
+        outputs.append(jax.jit(lambda network: network(action, observation))(network))
+    assert outputs[1].dtype == jnp.float32
+    difference = np.abs(outputs[0] - outputs[1]).max()
+    assert 0.0 < difference < 0.02

@@ -1,0 +1,165 @@
+"""Running statistics against float64 NumPy over everything at once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.networks import normalise
+
+update = jax.jit(normalise.update)
+
+
+def chunks(sizes: list[int], shape: tuple[int, ...] = (3,), mean: float = 0.0, std: float = 1.0) -> list[np.ndarray]:
+    generator = np.random.default_rng(0)
+    # Each chunk lies elsewhere: the variance between chunks counts too.
+    means = [mean + 2 * i * std for i in range(len(sizes))]
+    return [generator.normal(m, std, (n, *shape)).astype(np.float32) for m, n in zip(means, sizes, strict=True)]
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (100.0, 1.0), (-1e-3, 1e-4), (5e4, 3e3)])
+def test_chunks_of_uneven_sizes_are_as_everything_at_once(mean: float, std: float) -> None:
+    parts = chunks([1, 7, 2, 100, 1, 1, 33], mean=mean, std=std)
+    statistics = normalise.create((3,))
+    for part in parts:
+        statistics = update(statistics, part)
+    samples = np.concatenate(parts).astype(np.float64)
+    assert float(statistics.count) == 145
+    np.testing.assert_allclose(statistics.mean, samples.mean(axis=0), rtol=1e-6, atol=1e-6 * std)
+    np.testing.assert_allclose(statistics.variance, samples.var(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_any_shape_of_observations(shape: tuple[int, ...]) -> None:
+    (part,) = chunks([50], shape)
+    statistics = normalise.update(normalise.create(shape), jnp.asarray(part))
+    assert statistics.mean.shape == statistics.variance.shape == shape
+    result = np.asarray(normalise.normalise(statistics, jnp.asarray(part)))
+    np.testing.assert_allclose(result.mean(axis=0), np.zeros(shape), atol=1e-6)
+    np.testing.assert_allclose(result.std(axis=0), np.ones(shape), rtol=1e-5)
+
+
+def test_neutral_before_the_first_sample() -> None:
+    samples = jnp.array([[-3.0, 0.0, 9.5], [1e-6, 2.0, 0.1]])
+    np.testing.assert_array_equal(normalise.normalise(normalise.create((3,)), samples), samples)
+
+
+def test_first_samples_leave_nothing_of_the_beginning() -> None:
+    statistics = normalise.update(normalise.create((1,)), jnp.array([[4.0], [8.0]]))
+    assert (float(statistics.mean[0]), float(statistics.variance[0])) == (6.0, 4.0)
+
+
+def test_constant_features_and_outliers_are_bounded() -> None:
+    statistics = normalise.update(normalise.create((2,)), jnp.tile(jnp.array([[2.0, 3.0]]), (5, 1)))
+    result = normalise.normalise(statistics, jnp.array([[2.0, 3.5], [2.0, -1e9]]))
+    np.testing.assert_array_equal(result, [[0.0, 10.0], [0.0, -10.0]])
+    assert float(normalise.normalise(statistics, jnp.array([2.0, 9.0]), limit=5.0)[1]) == 5.0
+
+
+def test_ten_million_samples() -> None:
+    """Chunk i is a fixed block moved by i: mean and variance of all are known in closed form."""
+    block = np.random.default_rng(0).normal(size=512).astype(np.float32)
+    number = 20_000  # chunks
+
+    def move(i: jax.Array) -> jax.Array:
+        return 3.0 * (i % 10).astype(jnp.float32)
+
+    @jax.jit
+    def all_of_them() -> normalise.Statistics:
+        def one(i: jax.Array, statistics: normalise.Statistics) -> normalise.Statistics:
+            return normalise.update(statistics, block[:, None] + move(i))
+
+        return jax.lax.fori_loop(0, number, one, normalise.create((1,)))
+
+    statistics = all_of_them()
+    assert float(statistics.count) == 512 * number
+    # Moves of 0, 3, ..., 27: mean 13.5, variance 9 (10^2 - 1) / 12.
+    block = block.astype(np.float64)
+    np.testing.assert_allclose(statistics.mean[0], block.mean() + 13.5, rtol=1e-4)
+    np.testing.assert_allclose(statistics.variance[0], block.var() + 9 * 99 / 12, rtol=1e-3)
+
+
+def test_one_more_chunk_after_ten_million_is_not_lost() -> None:
+    count, mean, variance = 1e7, 1.0, 4.0
+    before = normalise.Statistics(jnp.array(count), jnp.array([mean]), jnp.array([variance]))
+    (part,) = chunks([1000], (1,), mean=500.0)
+    after = normalise.update(before, jnp.asarray(part))
+    samples = part.astype(np.float64)[:, 0]
+    total = count + 1000
+    expected = (count * mean + samples.sum()) / total
+    second = (count * (variance + mean**2) + np.square(samples).sum()) / total
+    np.testing.assert_allclose(after.mean[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(after.variance[0], second - expected**2, rtol=1e-5)
+
+
+def test_count_stops_where_float32_would() -> None:
+    """Beyond 2^24, adding 1 changes no float32: the statistics go on as an average over the last 16.8 million."""
+    limit = 2.0**24
+    statistics = normalise.Statistics(jnp.array(limit), jnp.array([0.0]), jnp.array([1.0]))
+    statistics = normalise.update(statistics, jnp.full((4096, 1), 100.0))
+    assert float(statistics.count) == limit
+    np.testing.assert_allclose(statistics.mean[0], 100.0 * 4096 / limit, rtol=1e-6)
+    assert float(statistics.variance[0]) > 1.0
+
+
+def test_each_learner_has_its_own() -> None:
+    parts = jnp.asarray(np.stack(chunks([20, 20])))  # [P, N, O]
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), normalise.create((3,)))
+    together = jax.vmap(normalise.update)(stacked, parts)
+    for i in range(2):
+        alone = normalise.update(normalise.create((3,)), parts[i])
+        np.testing.assert_allclose(together.mean[i], alone.mean, rtol=1e-6)
+        np.testing.assert_allclose(together.variance[i], alone.variance, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (30.0, 1.0), (-1e-3, 1e-4), (5e4, 3e3)])
+def test_a_stream_is_as_exact_after_ten_million_samples(mean: float, std: float) -> None:
+    number, block = 10_000_000, 1_000
+    samples = np.random.default_rng(0).normal(mean, std, size=block).astype(np.float32)
+    drift = np.linspace(0.0, 2.0 * std, number // block, dtype=np.float32)  # later samples lie elsewhere
+
+    @jax.jit
+    def run(samples: jax.Array, drift: jax.Array) -> normalise.Moments:
+        def blocks(moments: normalise.Moments, shift: jax.Array) -> tuple[normalise.Moments, None]:
+            return jax.lax.scan(lambda m, x: (normalise.count(m, x + shift), None), moments, samples)[0], None
+
+        return jax.lax.scan(blocks, normalise.create_moments(()), drift)[0]
+
+    found = run(jnp.asarray(samples), jnp.asarray(drift))
+    sums = np.zeros(2)
+    for shift in drift:
+        exact = (samples + shift).astype(np.float64) - mean
+        sums += exact.sum(), np.square(exact).sum()
+    average = sums[0] / number
+    variance = (sums[1] - number * average**2) / (number - 1)
+    assert int(found.count) == number
+    np.testing.assert_allclose(float(found.mean) + float(found.lost[0]), mean + average, rtol=1e-7, atol=1e-6 * std)
+    np.testing.assert_allclose(found.variance, variance, rtol=1e-6)
+
+
+def test_moments_of_few_samples() -> None:
+    moments = normalise.create_moments((2,))
+    np.testing.assert_array_equal(moments.variance, [1.0, 1.0])
+    sample = jnp.asarray([3.0, -1.0])
+    moments = normalise.count(moments, sample)
+    np.testing.assert_array_equal(moments.variance, [1.0, 1.0])
+    np.testing.assert_array_equal(normalise.standard_score(moments, sample), [0.0, 0.0])
+    moments = normalise.count(moments, sample + 2.0)
+    np.testing.assert_allclose(moments.variance, [2.0, 2.0])  # n - 1 below
+    kept = normalise.count_where(jnp.asarray(False), moments, sample)
+    np.testing.assert_array_equal(kept.mean, moments.mean)
+    assert int(kept.count) == 2
+
+
+def test_rewards_are_scaled_by_the_std_of_their_discounted_sum() -> None:
+    generator = np.random.default_rng(0)
+    rewards, ended = generator.normal(2.0, 3.0, size=40), np.arange(40) % 13 == 12
+    total, running, sums = normalise.create_discounted_sum(), 0.0, []
+    for reward, end in zip(rewards, ended, strict=True):
+        running = 0.9 * (1.0 - end) * running + reward
+        sums.append(running)
+        total, found = normalise.scale_reward(total, jnp.float32(reward), jnp.asarray(end), 0.9)
+        std = np.std(sums, ddof=1) if len(sums) > 1 else 1.0
+        np.testing.assert_allclose(found, reward / np.sqrt(std**2 + 1e-8), rtol=1e-5)

@@ -1,0 +1,416 @@
+"""Torsos against plain NumPy loops in float64, what thinking costs, and what cannot be a torso."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import networks
+from rljax.agent import EnvSpec
+from rljax.agents import ppo
+from rljax.networks import torsos
+from rljax.runs import policy
+from rljax.training import action_cost
+from tests import small_runs
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Grid-v0", (12,), 6, discrete=True)
+CONFIG = ppo.Config(activation="silu", grid=None)
+HIDDEN = {"mlp": (8, 8), "resnet": (8, 8), "iru": (8,), "recall": (8, 8), "drc": (4, 5)}
+
+
+def config(kind: Any, compute: int = 1, **changes: Any) -> ppo.Config:
+    """Settings of a torso, with pictures of 2 x 3 cells for a DRC."""
+    grid = (2, 3) if kind == "drc" else None
+    return dataclasses.replace(CONFIG, torso=kind, compute=compute, grid=grid, **changes)
+
+
+def drawn(module: Any, observation: jax.Array) -> networks.Network:
+    """A network with parameters drawn by NumPy: drawing them in JAX takes seconds to compile."""
+    generator = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda key: networks.create(module, key, observation), jax.random.key(0))
+    return jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.4, x.shape), x.dtype), shapes)
+
+
+forward = jax.jit(lambda network, observation: network(observation))
+OBSERVATION = jnp.asarray(np.random.default_rng(1).normal(size=(5, 12)), jnp.float32)
+
+
+def example(kind: Any, compute: int = 1, hidden: tuple[int, ...] | None = None) -> tuple[networks.Network, jax.Array]:
+    """A network of three outputs, and observations [5, 12]."""
+    return drawn(torsos.network(config(kind, compute), hidden or HIDDEN[kind], 3), OBSERVATION), OBSERVATION
+
+
+def doubles(network: networks.Network) -> dict[str, Any]:
+    """A network's parameters in float64."""
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), network.params)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1.0 + np.exp(-x))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def normed(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + shift
+
+
+def affine(part: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    return x @ part["kernel"] + part["bias"]
+
+
+def named(params: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
+    return x @ params[f"{name}_kernel"] + params[f"{name}_bias"]
+
+
+def resnet(params: dict[str, Any], x: np.ndarray, compute: int) -> np.ndarray:
+    """He et al., arXiv:1603.05027, with layer normalisation."""
+    del compute
+    x = affine(params["input"], x)
+    for block in range(2):
+        y = x
+        for layer in range(2):
+            norm = params[f"norm_{block}_{layer}"]
+            y = affine(params[f"hidden_{block}_{layer}"], silu(normed(y, norm["scale"], norm["bias"], 1e-6)))
+        x = x + y
+    return silu(normed(x, params["norm"]["scale"], params["norm"]["bias"], 1e-6))
+
+
+def iru(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
+    """Ghugare et al., arXiv:2602.05999, with as many cells as there are parameters for."""
+    x = normed(affine(params["input"], o), params["norm"]["scale"], params["norm"]["bias"], 1e-6)
+    cells = len([name for name in params if name.startswith("scale_")])
+    h, c = np.zeros_like(x), [np.zeros_like(x) for _ in range(cells)]
+    for _ in range(compute):
+        seen = h
+        for cell in range(cells):
+            u = normed(np.concatenate([x, seen], -1), params[f"scale_{cell}"], params[f"shift_{cell}"])
+            f = sigmoid(u @ params[f"forget_kernel_{cell}"] + params[f"forget_bias_{cell}"])
+            i = np.tanh(u @ params[f"input_kernel_{cell}"] + params[f"input_bias_{cell}"])
+            c[cell] = f * c[cell] + (1 - f) * i
+            seen = np.tanh(c[cell])
+        h = h + seen
+    return h
+
+
+def recall(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
+    """Bansal et al., arXiv:2202.05826, over vectors."""
+    h = silu(affine(params["input"], o))
+    for _ in range(compute):
+        h = named(params, "recall", np.concatenate([h, o], -1))
+        for block in range(2):
+            h = silu(h + named(params, f"hidden_{block}_1", silu(named(params, f"hidden_{block}_0", h))))
+    return h
+
+
+def convolved(params: dict[str, Any], name: str, pictures: np.ndarray, edge: np.ndarray | None) -> np.ndarray:
+    """A 3x3 convolution cell by cell, zeros outside; `edge` [H, W, 9] is what it sees of the picture's outside."""
+    result = []
+    padded = np.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    for row in range(pictures.shape[1]):
+        for column in range(pictures.shape[2]):
+            seen = padded[:, row : row + 3, column : column + 3].reshape(len(pictures), -1)
+            if edge is not None:
+                seen = np.concatenate([seen, np.tile(edge[row, column], (len(pictures), 1))], -1)
+            result.append(named(params, name, seen))
+    return np.stack(result, 1).reshape(*pictures.shape[:-1], -1)
+
+
+def drc(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
+    """Guez et al., arXiv:1901.03559, section 2.2, on pictures [2, 3] whose two channels come one after the other."""
+    pictures = o.reshape(len(o), 2, 2, 3).transpose(0, 2, 3, 1)
+    e = silu(convolved(params, "encoder", pictures, None))
+    outside = np.ones((4, 5))
+    outside[1:-1, 1:-1] = 0.0
+    edge = np.array([[outside[r : r + 3, c : c + 3].ravel() for c in range(3)] for r in range(2)])
+    widths = HIDDEN["drc"]
+    h = [np.zeros((len(o), 2, 3, width)) for width in widths]
+    c = [np.zeros((len(o), 2, 3, width)) for width in widths]
+    for _ in range(compute):
+        for d in range(2):
+            pooled = named(params, f"pool_{d}", np.concatenate([h[d].mean((1, 2)), h[d].max((1, 2))], -1))
+            pooled = np.broadcast_to(pooled[:, None, None], h[d].shape)
+            below = h[d - 1] if d else h[-1]
+            gates = convolved(params, f"gates_{d}", np.concatenate([e, below, h[d], pooled], -1), edge)
+            f, i, j, out = np.split(gates, 4, axis=-1)
+            c[d] = sigmoid(f) * c[d] + sigmoid(i) * np.tanh(j)
+            h[d] = sigmoid(out) * np.tanh(c[d])
+    return silu(affine(params["dense"], np.concatenate([h[-1], e], -1).reshape(len(o), -1)))
+
+
+TORSOS = {"resnet": resnet, "iru": iru, "recall": recall, "drc": drc}
+CASES = [
+    ("resnet", 1, (8, 8)),
+    ("iru", 1, (8,)),
+    ("iru", 5, (8,)),
+    ("iru", 3, (8, 8)),
+    ("recall", 4, (8, 8)),
+    ("drc", 3, (4, 5)),
+    ("iru", 16, (8,)),
+    ("iru", 19, (8,)),
+]
+
+
+@pytest.mark.parametrize(("kind", "compute", "hidden"), CASES)
+def test_outputs_equal_a_loop(kind: str, compute: int, hidden: tuple[int, ...]) -> None:
+    network, observation = example(kind, compute, hidden)
+    params = doubles(network)
+    features = TORSOS[kind](params["torso"], np.asarray(observation, np.float64), compute)
+    expected = affine(params["output"], features)
+    np.testing.assert_allclose(forward(network, observation), expected, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "compute"), [("iru", 3), ("recall", 3), pytest.param("drc", 2, marks=pytest.mark.learn), ("iru", 17)]
+)
+def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
+    network, observation = example(kind, compute)
+    seen = np.asarray(observation, np.float64)
+    params = doubles(network)["torso"]
+    if kind == "drc":  # the largest ones have thousands of numbers
+        params.pop("dense")
+    leaves, tree = jax.tree.flatten(params)
+
+    def loss(leaves: list[np.ndarray]) -> float:
+        whole = doubles(network)
+        torso = whole["torso"] | jax.tree.unflatten(tree, leaves)
+        return float((affine(whole["output"], TORSOS[kind](torso, seen, compute)) ** 2).mean())
+
+    gradient = jax.jit(jax.grad(lambda network: (network(observation) ** 2).mean()))(network).params["torso"]
+    generator = np.random.default_rng(1)
+    for index, leaf in enumerate(leaves):
+        found = jax.tree.leaves({name: gradient[name] for name in params})[index]
+        for place in generator.permutation(leaf.size)[:6]:
+            where = np.unravel_index(place, leaf.shape)
+            sides = []
+            for width in (1e-6, -1e-6):
+                moved = [part.copy() for part in leaves]
+                moved[index][where] += width
+                sides.append(loss(moved))
+            np.testing.assert_allclose(found[where], (sides[0] - sides[1]) / 2e-6, rtol=2e-3, atol=2e-5)
+
+
+def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settings() -> None:
+    module = torsos.torso(config("iru", initialisation="orthogonal"), (16, 16))
+    params = networks.create(module, jax.random.key(0), jnp.zeros(12)).params
+    for cell in range(2):
+        np.testing.assert_array_equal(params[f"forget_bias_{cell}"], 1.0)
+        np.testing.assert_array_equal(params[f"input_bias_{cell}"], 0.0)
+        kernel = np.asarray(params[f"forget_kernel_{cell}"])
+        np.testing.assert_allclose(kernel.T @ kernel, np.eye(16), atol=1e-5)
+
+
+def test_an_mlp_is_the_network_that_it_was() -> None:
+    """Parameters and their names: runs from before torsos can be read."""
+    key, x = jax.random.key(1), jnp.ones((2, 12))
+    made = networks.create(torsos.network(CONFIG, (8, 8), 3, 0.01), key, x)
+    plain = networks.create(networks.MLP((8, 8), 3, "silu", "orthogonal", 0.01), key, x)
+    jax.tree.map(np.testing.assert_array_equal, made.params, plain.params)
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_members_of_an_ensemble_are_networks_of_their_own(kind: Any) -> None:
+    settings, x = config(kind, 1), OBSERVATION
+    many = drawn(torsos.ensemble(settings, 2, HIDDEN[kind], 3), x)
+    module = torsos.network(settings, HIDDEN[kind], 3)
+    (stacked,) = many.params.values()
+    for member in range(2):
+        alone = networks.Network(jax.tree.map(lambda leaf, i=member: leaf[i], stacked), module)
+        np.testing.assert_allclose(forward(many, x)[member], forward(alone, x), rtol=1e-5, atol=1e-6)
+    single = drawn(torsos.ensemble(settings, 2, HIDDEN[kind], 1), x)
+    assert jax.eval_shape(forward, single, x).shape == (2, 5)
+
+
+@pytest.mark.parametrize("kind", ["iru", "recall", pytest.param("drc", marks=pytest.mark.learn)])
+def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
+    long, x = example(kind, 6)
+    short = long.replace(module=torsos.network(config(kind, 5), HIDDEN[kind], 3))
+    span = torsos.Span(jnp.int32(2), jnp.int32(5))
+    during = jax.jit(lambda network, span: torsos.during(network, span)(x))
+    np.testing.assert_allclose(during(long, span), forward(short, x), rtol=1e-5, atol=1e-6)
+
+    def loss(network: networks.Network, start: jax.Array) -> jax.Array:
+        part = torsos.during(network, torsos.Span(start, jnp.int32(5)))
+        return jnp.square(part(x)).sum()
+
+    gradient = jax.jit(jax.grad(loss))
+    whole = gradient(long, jnp.int32(0)).params
+    expected = jax.jit(jax.grad(lambda network: jnp.square(network(x)).sum()))(short).params
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4), whole, expected)
+    cut = gradient(long, jnp.int32(5)).params
+    np.testing.assert_allclose(cut["output"]["kernel"], expected["output"]["kernel"], rtol=2e-3, atol=1e-4)
+    if kind != "drc":  # whose last layer sees the input once more
+        assert all(not np.any(leaf) for leaf in jax.tree.leaves(cut["torso"]))
+
+
+def test_spans_are_drawn_as_deep_thinking_draws_them() -> None:
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    start, stop = jax.jit(jax.vmap(lambda key: torsos.spans(key, 4)))(keys)
+    pairs, counts = np.unique(np.stack([start, stop], 1), axis=0, return_counts=True)
+    expected = {(n, n + k): 1 / 4 / (4 - n) for n in range(4) for k in range(1, 4 - n + 1)}
+    assert {tuple(map(int, pair)) for pair in pairs} == set(expected)
+    for pair, count in zip(pairs, counts, strict=True):
+        assert count / 20_000 == pytest.approx(expected[tuple(map(int, pair))], abs=0.012)
+
+
+def test_the_progressive_loss_mixes_both() -> None:
+    network, x = example("iru", 5)
+    key = jax.random.key(3)
+
+    def loss(network: networks.Network, x: jax.Array, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        del key
+        value = jnp.square(network(x)).mean()
+        return value, {"loss": value}
+
+    plain = torsos.progressive(loss, config("iru", 5))
+    assert plain is loss
+    mixed, metrics = jax.jit(torsos.progressive(loss, config("iru", 5, progressive=0.25)))(network, x, key)
+    part = torsos.during(network, torsos.spans(jax.random.fold_in(key, 1), 5))
+    alone, partial = (jax.jit(loss)(of, x, key)[0] for of in (network, part))
+    np.testing.assert_allclose(mixed, 0.75 * alone + 0.25 * partial, rtol=1e-6)
+    np.testing.assert_allclose(metrics["loss"], alone, rtol=1e-6)
+
+
+def test_memory_of_gradients_grows_with_the_root_of_long_thoughts() -> None:
+    def needed(compute: int) -> int:
+        network, _ = example("iru", compute)
+        x = jnp.zeros((2048, 12))
+        program = jax.jit(jax.grad(lambda network: jnp.square(network(x)).mean())).lower(network).compile()
+        analysis = program.memory_analysis()
+        assert analysis is not None
+        return analysis.temp_size_in_bytes
+
+    assert needed(256) < 3.0 * needed(36)  # 7.1 times the steps, 2.7 times their root
+
+
+@pytest.mark.parametrize("kind", torsos.THINKING)
+def test_operations_are_linear_in_the_steps_and_parameters_do_not_grow(kind: Any) -> None:
+    found = {}
+    for compute in (1, 2, 3, 10, 21):
+        settings = config(kind, compute, shared=True, actor_hidden=HIDDEN[kind])
+        stacked = jax.tree.map(lambda x: jnp.asarray(x)[None], settings)
+        state = jax.eval_shape(
+            jax.vmap(lambda key, of: ppo.init(key, SPEC, of)), jax.random.split(jax.random.key(0), 1), stacked
+        )
+        found[compute] = action_cost.of_action(ppo, state, SPEC, stacked)
+    assert len({row["parameters"] for row in found.values()}) == 1
+    first, second = (found[compute]["flops_per_action"] or 0 for compute in (1, 2))
+    step = second - first
+    assert step > 0
+    for compute in (3, 10, 21):
+        assert found[compute]["flops_per_action"] == pytest.approx(first + (compute - 1) * step, rel=0.02)
+
+
+def test_operations_of_an_mlp_are_those_of_its_products() -> None:
+    settings = dataclasses.replace(CONFIG, actor_hidden=(64, 64), normalise_observations=False)
+    stacked = jax.tree.map(lambda x: jnp.asarray(x)[None], settings)
+    keys = jax.random.split(jax.random.key(0), 1)
+    state = jax.eval_shape(jax.vmap(lambda key, of: ppo.init(key, SPEC, of)), keys, stacked)
+    found = action_cost.of_action(ppo, state, SPEC, stacked)
+    assert found["parameters"] == 12 * 64 + 64 + 64 * 64 + 64 + 64 * 6 + 6  # the critic's are not asked
+    products = 2 * (12 * 64 + 64 * 64 + 64 * 6)
+    assert products <= (found["flops_per_action"] or 0) < 1.1 * products
+
+
+WRONG = {
+    "nothing to do": ({"torso": "mlp", "compute": 3}, "--config.torso mlp has nothing to do more than once"),
+    "no steps": ({"torso": "iru", "compute": 0}, "--config.compute is 0"),
+    "widths": ({"torso": "iru", "actor_hidden": (8, 9)}, "of one width, not 8 9"),
+    "no parts": ({"torso": "recall", "actor_hidden": ()}, "needs at least one number"),
+    "no picture": ({"torso": "drc"}, "a DRC is for pictures: give their rows and columns"),
+    "another grid": ({"torso": "drc", "grid": (5, 5)}, "hold no pictures of --config.grid 5 5"),
+    "grid of none": ({"torso": "iru", "grid": (2, 3)}, "--config.grid is for --config.torso drc"),
+    "progress of none": ({"torso": "mlp", "progressive": 0.1}, "--config.progressive is for torsos that think"),
+    "beyond all": ({"torso": "iru", "progressive": 1.5}, "--config.progressive is 1.5"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
+def test_what_makes_no_torso_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ppo.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+THINKER = {"torso": "iru", "compute": 3, "shared": True, "actor_hidden": (8,), "num_envs": 8, "num_steps": 25}
+
+
+@pytest.mark.learn
+def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
+    out = small_runs.train("ppo", "rljax/LightsOut-2x2", 600, tmp_path / "run", THINKER, seeds=2)
+    known = policy.evaluate_run(out, episodes=20)
+    same = policy.evaluate_run(out, episodes=20, compute=3)
+    assert [row["returns"] for row in known["episodes"]] == [row["returns"] for row in same["episodes"]]
+    assert "3 thinking steps" in policy.table(same)
+    assert "success" in policy.table(same)
+    actions = []
+    for compute in (None, 3, 16):
+        found = policy.Policy(policy.load_all(out, compute=compute), 0)
+        logits = found._state.parameters.torso(jnp.eye(8))
+        actions.append(np.asarray(logits))
+    np.testing.assert_array_equal(actions[0], actions[1])
+    assert np.abs(actions[0] - actions[2]).max() > 0.1
+    with pytest.raises(ValueError, match="must be at least 1"):
+        policy.evaluate_run(out, compute=0)
+
+
+def test_policies_that_do_not_think_have_no_steps_to_choose(tmp_path: Path) -> None:
+    out = small_runs.train("sac", "rljax/Pendulum", 200, tmp_path / "run")
+    with pytest.raises(ValueError, match="does not think in steps"):
+        policy.evaluate_run(out, compute=3)
+    described = policy.read_config(out)
+    assert described["parameters"] == 3 * 16 + 16 + 16 * 16 + 16 + 16 * 2 + 2
+    assert described["flops_per_action"] > 2 * (3 * 16 + 16 * 16 + 16 * 2)
+
+
+def test_a_shared_torso_learns_from_both_losses() -> None:
+    """The gradient of PPO's loss, a tenth of which is Adam's first moment after one step, against differences."""
+    settings = ppo.Config(
+        torso="iru", compute=2, shared=True, actor_hidden=(4,), num_steps=2, num_envs=3, batch_size=6, num_epochs=1,
+        max_grad_norm=0.0, entropy_cost=0.1, normalise_observations=False,
+        normalise_rewards=False, normalise_advantages=False, initialisation="torch",
+    )  # fmt: skip
+    spec = EnvSpec("test/Discrete-v0", (3,), 4, discrete=True)
+    batch = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), reference.transitions(0, 6))
+    action = jnp.asarray([[0, 3, 1], [2, 2, 0]], jnp.int32)
+    old = np.log([[0.3, 0.2, 0.25], [0.24, 0.26, 0.25]])
+    batch = batch.replace(action=action, extras={"raw": action, "log_prob": jnp.asarray(old, jnp.float32)})
+    state = jax.jit(lambda key: ppo.init(key, spec, settings))(jax.random.key(0))
+    after, _ = jax.jit(ppo.update)(state, batch, jax.random.key(1), 0, settings)
+    leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: np.asarray(x, np.float64), state.parameters))
+
+    def values(parameters: Any, observation: Any) -> tuple[np.ndarray, np.ndarray]:
+        features = iru(parameters.torso.params, np.asarray(observation, np.float64).reshape(6, 3), 2)
+        heads = (affine(head.params["output"], features) for head in (parameters.actor, parameters.critic))
+        return next(heads), next(heads)[:, 0]
+
+    start = jax.tree.unflatten(tree, leaves)
+    v, v_next = (values(start, x)[1].reshape(2, 3) for x in (batch.observation, batch.next_observation))
+    alive, going = 1.0 - np.asarray(batch.terminated), 1.0 - np.asarray(batch.terminated | batch.truncated)
+    delta = np.asarray(batch.reward) + 0.99 * alive * v_next - v
+    advantage = delta.copy()
+    advantage[0] += 0.99 * 0.95 * going[0] * delta[1]
+    target = (advantage + v).ravel()
+
+    def loss(leaves: list[np.ndarray]) -> float:
+        logits, value = values(jax.tree.unflatten(tree, leaves), batch.observation)
+        log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        ratio = np.exp(log_p[np.arange(6), np.asarray(action).ravel()] - old.ravel())
+        clipped = np.clip(ratio, 0.8, 1.2)
+        gain = np.minimum(ratio * advantage.ravel(), clipped * advantage.ravel()).mean()
+        entropy = -(np.exp(log_p) * log_p).sum(-1).mean()
+        return -gain + 0.5 * 0.5 * ((value - target) ** 2).mean() - 0.1 * entropy
+
+    expected = reference.differences(loss, leaves)
+    moments = jax.tree.leaves(after.optimiser[1][0].mu)
+    for moment, slope in zip(moments, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(moment) / 0.1, slope, rtol=2e-3, atol=2e-5)

@@ -1,0 +1,395 @@
+import errno
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.runs import records
+from rljax.runs.records import Recorder, read, write_json
+
+
+def chunk(step):
+    return {"step": step, "update": step, "wall_seconds": 0.5, "critic/loss": [step / 3, float("nan")]}
+
+
+def evaluation(step, learner=0):
+    return {"step": step, "learner": learner, "seed": learner, "returns": [1.0, step / 7], "lengths": [3, 4]}
+
+
+def write(recorder, steps):
+    for step in steps:
+        recorder.metrics(chunk(step))
+        recorder.evaluation(evaluation(step, 0))
+        recorder.evaluation(evaluation(step, 1))
+
+
+def contents(out):
+    return {name: (out / file).read_bytes() for name, file in records.FILES.items() if (out / file).exists()}
+
+
+# Files
+
+
+def test_what_is_recorded_is_read_and_on_disk_at_once(tmp_path):
+    recorder = Recorder(tmp_path / "new" / "run")
+    recorder.metrics(chunk(3))
+    recorder.evaluation(evaluation(7))
+    assert read(tmp_path / "new" / "run", "metrics") == [chunk(3) | {"critic/loss": [1.0, None]}]
+    assert read(tmp_path / "new" / "run", "evaluations") == [evaluation(7)]
+    recorder.sync()
+    recorder.close()
+    recorder.close()
+
+
+def test_json_is_strict(tmp_path):
+    values = {"a": float("nan"), "b": [np.inf, -np.inf, 1.5], "c": {"d": np.float32("nan")}}
+    with Recorder(tmp_path) as recorder:
+        recorder.metrics({"step": 0, **values})
+    line = (tmp_path / "metrics.jsonl").read_text()
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    assert json.loads(line, parse_constant=refuse) == {"step": 0, "a": None, "b": [None, None, 1.5], "c": {"d": None}}
+
+
+def test_arrays_and_scalars_of_numpy_and_jax(tmp_path):
+    values = {
+        "step": np.int64(1),
+        "numpy": np.array([[1.0, np.nan]], np.float32),
+        "jax": jnp.arange(2),
+        "half": jnp.array([0.5, jnp.inf], jnp.bfloat16),
+        "flag": np.bool_(True),
+        "path": Path("a/b"),
+        "none": None,
+    }
+    with Recorder(tmp_path) as recorder:
+        recorder.metrics(values)
+    (line,) = read(tmp_path, "metrics")
+    plain = {"step": 1, "numpy": [[1.0, None]], "jax": [0, 1], "half": [0.5, None], "flag": True, "path": "a/b"}
+    assert line == plain | {"none": None}
+
+
+def test_other_kinds_are_refused_and_leave_no_line(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        with pytest.raises(TypeError, match="a value of kind 'object' cannot be recorded, JSON has numbers, text"):
+            recorder.metrics({"step": 0, "what": object()})
+        recorder.metrics({"step": 1})
+    assert read(tmp_path, "metrics") == [{"step": 1}]
+
+
+def test_line_separators_inside_text_do_not_split_a_line(tmp_path):
+    text = "one\ntwo\u2028three\x85four"
+    with Recorder(tmp_path) as recorder:
+        recorder.metrics({"step": 0, "text": text})
+        recorder.metrics({"step": 1})
+    assert [line.get("text") for line in read(tmp_path, "metrics")] == [text, None]
+
+
+def test_reading_before_anything_is_written(tmp_path):
+    assert read(tmp_path, "metrics") == []
+    with pytest.raises(ValueError, match="a run records no 'losses', it records metrics, evaluations, turns"):
+        read(tmp_path, "losses")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 2, "crit', b"\x00\x00\x00", b'{"step": 2, "a": [1, 2', b"2", b'{"a\n'])
+def test_a_torn_last_line_is_left_out_and_cut_off_on_reopening(tmp_path, torn):
+    with Recorder(tmp_path) as recorder:
+        recorder.metrics({"step": 1})
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + torn)
+    assert read(tmp_path, "metrics") == [{"step": 1}]
+    with Recorder(tmp_path) as recorder:
+        recorder.metrics({"step": 2})
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_whole_last_line_without_its_break_is_kept(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}')
+    with Recorder(tmp_path) as recorder:
+        recorder.metrics({"step": 3})
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"ste\n{"step": 3}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl' is damaged: line 2 is not a JSON object\. Delete that line"):
+        read(tmp_path, "metrics")
+
+
+# Folders of runs
+
+
+def test_runs_are_found_at_any_depth_once_and_not_searched(tmp_path):
+    for name in ("b/c", "a", "a/checkpoints/1"):
+        write_json_in(tmp_path / "runs" / name, {"agent": "sac"})
+    (tmp_path / "runs" / "d").mkdir()
+    with Recorder(tmp_path / "runs" / "bare"):  # no config.json: still a run, if a damaged one
+        pass
+    runs = tmp_path / "runs"
+    assert records.find([runs, runs / "a"]) == [runs / "a", runs / "b" / "c", runs / "bare"]
+    with pytest.raises(ValueError, match="nowhere' is not a folder of runs: there is no such folder"):
+        records.find([tmp_path / "nowhere"])
+
+
+def test_config_of_a_run(tmp_path):
+    write_json_in(tmp_path / "run", {"agent": "sac"})
+    assert records.read_config(tmp_path / "run") == {"agent": "sac"}
+    (tmp_path / "run" / "config.json").write_text('{"agent": ')
+    with pytest.raises(ValueError, match=r"run' is not a run: its config\.json cannot be read"):
+        records.read_config(tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"run' is not a run: its config\.json is not a JSON object"):
+        records.read_config(tmp_path / "run")
+
+
+def write_json_in(folder, value):
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", value)
+
+
+def test_a_tail_is_read_once_and_in_whole_lines(tmp_path):
+    path = tmp_path / "lines"
+    tail = records.Tail(path)
+    assert tail.look() == []
+    path.write_bytes(b"one\ntwo\nthr")
+    assert tail.look() == [b"one", b"two"]
+    assert tail.look() == []
+    with path.open("ab") as file:
+        file.write(b"ee\nfour\n")
+    assert tail.look() == [b"three", b"four"]
+    path.write_bytes(b"one\nnew\n")  # cut by a resumed run, and written on
+    assert tail.look() == [b"one", b"new"]
+
+
+@pytest.mark.parametrize(("backlog", "expected"), [(100, [b"first", b"second", b"third"]), (9, [b"third"]), (3, [])])
+def test_a_tail_begins_near_the_end(tmp_path, backlog, expected):
+    path = tmp_path / "lines"
+    path.write_bytes(b"first\nsecond\nthird\n")
+    tail = records.Tail(path, backlog)
+    assert tail.look() == expected
+    with path.open("ab") as file:
+        file.write(b"fourth\n")
+    assert tail.look() == [b"fourth"]
+
+
+# Resuming
+
+
+def test_truncated_and_gone_on_is_as_never_interrupted(tmp_path):
+    with Recorder(tmp_path / "whole") as recorder:
+        write(recorder, range(0, 60, 10))
+    with Recorder(tmp_path / "killed") as recorder:
+        write(recorder, range(0, 50, 10))
+    for file in ("metrics.jsonl", "evaluations.jsonl"):
+        path = tmp_path / "killed" / file
+        path.write_bytes(path.read_bytes() + b'{"step": 50, "lear')
+    with Recorder(tmp_path / "killed") as recorder:
+        recorder.truncate(20)  # the checkpoint's step: its own lines stay
+        assert [line["step"] for line in read(tmp_path / "killed", "evaluations")] == [0, 0, 10, 10, 20, 20]
+        write(recorder, range(30, 60, 10))
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_truncating_twice_to_nothing_and_beyond_the_end(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        write(recorder, [10, 20])
+        before = contents(tmp_path)
+        recorder.truncate(20)
+        recorder.truncate(1000)
+        assert contents(tmp_path) == before
+        recorder.truncate(9)
+        recorder.truncate(9)
+        assert contents(tmp_path) == {"metrics": b"", "evaluations": b""}
+
+
+# Full disks
+
+
+def test_a_full_disk_raises_and_leaves_earlier_lines_whole(tmp_path):
+    resource = pytest.importorskip("resource")  # a limit on file sizes refuses as a full disk does: after a part
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Recorder(tmp_path) as recorder:
+        recorder.metrics({"step": 1})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                recorder.metrics({"step": 2, "text": "x" * 100})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'
+        recorder.metrics({"step": 3})
+    assert read(tmp_path, "metrics") == [{"step": 1}, {"step": 3}]
+
+
+def test_a_full_disk_keeps_its_error_number(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.evaluation({"step": 1})
+        lines = recorder._files["evaluations"]
+        real = lines._file
+
+        class Full:
+            fileno = real.fileno
+            close = real.close
+
+            def write(self, data):
+                if len(data) < 10:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return real.write(data[:5])
+
+        lines._file = Full()  # type: ignore[assignment]
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            recorder.evaluation({"step": 2})
+    assert raised.value.errno == errno.ENOSPC
+    assert (tmp_path / "evaluations.jsonl").read_bytes() == b'{"step": 1}\n'
+
+
+def test_write_json_replaces_or_leaves(tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    write_json(path, {"mean": np.float32(1.5), "best": float("nan")})
+    assert json.loads(path.read_text()) == {"mean": 1.5, "best": None}
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records.os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_json(path, {"mean": 2.0})
+    with pytest.raises(TypeError, match="cannot be recorded"):
+        write_json(path, {"mean": object()})
+    assert json.loads(path.read_text()) == {"mean": 1.5, "best": None}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_summary_is_written(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.summary({"final": None})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"final": None}
+
+
+# Sinks
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "arguments"),
+    [("tensorboardX", "tensorboard", {"tensorboard": True}), ("wandb", "wandb", {"wandb": "project"})],
+)
+def test_a_sink_that_is_not_installed_names_its_extra(tmp_path, monkeypatch, package, extra, arguments):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=rf"needs the package '{package}'.* pip install 'rljax\[{extra}\]'"):
+        Recorder(tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_has_one_folder_per_learner(tmp_path):
+    pytest.importorskip("tensorboardX")
+    with Recorder(tmp_path, tensorboard=True) as recorder:
+        recorder.metrics({"step": 10, "wall_seconds": 0.5, "critic/loss": [1.0, 2.0]})
+        recorder.evaluation(evaluation(10, learner=1))
+        recorder.sync()
+        assert scalars(tmp_path, 0) == {("critic/loss", 10): 1.0, ("wall_seconds", 10): 0.5}
+        recorder.metrics({"step": 20, "critic/loss": [None, float("nan")]})
+    assert scalars(tmp_path, 0) == {("critic/loss", 10): 1.0, ("wall_seconds", 10): 0.5}
+    evaluated = {("evaluation/return", 10): np.float32((1 + 10 / 7) / 2), ("evaluation/length", 10): 3.5}
+    assert scalars(tmp_path, 1) == {("critic/loss", 10): 2.0} | evaluated
+
+
+def test_tensorboard_hides_what_truncation_dropped(tmp_path):
+    pytest.importorskip("tensorboardX")
+    with Recorder(tmp_path, tensorboard=True) as recorder:
+        write(recorder, [10, 20])
+        recorder.truncate(10)
+        write(recorder, [20])
+        recorder.sync()
+    starts = [event.step for event in events(tmp_path, 0) if event.WhichOneof("what") == "session_log"]
+    assert starts == [11]
+
+
+class FakeRun:
+    def __init__(self, arguments):
+        self.arguments, self.logged, self.summary, self.id, self.finished = arguments, [], {}, "abc", False
+        self.axes = []
+
+    def define_metric(self, name, **arguments):
+        self.axes.append((name, arguments))
+
+    def log(self, values):
+        self.logged.append(values)
+
+    def finish(self):
+        self.finished = True
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    module: Any = types.ModuleType("wandb")
+    module.runs = []
+
+    class Error(Exception):
+        pass
+
+    def init(**arguments):
+        if arguments["project"] == "offended":
+            raise Error("no API key.")
+        module.runs.append(FakeRun(arguments))
+        return module.runs[-1]
+
+    module.Error, module.init = Error, init
+    module.Settings = lambda **arguments: arguments
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def test_wandb_reports_by_environment_steps_and_learner(tmp_path, wandb):
+    write_json(tmp_path / "config.json", {"agent": "sac"})
+    with Recorder(tmp_path, wandb="mine") as recorder:
+        recorder.metrics({"step": 10, "wall_seconds": 0.5, "critic/loss": [1.0, None]})
+        recorder.evaluation({"step": 10, "learner": 1, "returns": [1.0, 3.0], "success": [0.0, 1.0]})
+        recorder.summary({"final": {"mean": float("nan")}})
+    (run,) = wandb.runs
+    assert (run.arguments["project"], run.arguments["dir"]) == ("mine", str(tmp_path))
+    assert (run.arguments["config"], run.arguments["id"]) == ({"agent": "sac"}, None)
+    assert ("*", {"step_metric": "environment_steps"}) in run.axes
+    assert run.logged == [
+        {"environment_steps": 10, "wall_seconds": 0.5, "critic/loss/learner_0": 1.0},
+        {"environment_steps": 10, "evaluation/return/learner_1": 2.0, "evaluation/success/learner_1": 0.5},
+    ]
+    assert run.summary == {"final": {"mean": None}}
+    assert run.finished
+
+
+def test_wandb_goes_on_with_the_same_run(tmp_path, wandb):
+    for _ in range(2):
+        with Recorder(tmp_path, wandb="mine") as recorder:
+            recorder.truncate(0)
+    assert [(run.arguments["id"], run.arguments["resume"]) for run in wandb.runs] == [(None, None), ("abc", "allow")]
+
+
+def test_wandb_that_does_not_start(tmp_path, wandb):
+    with pytest.raises(ValueError, match=r"did not start for project 'offended': no API key\..*WANDB_MODE=offline"):
+        Recorder(tmp_path, wandb="offended")
+
+
+def events(out, learner):
+    """The events of a learner, read from the records: length [8], its checksum [4], event, its checksum [4]."""
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    found = []
+    for path in sorted((out / "tensorboard" / f"learner_{learner}").iterdir()):
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            found.append(event_pb2.Event.FromString(data[12 : 12 + length]))
+            data = data[16 + length :]
+    return found
+
+
+def scalars(out, learner):
+    return {
+        (value.tag, event.step): value.simple_value for event in events(out, learner) for value in event.summary.value
+    }

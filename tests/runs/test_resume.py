@@ -1,0 +1,190 @@
+"""A run that was killed and resumed equals one that never stopped, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax.runs import checkpoints, run
+from tests import small_runs
+
+CASES = [
+    pytest.param("sac", "rljax/Pendulum", 1, id="compiled", marks=pytest.mark.learn),
+    pytest.param("td3", "rljax/Pendulum", 2, id="compiled-population"),
+    pytest.param("td3", "Hopper-v5", 1, id="mujoco"),
+    pytest.param("sac", "Hopper-v5", 2, id="mujoco-population", marks=pytest.mark.learn),
+    pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population", marks=pytest.mark.learn),
+    pytest.param("ppo", "rljax/Pendulum", 2, id="compiled-on-policy", marks=pytest.mark.learn),
+    pytest.param("ppo", "Hopper-v5", 2, id="mujoco-on-policy", marks=pytest.mark.learn),
+    pytest.param("stream_ac", "rljax/Pendulum", 2, id="compiled-stream"),
+    pytest.param("stream_ac", "Hopper-v5", 2, id="mujoco-stream", marks=pytest.mark.learn),
+    pytest.param("dqn", "CartPole-v1", 2, id="gymnasium-discrete"),
+    pytest.param("stream_sarsa", "CartPole-v1", 1, id="gymnasium-stream", marks=pytest.mark.learn),
+]
+
+
+def killed(agent: str, env: str, seeds: int, out: Path, after: int, steps: int) -> None:
+    """Start a run as a user would and kill it as soon as its checkpoint of step `after` is there."""
+    command = [sys.executable, "-m", "rljax", "train", agent, "--env", env, "--steps", str(steps)]
+    command += ["--seeds", str(seeds), "--out", str(out), "--quiet", *small_runs.flags(agent)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not checkpoints.steps(out / "checkpoints"):
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert checkpoints.steps(out / "checkpoints")[0] >= after
+
+
+@pytest.mark.parametrize(("agent", "env", "seeds"), CASES)
+def test_killed_and_resumed_equals_uninterrupted(agent: str, env: str, seeds: int, tmp_path: Path) -> None:
+    small_runs.train(agent, env, 400, tmp_path / "whole", seeds=seeds)
+    killed(agent, env, seeds, tmp_path / "broken", after=100, steps=100_000)
+    resumed_from = checkpoints.steps(tmp_path / "broken" / "checkpoints")[-1]
+    if resumed_from >= 400:
+        pytest.fail(f"killed too late, at step {resumed_from}")
+    run.resume(tmp_path / "broken", 400)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_killed_between_the_last_checkpoint_and_the_summary(tmp_path: Path) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
+    before = json.loads((out / "summary.json").read_text())
+    (out / "summary.json").unlink()
+    run.resume(out)
+    after = json.loads((out / "summary.json").read_text())
+    assert (after["complete"], after["final"]) == (True, before["final"])
+    with pytest.raises(ValueError, match="is complete at 200 steps"):
+        run.resume(out)
+
+
+def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
+    small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "whole")
+    small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "half")
+    run.resume(tmp_path / "half", 400)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+
+
+@pytest.mark.parametrize("env", [pytest.param("rljax/Pendulum", marks=pytest.mark.learn), "Pendulum-v1"])
+def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
+    config = {"normalise_observations": True, "num_envs": 2, "num_steps": 5, "num_updates": 2}
+    small_runs.train("sac", env, 400, tmp_path / "whole", config)
+    small_runs.train("sac", env, 200, tmp_path / "half", config)
+    run.resume(tmp_path / "half", 400)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    counts = [
+        array
+        for place, array in small_runs.arrays(tmp_path / "half").items()
+        if place.endswith("['statistics']['count']")
+    ]
+    # Every observation acted on is counted once: on the host also the one that waits for its action to be taken.
+    assert counts[0].item() in (400, 402)
+
+
+@pytest.mark.parametrize(
+    ("env", "changes"),
+    [
+        pytest.param("rljax/BoxPick-2x4", {"hindsight": 0.8, "exploration": "softmax"}, marks=pytest.mark.learn),
+        ("gymnax/CartPole-v1", {"n_step": 3}),
+    ],
+)
+def test_draws_along_episodes_are_resumed(env: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    config = changes | {"num_envs": 5, "num_steps": 2, "num_updates": 2, "target_every": 1}
+    small_runs.train("dqn", env, 400, tmp_path / "whole", config)
+    small_runs.train("dqn", env, 200, tmp_path / "half", config)
+    run.resume(tmp_path / "half", 400)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+
+
+def test_same_seed_same_bits(tmp_path: Path) -> None:
+    small_runs.train("sac", "Pendulum-v1", 200, tmp_path / "one", seeds=2)
+    small_runs.train("sac", "Pendulum-v1", 200, tmp_path / "two", seeds=2)
+    small_runs.assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_damaged_newest_checkpoint_falls_back(tmp_path: Path) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
+    small_runs.train("td3", "rljax/Pendulum", 300, tmp_path / "whole")
+    newest = checkpoints.newest(out / "checkpoints")
+    victim = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"is damaged .* falling back to the one before it"):
+        run.resume(out, 300)
+    small_runs.assert_same(tmp_path / "whole", out)
+
+
+def test_half_written_checkpoint_is_ignored(tmp_path: Path) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
+    (out / "checkpoints" / ".partial-000000000300").mkdir()
+    assert checkpoints.steps(out / "checkpoints") == [100, 200]
+    run.resume(out, 300)
+    assert checkpoints.steps(out / "checkpoints") == [200, 300]
+
+
+def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "rljax", "train", "td3", "--env", "Pendulum-v1", "--steps", "1000000"]
+    process = subprocess.Popen(
+        [*command, "--out", str(out), *small_runs.flags("td3"), "--checkpoint-every", "1000000"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGTERM)
+    _, printed = process.communicate(timeout=60)
+    (step,) = checkpoints.steps(out / "checkpoints")
+    assert process.returncode == 0
+    assert f"rljax resume {out}" in printed.replace("\n", "")
+    run.resume(out, step + 100)
+    small_runs.train("td3", "Pendulum-v1", step + 100, tmp_path / "whole", checkpoint_every=1_000_000)
+    small_runs.assert_same(tmp_path / "whole", out)
+
+
+def test_a_run_that_ends_where_it_was_stopped_is_evaluated_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped_at_150(self: run.Run) -> None:
+        if self.step == 150:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(run.Run, "_take_turn", stopped_at_150)
+        small_runs.train("td3", "rljax/Pendulum", 1_000, out)
+    assert checkpoints.steps(out / "checkpoints") == [100, 150]
+    run.resume(out, 150)
+    small_runs.assert_same(small_runs.train("td3", "rljax/Pendulum", 150, tmp_path / "whole"), out)
+    assert json.loads((out / "summary.json").read_text())["final"]["step"] == 150
+    with pytest.raises(ValueError, match="is complete at 150 steps"):
+        run.resume(out)
+
+
+def test_structural_change_is_refused(tmp_path: Path) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    config = out / "config.json"
+    config.write_text(config.read_text().replace('"batch_size": 32', '"batch_size": 16'))
+    with pytest.raises(ValueError, match=r"config\.batch_size = 16, the checkpoint was made with 32"):
+        run.resume(out, 200)
+
+
+def test_nothing_left_to_do(tmp_path: Path) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"is complete at 100 steps\. To go on: rljax resume"):
+        run.resume(out)
+
+
+def test_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a run"):
+        run.resume(tmp_path)

@@ -1,0 +1,290 @@
+"""Runs end to end: what they write, what they refuse, and that nothing compiles twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax.runs import console, interruption, policy, records, run
+from rljax.training import configuration
+from rljax.training.settings import Settings
+from tests import small_runs
+
+
+def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
+    out = small_runs.train("sac", "rljax/Pendulum", 400, tmp_path / "run", seeds=2)
+    described = json.loads((out / "config.json").read_text())
+    for name in ("agent", "env", "steps", "seeds", "config", "spec", "command", "versions", "devices", "precision"):
+        assert described[name] is not None, name
+    metrics, evaluations = records.read(out, "metrics"), records.read(out, "evaluations")
+    assert [line["step"] for line in metrics] == list(range(50, 401, 50))
+    assert len(metrics[-1]["critic/loss"]) == 2
+    assert [(line["step"], line["learner"]) for line in evaluations] == [
+        (s, i) for s in (100, 200, 300, 400) for i in (0, 1)
+    ]
+    assert all(len(line["returns"]) == 2 and line["lengths"] == [200, 200] for line in evaluations)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["steps"] == 400
+    assert summary["complete"]
+    assert len(summary["final"]["learners"]) == 2
+    assert summary["final"]["interval"][0] <= summary["final"]["iqm"] <= summary["final"]["interval"][1]
+    for name in ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"):
+        assert summary[name] > 0, name
+
+
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> None:
+    module = configuration.load_agent("td3")
+    config = configuration.replace(module.Config(), small_runs.SMALL, "test")
+    settings = Settings("td3", env, 400, (0, 1), **small_runs.EVERY)
+    training = run.Run(settings, module, config, tmp_path / "run", console.View())
+    training.create("test")
+    began = {}
+
+    def heard(event: str, seconds: float, **_: Any) -> None:
+        del seconds
+        if event.endswith("backend_compile_duration"):
+            began[training.step] = began.get(training.step, 0) + 1
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        training.execute()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+    # Until the first update and the first evaluation and checkpoint (step 100); nothing from there on.
+    assert began
+    assert max(began) <= 100, began
+
+
+def test_other_floats_do_not_recompile() -> None:
+    module = configuration.load_agent("sac")
+    traces = 0
+
+    def traced(config: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return config.actor_lr * 2
+
+    function = jax.jit(traced)
+    for value in (1e-3, 1e-4):
+        function(configuration.stack(configuration.replace(module.Config(), {"actor_lr": value}, "test"), 1))
+    assert traces == 1
+
+
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+def test_seed_gives_the_same_curve_alone_and_in_a_population(env: str, tmp_path: Path) -> None:
+    together = small_runs.train("td3", env, 200, tmp_path / "together", seeds=[3, 7])
+    alone = small_runs.train("td3", env, 200, tmp_path / "alone", seeds=[7])
+    (a,) = [line for line in records.read(together, "evaluations") if line["step"] == 200 and line["seed"] == 7]
+    (b,) = [line for line in records.read(alone, "evaluations") if line["step"] == 200]
+    np.testing.assert_allclose(a["returns"], b["returns"], rtol=2e-2)
+    a, b = records.read(together, "metrics")[2], records.read(alone, "metrics")[2]
+    for name in ("critic/loss", "critic/q", "actor/loss"):
+        np.testing.assert_allclose(a[name][1], b[name][0], rtol=1e-3)
+
+
+def test_floats_per_learner(tmp_path: Path) -> None:
+    rates = [1e-2, 1e-4]
+    both = small_runs.train("td3", "rljax/Pendulum", 150, tmp_path / "both", {"critic_lr": rates}, seeds=2)
+    one = small_runs.train("td3", "rljax/Pendulum", 150, tmp_path / "one", {"critic_lr": rates[1]}, seeds=[1])
+    a, b = records.read(both, "metrics")[-1]["critic/loss"], records.read(one, "metrics")[-1]["critic/loss"]
+    np.testing.assert_allclose(a[1], b[0], rtol=1e-3)
+    assert abs(a[0] - a[1]) > 1e-3 * abs(a[1])
+
+
+def test_evaluations_come_as_often_as_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    often = {"log_every": 1_000, "eval_every": 50, "checkpoint_every": 100}
+    out = small_runs.train("sac", "rljax/Pendulum", 150, tmp_path / "often", **often)
+    assert [line["step"] for line in records.read(out, "evaluations")] == [50, 100, 150]
+    assert "is no" not in capsys.readouterr().err
+    uneven = {"log_every": 50, "eval_every": 75, "checkpoint_every": 100}
+    out = small_runs.train("sac", "rljax/Pendulum", 150, tmp_path / "uneven", **uneven)
+    assert [line["step"] for line in records.read(out, "evaluations")] == [100, 150]
+    assert "--eval-every 75 is 100 here, a multiple of --log-every 50." in capsys.readouterr().err
+
+
+def test_the_best_policies_are_named_by_their_steps(tmp_path: Path) -> None:
+    out = small_runs.train("sac", "rljax/Pendulum", 150, tmp_path / "run", seeds=2, log_every=50, eval_every=50)
+    evaluations = records.read(out, "evaluations")
+    best = [
+        max((line for line in evaluations if line["learner"] == i), key=lambda line: np.mean(line["returns"]))["step"]
+        for i in range(2)
+    ]
+    text = policy.table(policy.evaluate_run(out, episodes=1, best=True))
+    assert "best policies until step 150" in text
+    for learner, step in enumerate(best):
+        assert f"learner {learner} (seed {learner}, of step {step})" in text
+
+
+def test_compiling_within_compiling_is_counted_once() -> None:
+    clock = interruption.Clock(console.View())
+    began = time.perf_counter()
+    with clock.compiling():
+
+        @jax.jit
+        def outer(x: jax.Array) -> jax.Array:
+            for i in range(20):
+                x = jax.jit(lambda x, i=i: jnp.sin(x) + i)(x)
+            return x
+
+        outer(jnp.zeros(7)).block_until_ready()
+    assert 0 < clock.compile_seconds <= time.perf_counter() - began
+
+
+def test_policy_acts_on_numpy(tmp_path: Path) -> None:
+    out = small_runs.train("sac", "rljax/Pendulum", 100, tmp_path / "run", seeds=2)
+    act = rljax.load(out, learner=1)
+    single, several = act(np.zeros(3)), act(np.zeros((5, 3)))
+    assert single.shape == (1,)
+    assert several.shape == (5, 1)
+    np.testing.assert_allclose(several, np.tile(single, (5, 1)), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"observation has shape \(4,\), the policy needs \(3,\)"):
+        act(np.zeros(4))
+    with pytest.raises(ValueError, match="no learner 2: the run has 2"):
+        rljax.load(out, learner=2)
+
+
+def test_eval_of_a_run_repeats(tmp_path: Path) -> None:
+    out = small_runs.train("sac", "Pendulum-v1", 100, tmp_path / "run")
+    one, two = policy.evaluate_run(out, episodes=3), policy.evaluate_run(out, episodes=3)
+    assert one["episodes"] == two["episodes"]
+    assert "learner 0 (seed 0)" in policy.table(one)
+    with pytest.raises(ValueError, match=r"trained with observation_shape = \(3,\)"):
+        policy.evaluate_run(out, env="Hopper-v5")
+
+
+def test_own_agent_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    assert small_runs.command("new", file, "--from", "td3").returncode == 0
+    file.write_text(file.read_text().replace("loss = -q.mean()", "loss = -2.0 * q.mean()"))
+    out = small_runs.train(str(file), "rljax/Pendulum", 150, tmp_path / "run")
+    assert json.loads((out / "summary.json").read_text())["steps"] == 150
+    done = small_runs.command("new", file)
+    assert done.returncode == 2
+    assert "exists. Choose another name" in done.stderr
+
+
+def test_agent_file_is_a_program(tmp_path: Path) -> None:
+    path = Path(run.__file__).parent / "agents" / "td3.py"
+    arguments = [
+        "--env",
+        "rljax/Pendulum",
+        "--steps",
+        "100",
+        "--out",
+        str(tmp_path / "run"),
+        "--quiet",
+        *small_runs.flags("td3"),
+    ]
+    done = subprocess.run([sys.executable, str(path), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+MISTAKES = [
+    (["train", "sacc", "--env", "Hopper-v5"], r"no agent 'sacc'\. Nearest: 'sac'"),
+    (["train", "./nowhere.py", "--env", "Hopper-v5"], r"no agent file 'nowhere\.py'"),
+    (["train", "sac", "--env", "Hoper-v5"], r"no environment 'Hoper-v5'.*Nearest: 'Hopper-v5'"),
+    (["train", "sac", "--env", "rljax/Pendlum"], r"no environment 'rljax/Pendlum'.*Nearest: 'rljax/Pendulum'"),
+    (["train", "sac", "--env", "CartPole-v1"], r"acts in a continuous space, 'CartPole-v1' has 2 discrete actions"),
+    (
+        ["train", "ppo", "--env", "atari/Pong"],
+        r"agent 'ppo' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* such as stream_q",
+    ),
+    (["train", "sac", "--env", "Hopper-v5", "--config.num-envs", "0"], r"--config\.num-envs is 0"),
+    (["train", "sac", "--env", "Hopper-v5", "--steps", "0"], r"--steps is 0, it must be at least 1"),
+    (["train", "sac", "--env", "Hopper-v5", "--seeds", "0"], r"--seeds is 0, it must be at least 1"),
+    (["train", "sac", "--env", "Hopper-v5", "--seed", "-1"], r"seeds \[-1\] must lie in \[0, 2\^32\)"),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--config.batch-size", "99", "--config.replay-size", "9"],
+        r"--config\.batch-size is 99, more than --config\.replay-size 9",
+    ),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--config.hidden", "-3"],
+        r"--config\.hidden is \(-3,\): each layer",
+    ),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--offline-share", "0.3"],
+        r"--offline-share 0\.3 .* mixed with --data",
+    ),
+    (["train", "sac", "--env", "Hopper-v5", "--config.discount", "1.5"], r"--config\.discount is 1\.5"),
+    (["trian", "sac"], r"no command 'trian'\. Nearest: 'train'"),
+    (["resume", "nowhere"], r"'nowhere' is not a run"),
+    (["eval", "nowhere"], r"'nowhere' is not a run"),
+    (["list", "agent"], r"nothing called 'agent' to list"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(a)[:60] for a, _ in MISTAKES])
+def test_mistakes_are_one_message_and_exit_code_2(
+    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    import re
+
+    from rljax import cli
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit:
+        cli.main(arguments)
+    printed = capfd.readouterr().err
+    assert exit.value.code == 2
+    assert "Traceback" not in printed
+    assert re.search(message, printed), printed
+    assert not list(tmp_path.iterdir()), "a mistake left something behind"
+
+
+def test_existing_out_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match=r"exists\. Choose another --out, or continue that run: rljax resume"):
+        small_runs.train("td3", "rljax/Pendulum", 100, tmp_path)
+
+
+def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(
+        run.Diverged, match=r"metric '(actor|critic)/loss' of learner 0 \(seed 3\) is not finite from update \d+"
+    ):
+        small_runs.train("td3", "rljax/Pendulum", 5_000, out, {"critic_lr": 1e18, "warmup_steps": 110}, seeds=(3,))
+    assert run.checkpoint.steps(out / "checkpoints") == [100]
+
+
+def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, monkeypatch: Any) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000))
+        with pytest.raises(run.RunError, match=r"could not be written .* No space left .* rljax resume"):
+            run.resume(out, 300)
+    assert run.checkpoint.steps(out / "checkpoints") == [100]
+    run.resume(out, 200)
+    assert run.checkpoint.steps(out / "checkpoints") == [100, 200]
+
+
+def test_failed_write_is_one_message_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    limit = 8  # kilobytes a file may have: the checkpoint's arrays do not fit
+    resume = shlex.join([sys.executable, "-m", "rljax", "resume", str(out), "--steps", "300", "--quiet"])
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -f {limit}; trap '' XFSZ; exec {resume}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"},
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "could not be written" in done.stderr
+    assert run.checkpoint.steps(out / "checkpoints") == [100]
+    run.resume(out, 200)
+    assert run.checkpoint.steps(out / "checkpoints") == [100, 200]

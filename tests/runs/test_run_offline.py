@@ -1,0 +1,276 @@
+"""Runs from a data set: alone, on into an environment, and beside one; stopped, resumed, and refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax import datasets
+from rljax.agent import Transition
+from rljax.agents import fql, iql
+from rljax.runs import policy, records, run
+from rljax.training import configuration, plan
+from tests import small_runs
+
+SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
+EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
+ONLINE: dict[str, Any] = {"replay_size": 300, "warmup_steps": 0}
+
+
+def written(path: Path, rows: int = 400, observations: int = 3, reference: tuple[float, float] | None = None) -> Path:
+    """A data set of Pendulum's shapes in a file."""
+    generator = np.random.default_rng(0)
+    observation = generator.normal(size=(rows + 1, observations)).astype(np.float32)
+    ends = np.arange(rows) % 50 == 49
+    fields: dict[str, Any] = dict(
+        observation=observation[:-1],
+        action=generator.uniform(-1, 1, size=(rows, 1)).astype(np.float32),
+        reward=generator.normal(size=rows).astype(np.float32),
+        terminated=np.zeros(rows, np.bool_),
+        truncated=ends,
+        next_observation=observation[1:],
+    )
+    bounds = (np.full(1, -2, np.float32), np.full(1, 2, np.float32))
+    made = datasets.Dataset("test", Transition(**fields), "Pendulum-v1", reference, bounds, {})
+    return datasets.write(made, path)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data set of most tests."""
+    return str(written(tmp_path_factory.mktemp("data") / "pendulum.npz", reference=(-1500.0, -150.0)))
+
+
+def train(agent: str, steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any) -> Path:
+    """A run of seconds."""
+    return run.train(agent, steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings))
+
+
+trained = small_runs.once(train)
+
+
+def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
+    out = train("td3_bc", 200, tmp_path / "run", data, seeds=2)
+    described = json.loads((out / "config.json").read_text())
+    assert described["env"] == "Pendulum-v1", "the environment that the data set names"
+    assert described["dataset"]["transitions"] == 400
+    assert described["dataset"]["files"][0]["sha256"]
+    lines = records.read(out, "metrics")
+    assert [line["step"] for line in lines] == [50, 100, 150, 200]
+    assert lines[-1]["update"] == 200, "a step is an update"
+    evaluations = records.read(out, "evaluations")
+    assert [(line["step"], line["learner"]) for line in evaluations] == [(100, 0), (100, 1), (200, 0), (200, 1)]
+    for line in evaluations:
+        expected = 100 * (np.array(line["returns"]) + 1500) / 1350
+        np.testing.assert_allclose(line["scores"], expected, rtol=1e-6)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["data"] == data
+    assert summary["final"]["score"] == pytest.approx(np.mean([line["scores"] for line in evaluations[2:]]))
+    assert summary["best"]["mean"] >= summary["final"]["mean"]
+    assert list(summary["expected_best"]["score"]) == ["1", "2"]
+    assert summary["last_three"] == {
+        "return": pytest.approx(np.mean([line["returns"] for line in evaluations])),
+        "score": pytest.approx(np.mean([line["scores"] for line in evaluations])),
+    }
+    assert summary["expected_best"]["score"]["1"] == pytest.approx(np.mean([line["scores"] for line in evaluations]))
+    assert policy.load(out)(np.zeros(3)).shape == (1,)
+    played = policy.evaluate_run(out, episodes=2)
+    for entry in played["episodes"]:
+        np.testing.assert_allclose(entry["scores"], 100 * (np.array(entry["returns"]) + 1500) / 1350, rtol=1e-6)
+    assert policy.table(played).count(", score ") == 3, "of each learner and of all"
+    assert "score" not in policy.table(policy.evaluate_run(out, episodes=1, env="Pendulum-v1"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_updates": 5}], ids=["one update", "five of a gather"])
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, data: str, changes: dict[str, Any]) -> None:
+    whole = train("td3_bc", 200, tmp_path / "whole", data, changes, seeds=2)
+    half = train("td3_bc", 100, tmp_path / "half", data, changes, seeds=2)
+    run.resume(half, 200)
+    small_runs.assert_same(whole, half)
+
+
+def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> None:
+    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200)
+    lines = records.read(whole, "metrics")
+    assert [line["step"] for line in lines] == list(range(50, 301, 50))
+    assert lines[-1]["update"] == 299, "one a step, from the second step in the environment on"
+    assert lines[1]["episode/return"] == [None], "no episode while learning from data"
+    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
+    run.resume(half, 300)
+    small_runs.assert_same(whole, half)
+
+
+def test_a_stop_between_the_phases_changes_nothing(tmp_path: Path, data: str) -> None:
+    whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100)
+    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
+    *_, newest = sorted((half / "checkpoints").iterdir())
+    shutil.rmtree(newest)
+    run.resume(half)
+    small_runs.assert_same(whole, half)
+
+
+@pytest.mark.parametrize("share", [{}, {"offline_share": "pooled"}], ids=["half", "pooled"])
+def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, share: dict[str, Any]) -> None:
+    whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100, **share)
+    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE)
+    run.resume(half, then_online=100, **share)
+    small_runs.assert_same(whole, half)
+    described = [json.loads((folder / "config.json").read_text()) for folder in (whole, half)]
+    for name in ("steps", "then_online", "offline_share", "state_bytes"):
+        assert described[1][name] == described[0][name]
+    assert json.loads((half / "summary.json").read_text())["steps"] == 200
+    with pytest.raises(ValueError, match=r"goes on online already. For another number of steps in all: --steps"):
+        run.resume(half, then_online=200)
+
+
+def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, data: str) -> None:
+    out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
+    before = (out / "config.json").read_text()
+    for given in ({"then_online": 0}, {"offline_share": 0.5}, {"then_online": 100, "steps": 200}):
+        with pytest.raises(ValueError, match=r"give --then-online N of at least 1"):
+            run.resume(out, **given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"--env none is for learning from data alone"):
+        run.resume(out, then_online=100)
+    with pytest.raises(ValueError, match=r"--offline-share is half, it must lie in \[0, 1\) or be 'pooled'"):
+        run.resume(out, then_online=100, offline_share="half")
+    assert (out / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", pytest.param("rljax/Pendulum", marks=pytest.mark.learn)])
+def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> None:
+    out = train("sac", 200, tmp_path / "run", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
+    assert records.read(out, "metrics")[-1]["update"] == {"Pendulum-v1": 180, "rljax/Pendulum": 181}[env]
+    again = train("sac", 100, tmp_path / "again", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
+    run.resume(again, 200)
+    small_runs.assert_same(out, again)
+
+
+def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) -> None:
+    out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
+    assert records.read(out, "evaluations") == []
+    assert json.loads((out / "summary.json").read_text())["final"] is None
+    with pytest.raises(ValueError, match=r"has no environment to play in. Name one that fits: --env"):
+        policy.evaluate_run(out)
+    assert len(policy.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"]) == 2
+    assert policy.load(out)(np.zeros(3)).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "message"),
+    [
+        ("td3_bc", {"data": None, "env": "Pendulum-v1"}, r"'td3_bc' learns from data: rljax train td3_bc --data d4rl/"),
+        ("td3_bc", {"data": None}, r"no environment: rljax train td3_bc --env"),
+        ("ppo", {}, r"'ppo' learns from what its own policy has just done, and cannot use --data"),
+        ("td3_bc", {"env": "Hopper-v5"}, r"has observation_shape = \(3,\), environment 'Hopper-v5' has \(11,\)"),
+        ("sac", {"then_online": 100}, r"--then-online continues an agent that learns from data alone"),
+        ("sac", {"env": "none"}, r"--env none is for learning from data alone"),
+        (
+            "iql",
+            {"then_online": 100, "config": {"decay_steps": 199}},
+            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps None",
+        ),
+        ("td3_bc", {"offline_share": 1.0, "then_online": 100}, r"--offline-share is 1.0, it must lie in \[0, 1\)"),
+        ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
+        ("td3_bc", {"data": "d4rl/hoper-medium-v2"}, r"Nearest.*hopper-medium-v2"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_written(
+    tmp_path: Path, data: str, agent: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run.train(agent, steps=100, out=tmp_path / "run", **({"data": data} | settings))
+    assert not (tmp_path / "run").exists()
+
+
+def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
+    made = datasets.load(str(written(tmp_path / "first.npz")))
+    limited = dataclasses.replace(made, provenance=made.provenance | {"max_episode_steps": 30})
+    data = str(datasets.write(limited, tmp_path / "limited.npz"))
+    out = train("td3_bc", 100, tmp_path / "run", data, ONLINE, then_online=100)
+    assert all(length == 30 for line in records.read(out, "evaluations") for length in line["lengths"])
+    ended = [line["episode/length"][0] for line in records.read(out, "metrics")[2:]]
+    assert ended == [30.0, 30.0], "in training too"
+    other = train("td3_bc", 100, tmp_path / "other", data, env="async/Pendulum-v1")
+    assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], "one that was asked for is as it is"
+
+
+def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
+    path = written(tmp_path / "data.npz")
+    out = train("td3_bc", 100, tmp_path / "run", str(path))
+    written(path, rows=300)
+    with pytest.raises(ValueError, match=r"is not what the run in .* began with: its files have changed"):
+        run.resume(out, 200)
+
+
+def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small:
+        device_kind = "a small device"
+
+        @staticmethod
+        def memory_stats() -> dict[str, int]:
+            return {"bytes_limit": 1_000}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.jax, "local_devices", lambda *_: [Small])
+        with pytest.raises(ValueError, match=r"needs 0.0 GB on a small device.*data set takes.*--data-on-host"):
+            train("td3_bc", 100, tmp_path / "run", data)
+    there = train("td3_bc", 100, tmp_path / "there", data, data_on_host=True)
+    here = train("td3_bc", 100, tmp_path / "here", data)
+    kept = small_runs.arrays(there)
+    for name, array in small_runs.arrays(here).items():
+        np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_actions_read_in_other_bounds_are_pointed_out(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train("bc", 50, tmp_path / "right", data)
+    assert "warning" not in capsys.readouterr().err
+    dataset = datasets.load(data)
+    bounds = (np.full(1, -1, np.float32), np.full(1, 1, np.float32))
+    other = datasets.write(dataclasses.replace(dataset, action_bounds=bounds), tmp_path / "other.npz")
+    train("bc", 50, tmp_path / "other", str(other))
+    assert "were read as lying in [-1, 1], those of the environment lie in [-2, 2]" in capsys.readouterr().err
+
+
+def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
+    changed = configuration.preset("iql", iql, None, "d4rl/antmaze-large-play-v2")
+    assert changed.reward_transform == "minus_one"
+    assert configuration.preset("iql", iql, "Hopper-v5", "d4rl/hopper-medium-v2").reward_transform == "return_range"
+    assert configuration.preset("iql", iql, None, data) == iql.Config()
+
+
+def test_what_is_learnt_does_not_depend_on_how_it_is_evaluated(tmp_path: Path) -> None:
+    made = dataclasses.replace(datasets.load(str(written(tmp_path / "own.npz"))), env="Hopper-v5")
+    own = str(datasets.write(made, tmp_path / "hopper.npz"))
+    assert plan.configured("iql", iql, None, own).reward_transform == "return_range"
+    assert plan.configured("iql", iql, "none", own) == plan.configured("iql", iql, None, own)
+    assert plan.configured("iql", iql, "Pendulum-v1", own) == iql.Config(), "another one was asked for"
+    by_path = str(tmp_path / "pen-human-v1.hdf5")
+    expected = configuration.preset("fql", fql, None, "d4rl/pen-human-v1")
+    assert plan.configured("fql", fql, "none", by_path) == expected != fql.Config()
+
+
+def test_the_environment_that_data_name_has_its_presets(data: str) -> None:
+    assert datasets.environment(data) == "Pendulum-v1"
+    assert datasets.environment("d4rl/hopper-medium-v2") == "Hopper-v5"
+    assert datasets.environment("d4rl/antmaze-large-play-v2") is None
+    assert datasets.environment("d4rl/nothing") is None
+    assert datasets.environment("./absent.npz") is None
+
+
+def test_command_line(tmp_path: Path, data: str) -> None:
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
+    small = ["--config.hidden", "16", "16", "--config.batch-size", "32"]
+    done = small_runs.command("train", "bc", "--data", data, "--steps", 100, "--out", tmp_path / "run", *flags, *small)
+    assert done.returncode == 0, done.stderr
+    assert "evaluation return" in done.stderr
+    done = small_runs.command("train", "bc", "--env", "Pendulum-v1", "--steps", 100, "--out", tmp_path / "other")
+    assert done.returncode == 2
+    assert "learns from data: rljax train bc --data" in done.stderr

@@ -1,0 +1,553 @@
+"""Learners side by side: what each sees, when it learns, and that neither its neighbours nor the driver matter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from rljax import agent, envs
+from rljax.agent import EnvSpec, Step, Weighted
+from rljax.envs.autoreset import AutoReset
+from rljax.training import configuration, learner
+from rljax.training.drivers.compiled import CompiledDriver
+from rljax.training.drivers.driver import report
+from rljax.training.drivers.embedded import EmbeddedDriver
+from rljax.training.drivers.hosted import HostedDriver
+from rljax.training.learner import Learner
+
+UPDATES = 8  # that a Fake remembers
+
+
+@agent.config
+class Config:
+    """What the drivers, the ring and a Fake read."""
+
+    learning_rate: float = 0.1
+    bad_from: float = 1e9  # the first update with a metric that is not finite
+    batch_size: int = 4
+    replay_size: int = 256
+    warmup_steps: int = 8
+    num_envs: int = 1
+    num_steps: int = 1
+    num_updates: int = 1
+    delay: int = 1  # updates between those with the second metric
+    counts: bool = False  # whether it perceives
+
+
+class State(struct.PyTreeNode):
+    """What a Fake has learnt, and what it remembers of learning it."""
+
+    weight: Any  # [O]
+    rewards: Any  # [UPDATES, B] of the batches
+    noise: Any  # [UPDATES] drawn with the updates' keys
+    losses: Any  # [UPDATES]
+    count: Any  # [] observations perceived
+    firsts: Any  # [] of them, first ones
+    total: Any  # [O] their sum
+
+
+class Fake:
+    """An agent that follows the rewards of its batches and remembers what it was given."""
+
+    Config = Config
+    storage = "replay"
+
+    def check(self, spec: EnvSpec, config: Any) -> None:
+        """Everything is fine."""
+
+    def init(self, key: Any, spec: EnvSpec, config: Any) -> State:
+        """A weight that depends on the key."""
+        weight = jax.random.normal(key, spec.observation_shape)
+        remembered, zero = jnp.zeros(UPDATES), jnp.zeros(())
+        rewards = jnp.zeros((UPDATES, config.batch_size))
+        return State(weight, rewards, remembered, remembered, zero, zero, jnp.zeros(spec.observation_shape))
+
+    def perceive(self, state: State, observation: Any, first: Any, config: Any) -> State:
+        """Count observations [E, O]."""
+        if not config.counts:
+            return state
+        return state.replace(
+            count=state.count + first.shape[0],
+            firsts=state.firsts + first.sum(),
+            total=state.total + observation.sum(axis=0),
+        )
+
+    def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
+        """Actions [..., 1] within [0, 1], never below: uniform ones can be told apart."""
+        action = jax.nn.sigmoid(observation @ state.weight)[..., None]
+        noise = jax.random.uniform(key, action.shape) if explore else 0.5
+        return 0.5 * action + 0.5 * noise, {"acted": jnp.ones(observation.shape[:-1])}
+
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+        """Halve the weight and add the mean reward: the order of batches matters."""
+        weight = state.weight + config.learning_rate * (batch.reward.mean() * (step + 1.0) - state.weight)
+        loss = jnp.where(step >= config.bad_from, jnp.inf, weight.sum())
+        row = step % UPDATES
+        state = state.replace(
+            weight=weight,
+            rewards=state.rewards.at[row].set(batch.reward),
+            noise=state.noise.at[row].set(jax.random.uniform(key)),
+            losses=state.losses.at[row].set(loss),
+        )
+        state, delayed = agent.every(config.delay, step, lambda state: (state, {"delayed": step * 1.0}), state)
+        return state, {"loss": loss} | delayed
+
+
+class Counter:
+    """An environment whose observation is (steps done, last action), and the reward their sum."""
+
+    params = None
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.spec = EnvSpec("Counter", (2,), 1, max_episode_steps=limit)
+
+    def reset(self, key: Any, params: Any) -> tuple[Any, Any]:
+        """Nothing done yet."""
+        return jnp.zeros(2), jnp.zeros(2)
+
+    def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
+        """Count."""
+        state = jnp.stack([state[0] + 1, action[0]])
+        return state, state, state.sum(), jnp.zeros((), bool), jnp.zeros((), bool), {}
+
+
+class HostedCounter:
+    """The same on the host, as many side by side as it is given seeds."""
+
+    save_failure = None
+
+    def __init__(self, limit: int) -> None:
+        self.num_envs = 0  # as many as seeds
+        self.spec, self.limit = EnvSpec("Counter", (2,), 1, max_episode_steps=limit), limit
+
+    def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
+        """Nothing done yet."""
+        assert seeds is not None
+        self.num_envs = len(seeds)
+        self.time, self.returns = np.zeros(len(seeds), np.int32), np.zeros(len(seeds), np.float32)
+        return np.zeros((len(seeds), 2), np.float32)
+
+    def step(self, action: np.ndarray) -> Step:
+        """Count."""
+        self.time += 1
+        following = np.stack([self.time.astype(np.float32), action[:, 0]], axis=-1)
+        reward = following.sum(axis=-1)
+        self.returns += reward
+        ended = self.time >= self.limit
+        observation = np.where(ended[:, None], np.float32(0), following)
+        step: Any = (observation, following, reward, np.zeros_like(ended), ended, self.returns.copy(), self.time.copy())
+        self.time[ended], self.returns[ended] = 0, 0
+        return Step(*step)
+
+
+def settings(num_learners: int, **changes: Any) -> Any:
+    """A Fake's Config for P learners."""
+    return configuration.stack(Config(**changes), num_learners)
+
+
+def driven(
+    seeds: Sequence[int], iterations: int, module: Any = None, environment: Any = None, **changes: Any
+) -> CompiledDriver:
+    """A driver after some iterations."""
+    config = settings(len(seeds), **changes)
+    environment = AutoReset(environment or Counter())
+    driver = CompiledDriver(
+        Learner(module or Fake(), environment.spec, len(seeds), config.num_envs), environment, config
+    )
+    driver.start(seeds)
+    driver.advance(iterations)
+    return driver
+
+
+def one(tree: Any, index: int) -> Any:
+    """One learner's part of what has the axis P."""
+    return jax.tree.map(lambda x: np.asarray(x[index]), tree)
+
+
+def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
+    """Two pytrees have the same bits, or are close."""
+    if tolerance:
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), first, second)
+    else:
+        jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+# Acting and the warm-up.
+
+
+def acting(num_envs: int, warmup_steps: int, module: Any, spec: EnvSpec) -> Any:
+    """The function from steps done to actions and extras of 2 learners."""
+    config = settings(2, num_envs=num_envs, warmup_steps=warmup_steps, replay_size=2 * num_envs)
+    learners = Learner(module, spec, 2, num_envs)
+    state = learners.init(jax.random.split(jax.random.key(0), 2), config)
+    observation = jnp.ones((2, num_envs, *spec.observation_shape))
+    act = jax.jit(lambda steps: learners.act(state.replace(steps=steps), observation, config))
+    return lambda steps: jax.tree.map(np.asarray, act(jnp.asarray(steps, jnp.int32)))
+
+
+def test_warm_up_acts_uniformly_within_the_bounds() -> None:
+    act = acting(2000, 4000, Fake(), EnvSpec("Some", (2,), 1))
+    action, extras = act(0)
+    assert action.shape == (2, 2000, 1)
+    assert action.dtype == np.float32
+    assert not extras["acted"].any()
+    for learner_actions in action[..., 0]:
+        ranked = np.sort(learner_actions)
+        assert -1 <= ranked[0] < ranked[-1] <= 1
+        distance = np.abs((ranked + 1) / 2 - np.linspace(0, 1, 2000)).max()
+        assert distance < 1.95 / np.sqrt(2000), "Kolmogorov and Smirnov: one in a thousand"
+    assert (action[0] == action[1]).mean() < 0.01
+    assert (action == act(1)[0]).mean() < 0.01, "other actions in every step"
+    np.testing.assert_array_equal(action, act(0)[0])
+
+
+def test_warm_up_counts_the_steps_of_all_environments() -> None:
+    act = acting(50, 120, Fake(), EnvSpec("Some", (2,), 1))
+    for steps, warm in ((0, False), (2, False), (3, True), (4, True)):  # 0, 100, 150 and 200 environment steps done
+        action, extras = act(steps)
+        assert extras["acted"].all() == warm
+        assert (action >= 0).all() == warm
+
+
+def test_exploration_differs_between_environments_learners_and_steps() -> None:
+    act = acting(20, 0, Fake(), EnvSpec("Some", (2,), 1))
+    drawn = np.concatenate([act(steps)[0].ravel() for steps in range(3)])
+    assert np.unique(drawn).size == drawn.size
+
+
+def test_warm_up_with_discrete_actions() -> None:
+    class Discrete(Fake):
+        def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
+            return jnp.full(observation.shape[:-1], 9, jnp.int32), {}
+
+    act = acting(900, 900, Discrete(), EnvSpec("Some", (2,), 3, discrete=True))
+    action, _ = act(0)
+    assert action.shape == (2, 900)
+    assert action.dtype == np.int32
+    for learner_actions in action:
+        counts = np.bincount(learner_actions, minlength=3)
+        assert counts.size == 3
+        assert np.abs(counts - 300).max() < 5 * np.sqrt(300)
+    assert (act(1)[0] == 9).all()
+
+
+def test_warm_up_stays_a_branch() -> None:
+    config = settings(2)
+    learners = Learner(Fake(), EnvSpec("Some", (2,), 1), 2, 1)
+    state = learners.init(jax.random.split(jax.random.key(0), 2), config)
+    program = jax.make_jaxpr(lambda state, x: learners.act(state, x, config))(state, jnp.zeros((2, 1, 2)))
+    assert any(equation.primitive.name == "cond" for equation in program.jaxpr.eqns)
+
+
+@pytest.mark.parametrize(
+    ("changes", "first", "updates"),
+    [
+        ({"warmup_steps": 8}, 8, 1),
+        ({"warmup_steps": 20, "num_envs": 4, "num_steps": 2, "num_updates": 3}, 3, 3),
+        ({"warmup_steps": 0, "batch_size": 6}, 6, 1),
+    ],
+)
+def test_nothing_is_learnt_before_the_warm_up_is_over(changes: Any, first: int, updates: int) -> None:
+    """`first` is the first iteration, from 1, that ends with enough stored."""
+    driver = driven([0, 1], 0, **changes)
+    fresh = jax.tree.map(np.array, driver.agent_state)
+    driver.advance(first - 1)
+    assert int(driver.learners.updates) == 0
+    assert_equal(driver.agent_state, fresh)
+    driver.advance(1)
+    assert int(driver.learners.updates) == updates
+    assert not np.allclose(driver.agent_state.weight, fresh.weight)
+    driver.advance(5)
+    assert int(driver.learners.updates) == 6 * updates
+    config = driver.config
+    assert int(driver.learners.steps) == (first + 5) * config.num_steps
+    assert int(driver.learners.storage.size) == (first + 5) * config.num_steps * config.num_envs
+
+
+def test_stored_is_what_happened() -> None:
+    driver = driven([0, 1], 12, environment=Counter(limit=5), num_envs=2)
+    stored = jax.tree.map(lambda x: np.asarray(x).reshape(2, -1, 2, *x.shape[2:])[:, :12], driver.learners.storage.data)
+    time = np.arange(12) % 5
+    np.testing.assert_array_equal(stored.observation[..., 0], np.broadcast_to(time[:, None], (2, 12, 2)))
+    np.testing.assert_array_equal(stored.next_observation[..., 0], stored.observation[..., 0] + 1)
+    np.testing.assert_array_equal(stored.next_observation[..., 1], stored.action[..., 0])
+    np.testing.assert_array_equal(stored.truncated, np.broadcast_to((time == 4)[:, None], (2, 12, 2)))
+    assert not stored.terminated.any()
+    # 8 steps of 2 environments in the warm-up would be 16; 4 are enough for 8.
+    np.testing.assert_array_equal(stored.extras["acted"], np.broadcast_to(np.arange(12)[:, None] >= 4, (2, 12, 2)))
+
+
+# Updates.
+
+
+def expected(state: Any, rate: float, weight: np.ndarray, updates: int) -> list[np.ndarray]:
+    """A Fake's weights after each of its updates, in NumPy, from the batches that it remembers."""
+    weights = []
+    for k in range(updates):
+        weight = weight + rate * (state.rewards[k].mean(dtype=np.float64) * (k + 1) - weight)
+        weights.append(weight)
+    return weights
+
+
+def test_updates_of_one_iteration_follow_each_other_on_batches_of_their_own() -> None:
+    driver = driven([0, 1], 0, num_updates=4)
+    fresh = jax.tree.map(np.array, driver.agent_state)
+    driver.advance(8 + 1)
+    assert int(driver.learners.updates) == UPDATES
+    for i in range(2):
+        state = one(driver.agent_state, i)
+        weights = expected(state, 0.1, fresh.weight[i].astype(np.float64), UPDATES)
+        np.testing.assert_allclose(state.weight, weights[-1], rtol=1e-5)
+        np.testing.assert_allclose(state.losses, [weight.sum() for weight in weights], rtol=1e-5)
+        assert len({tuple(row) for row in state.rewards}) == UPDATES
+        assert np.isin(state.rewards, np.asarray(driver.learners.storage.data.reward[i])).all()
+    noise = np.asarray(driver.agent_state.noise)
+    assert np.unique(noise).size == noise.size, "a key for each update of each learner"
+
+
+def test_several_updates_are_as_many_single_ones() -> None:
+    """On the same batches: whatever the sampler, it is asked for all at once."""
+    spec, batch_size = EnvSpec("Some", (2,), 1), 4
+    rewards = np.random.default_rng(0).normal(size=(2, 3, batch_size)).astype(np.float32)
+    asked = []
+
+    def batches(storage: Any, key: Any, config: Any, start: int = 0) -> Any:
+        num_batches, size = config.num_updates, config.batch_size
+        asked.append((num_batches, size))
+        example = jax.tree.map(lambda x: jnp.zeros((2, num_batches, size, *x.shape[2:]), x.dtype), storage.data)
+        return example.replace(reward=jnp.asarray(rewards[:, start : start + num_batches]))
+
+    config = settings(2, num_updates=3)
+    learners = Learner(Fake(), spec, 2, 1, sampler=batches)
+    start = learners.init(jax.random.split(jax.random.key(0), 2), config)
+    asked.clear()
+    together = learners.update(start, config)
+    assert asked == [(3, batch_size)]
+    single, state = settings(2), start
+    for k in range(3):
+        sampler = lambda *arguments, k=k: batches(*arguments, start=k)  # noqa: E731
+        state = Learner(Fake(), spec, 2, 1, sampler=sampler).update(state, single)
+    assert_equal(together.agent.replace(noise=0), state.agent.replace(noise=0), rtol=1e-6)
+    assert_equal(together.tally, state.tally, rtol=1e-6)
+    assert int(together.updates) == int(state.updates) == 3
+    assert together.storage is start.storage, "learning changes nothing that is stored"
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_learner_learns_the_same_alone_and_in_a_population(name: str) -> None:
+    module = configuration.load_agent(name)
+    changes = {"hidden": (16, 16), "batch_size": 16, "warmup_steps": 40, "replay_size": 1000, "num_envs": 2}
+    config = configuration.replace(module.Config(), changes, "test")
+    environment = envs.make("rljax/Pendulum")
+
+    def trained(seeds: list[int]) -> CompiledDriver:
+        learners = Learner(module, environment.spec, len(seeds), config.num_envs)
+        driver = CompiledDriver(learners, environment, configuration.stack(config, len(seeds)))
+        driver.start(seeds)
+        driver.advance(20 + 19)
+        assert int(driver.learners.updates) == 20
+        return driver
+
+    together, alone = trained([3, 5, 9]), trained([5])
+    stored, single = (one(driver.learners.storage.data, i) for driver, i in ((together, 1), (alone, 0)))
+    stored, single = (jax.tree.map(lambda x: x[:40], rows) for rows in (stored, single))  # of the warm-up
+    assert_equal(stored, single, rtol=1e-5, atol=1e-6)
+    assert_equal(one(together.agent_state, 1), one(alone.agent_state, 0), rtol=1e-3, atol=1e-5)
+    kernel = jax.tree.leaves(together.agent_state.actor)[1]
+    assert not np.allclose(kernel[0], kernel[1], atol=1e-2), "other seeds are other learners"
+
+
+def test_floats_per_learner() -> None:
+    rates = [0.1, 0.5, 0.0]
+    together = driven([4, 4, 4], 20, learning_rate=rates)
+    weights = np.asarray(together.agent_state.weight)
+    for i, rate in enumerate(rates):
+        alone = driven([4], 20, learning_rate=rate)
+        assert_equal(one(together.agent_state, i), one(alone.agent_state, 0), rtol=1e-5)
+        assert not np.allclose(weights[i], weights[i - 1], rtol=0.1)
+    fresh = driven([4], 0).agent_state.weight[0]
+    np.testing.assert_array_equal(weights[2], fresh)  # a rate of 0
+
+
+def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
+    first, second = driven([7, 8], 30, num_envs=2), driven([7, 8], 13, num_envs=2)
+    second.advance(1)
+    second.advance(16)
+    data = [jax.tree.map(jax.random.key_data, (d.learners.key_act, d.learners.key_update)) for d in (first, second)]
+    assert_equal(*data)
+    keyless = [d.learners.replace(key_act=None, key_update=None) for d in (first, second)]
+    assert_equal(*keyless)
+    assert not np.array_equal(driven([9], 30, num_envs=2).agent_state.weight[0], first.agent_state.weight[0])
+
+
+@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
+def test_drivers_agree(kind: Any) -> None:
+    """The same deterministic environment inside the program and on the host teaches the same.
+
+    On the host an iteration begins with learning, to step meanwhile; inside the program it ends with it.
+    """
+    seeds, iterations, limit = [1, 2], 11, 5
+    changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30}
+    inside = driven(seeds, iterations, environment=Counter(limit), **changes)
+    config = settings(2, **changes)
+    hosted: Any = HostedCounter(limit)
+    outside = kind(Learner(Fake(), hosted.spec, 2, 3), hosted, config)
+    outside.start(seeds)
+    outside.advance(iterations)
+    assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
+    action = outside.action if kind is HostedDriver else outside.carry.action
+    assert_equal(inside.carry.action, action, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(outside.report().metrics["episode/length"], inside.report().metrics["episode/length"])
+    outside.advance(1)
+    assert int(inside.learners.updates) == int(outside.learners.updates) == 14
+    assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
+
+
+class OnPolicy(Fake):
+    """A Fake that is handed whole rollouts; it remembers which steps they held."""
+
+    storage = "rollout"
+
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+        """Remember the times [T, E] of a rollout."""
+        flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
+        new, metrics = super().update(state, flat, key, step, config)
+        times = flat.next_observation[:, 0]
+        return new.replace(rewards=state.rewards.at[step % UPDATES].set(times)), metrics
+
+
+@pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
+def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
+    changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 10**6}
+    if kind is CompiledDriver:
+        driver: Any = driven([0, 1], 3, OnPolicy(), Counter(), **changes)
+    else:
+        hosted: Any = HostedCounter(10**6)
+        driver = kind(Learner(OnPolicy(), hosted.spec, 2, 3), hosted, settings(2, **changes))
+        driver.start([0, 1])
+        driver.advance(4)  # on the host the next iteration begins with learning
+    assert int(driver.learners.updates) == 3
+    for learner_times in np.asarray(driver.agent_state.rewards)[:, :3]:  # [updates, T x E]
+        np.testing.assert_array_equal(learner_times.reshape(12, 3), np.arange(1, 13)[:, None].repeat(3, axis=1))
+    actions = np.asarray(driver.learners.storage.data.extras["acted"])
+    assert actions.all(), "no uniform actions, whatever warm-up other storages have"
+
+
+# Metrics.
+
+
+def test_report_is_the_mean_of_the_updates_since_the_last() -> None:
+    driver = driven([0, 1], 8 + 3, delay=2)
+    losses = np.asarray(driver.agent_state.losses)
+    result = driver.report()
+    np.testing.assert_allclose(result.metrics["loss"], losses[:, :4].mean(axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(result.metrics["delayed"], [2.0, 2.0])  # of updates 1 and 3, the others have none
+    assert result.updates == 4
+    driver.advance(3)
+    losses = np.asarray(driver.agent_state.losses)
+    result = driver.report()
+    np.testing.assert_allclose(result.metrics["loss"], losses[:, 4:7].mean(axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(result.metrics["delayed"], [5.0, 5.0])
+    assert result.updates == 7
+
+
+def test_report_of_nothing_is_not_a_number() -> None:
+    result = driven([0, 1], 3, environment=Counter(limit=5)).report()
+    assert result.updates == 0
+    assert {name: np.isnan(x).all() for name, x in result.metrics.items()} == dict.fromkeys(
+        ("loss", "delayed", "episode/return", "episode/length"), True
+    )
+    assert all((x == -1).all() for x in result.first_bad.values())
+
+
+def test_report_has_the_episodes_that_ended() -> None:
+    result = driven([0], 11, environment=Counter(limit=5), num_envs=2).report()
+    assert result.metrics["episode/length"] == [5.0]
+    # 1 + 2 + ... + 5 and five actions in [-1, 1].
+    assert abs(result.metrics["episode/return"][0] - 15) <= 5
+
+
+def test_first_update_that_is_not_finite_is_found() -> None:
+    driver = driven([0, 1, 2], 8 + 6, bad_from=[1e9, 3.0, 0.0])
+    result = driver.report()
+    np.testing.assert_array_equal(result.first_bad["loss"], [-1, 3, 0])
+    np.testing.assert_array_equal(result.first_bad["delayed"], [-1, -1, -1])
+    np.testing.assert_array_equal(np.isfinite(result.metrics["loss"]), [True, False, False])
+    driver.advance(2)
+    np.testing.assert_array_equal(driver.report().first_bad["loss"], [-1, 7, 7])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_tally_counts_weights(value: float) -> None:
+    tally = learner.empty_tally(("plain", "weighted"), 2)
+    zeros, ones = jnp.zeros(2), jnp.ones(2)
+    for update, (plain, weighted) in enumerate(
+        [([1, 2], Weighted(4 * ones, ones)), ([3, 6], Weighted(zeros, zeros)), ([5, value], Weighted(ones, ones))]
+    ):
+        metrics = {"plain": jnp.asarray(plain, jnp.float32), "weighted": weighted}
+        tally = learner.add_to_tally(tally, metrics, jnp.asarray(update))
+    nothing = dict.fromkeys(("return", "length", "count"), np.zeros(2))
+    result = report(tally, 3, nothing)
+    np.testing.assert_array_equal(result.metrics["plain"], [3.0, value])
+    np.testing.assert_array_equal(result.metrics["weighted"], [2.5, 2.5])
+    np.testing.assert_array_equal(result.first_bad["plain"], [-1, 2])
+    np.testing.assert_array_equal(result.first_bad["weighted"], [-1, -1])
+
+
+# Perceiving.
+
+
+@pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
+def test_each_observation_is_perceived_once(kind: Any) -> None:
+    """What is acted on is stored one step later: all that is stored, and the newest."""
+    changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 12, "counts": True}
+    if kind is CompiledDriver:
+        driver: Any = driven([0, 1], 9, environment=Counter(4), **changes)
+    else:
+        counter: Any = HostedCounter(4)
+        driver = kind(Learner(Fake(), counter.spec, 2, 3), counter, settings(2, **changes))
+        driver.start([0, 1])
+        driver.advance(9)
+    newest = driver.observation if kind is HostedDriver else driver.carry.observation
+    state, stored = driver.agent_state, np.asarray(driver.learners.storage.data.observation)[:, : 9 * 2 * 3]
+    seen = np.concatenate([stored, np.asarray(newest)], axis=1)
+    np.testing.assert_array_equal(state.count, [57, 57])
+    np.testing.assert_array_equal(state.firsts, (seen[..., 0] == 0).sum(axis=1))
+    np.testing.assert_allclose(state.total, seen.sum(axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_whether_an_agent_perceives(num_learners: int) -> None:
+    class Blind(Fake):
+        perceive: Any = None
+
+    def perceives(module: Any, **changes: Any) -> bool:
+        learners = Learner(module, EnvSpec("Some", (2,), 1), num_learners, 1)
+        return learners.perceives(settings(num_learners, **changes))
+
+    assert perceives(Fake(), counts=True)
+    assert not perceives(Fake(), counts=False)
+    assert not perceives(Blind())
+
+
+def test_single_learner_has_the_axis_too() -> None:
+    learners = Learner(Fake(), EnvSpec("Some", (2,), 1), 1, 3)
+    config = settings(1, num_envs=3)
+    state = jax.eval_shape(lambda keys: learners.init(keys, config), jax.random.split(jax.random.key(0), 1))
+    shared = {"steps", "updates", "position", "size"}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        counter = jax.tree_util.keystr(path).rpartition(".")[2] in shared
+        assert leaf.shape[:1] == (() if counter else (1,)), path
+
+
+def test_learner_is_frozen() -> None:
+    learners: Any = Learner(Fake(), EnvSpec("Some", (2,), 1), 1, 3)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        learners.num_envs = 2

@@ -1,0 +1,235 @@
+"""Sweeps: what is asked is trained, told and tested as the protocol says, also when it is stopped on the way."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax import cli
+from rljax.runs import policy, records, run
+from rljax.tuning import grids, search_spaces, sweeps
+from tests import small_runs
+
+optuna = pytest.importorskip("optuna")
+
+SPACE = {"actor_lr": {"low": 1e-5, "high": 1e-2, "log": True}, "batch_size": {"choices": [16, 32]}}
+FLOATS = {"actor_lr": {"low": 1e-5, "high": 1e-2, "log": True}, "critic_lr": {"low": 1e-5, "high": 1e-2, "log": True}}
+SHORT = search_spaces.Protocol(method="random", trials=3, population=2, tuning_seeds=(0, 1), test_seeds=(5, 6))
+
+
+def order(steps: int = 200) -> run.Order:
+    """A training of TD3 for seconds."""
+    return run.prepare("td3", "rljax/Pendulum", steps, config=small_runs.SMALL, **small_runs.EVERY)
+
+
+def begun(out: Path, protocol: search_spaces.Protocol, entries: dict[str, Any], steps: int = 200) -> Path:
+    """A sweep."""
+    made = order(steps)
+    return sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
+
+
+def trials(folder: Path) -> list[Any]:
+    """Those of a sweep's study."""
+    return optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder / 'study.db'}").trials
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """What a sweep found."""
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
+    out = begun(tmp_path / "sweep", SHORT, SPACE)
+    told = trials(out)
+    assert [trial.state.name for trial in told] == ["COMPLETE"] * 3
+    launches = [inside for rung in sorted(out.glob("generation-*/rung-0")) for inside in grids.runs(rung)]
+    for trial in told:
+        finals = []
+        for inside in launches:
+            described = run.read_config(inside)
+            last = [line for line in records.read(inside, "evaluations") if line["step"] == 200]
+            for line in last:
+                rate = described["config"]["actor_lr"]
+                rate = rate[line["learner"]] if isinstance(rate, list) else rate
+                if (rate, str(described["config"]["batch_size"])) == tuple(trial.params[n] for n in SPACE):
+                    assert line["seed"] in (0, 1)
+                    finals.append(np.mean(line["returns"]))
+        assert len(finals) == 2
+        assert trial.value == pytest.approx(np.mean(finals))  # of two values the interquartile mean is the mean
+    found = result(out)
+    best = max(told, key=lambda trial: trial.value)
+    assert (found["incumbent"]["of"], found["incumbent"]["value"]) == (f"trial {best.number}", best.value)
+    for entry in found["test"].values():
+        assert [learner["seed"] for learner in entry["final"]["learners"]] == [5, 6]
+        assert entry["final"]["interval"] is not None
+    assert found["trials"] == {"complete": 3}
+    assert found["steps"] == 3 * 2 * 200
+    with pytest.raises(ValueError, match=r"the sweep in '.*' is complete: .*result\.json is what it found"):
+        sweeps.resume(out)
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("method", ["tpe", "hyperband"])
+def test_a_sweep_that_was_stopped_finds_the_same(method: str, tmp_path: Path, monkeypatch: Any) -> None:
+    protocol = search_spaces.Protocol(
+        method=method, trials=6, population=3, tuning_seeds=(0,), test_seeds=(5,), eta=2, min_steps=100
+    )
+    whole = begun(tmp_path / "whole", protocol, FLOATS, 400)
+    save = run.Run._save
+    stopped: list[str] = []
+
+    def save_and_stop(self: run.Run) -> None:
+        save(self)
+        place = f"{self.folder.parent.parent.name}/{self.folder.parent.name}"
+        if self.step >= 200 and place not in stopped and len(stopped) < 3:
+            stopped.append(place)
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.Run, "_save", save_and_stop)
+        begun(tmp_path / "broken", protocol, FLOATS, 400)
+        for _ in range(5):
+            if not (tmp_path / "broken" / "result.json").exists():
+                sweeps.resume(tmp_path / "broken")
+    assert len(stopped) == 3
+    first, second = result(whole), result(tmp_path / "broken")
+    assert first == second
+    keys = ("params", "value", "state", "intermediate_values")
+    listed = [
+        [{key: getattr(trial, key) for key in keys} for trial in trials(out)] for out in (whole, tmp_path / "broken")
+    ]
+    assert listed[0] == listed[1]
+
+
+@pytest.mark.learn
+def test_hyperband_goes_on_with_the_better_ones_where_they_stood(tmp_path: Path) -> None:
+    protocol = search_spaces.Protocol(
+        method="hyperband", trials=4, tuning_seeds=(0, 1), test_seeds=(5,), eta=2, min_steps=100
+    )
+    out = begun(tmp_path / "sweep", protocol, FLOATS, 400)
+    told = trials(out)
+    first = {trial.number: trial.intermediate_values[100] for trial in told}
+    assert [len(trial.intermediate_values) for trial in sorted(told, key=lambda t: -first[t.number])][2:] == [1, 1]
+    (best,) = [trial for trial in told if trial.state.name == "COMPLETE"]
+    assert sorted(best.intermediate_values) == [100, 200, 400]
+    assert {trial.state.name for trial in told} == {"COMPLETE", "PRUNED"}
+    settings = small_runs.SMALL | best.params
+    whole = run.train(
+        "td3", "rljax/Pendulum", 400, seeds=2, config=settings, out=tmp_path / "alone", **small_runs.EVERY
+    )
+    last = [np.mean(line["returns"]) for line in records.read(whole, "evaluations") if line["step"] == 400]
+    assert best.value == pytest.approx(np.mean(last), rel=5e-3)
+
+
+def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
+    entries = {"critic_lr": {"choices": [1e18, 1e-3]}}
+    protocol = search_spaces.Protocol(method="random", trials=4, population=4, tuning_seeds=(0,), test_seeds=(5,))
+    out = begun(tmp_path / "sweep", protocol, entries)
+    states = {trial.params["critic_lr"]: trial.state.name for trial in trials(out)}
+    assert states == {"1e+18": "PRUNED", "0.001": "COMPLETE"}
+    assert result(out)["test"]["tuned"]["settings"] == "critic-lr=0.001"
+
+
+@pytest.mark.learn
+def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Path, monkeypatch: Any) -> None:
+    protocol = search_spaces.Protocol(method="pbt", population=4, tuning_seeds=(0, 1), test_seeds=(5, 6), every=100)
+    whole = begun(tmp_path / "whole", protocol, FLOATS, 400)
+    save = run.Run._save
+    stopped: list[Path] = []
+
+    def save_and_stop(self: run.Run) -> None:
+        save(self)
+        if self.step == 200 and self.folder not in stopped:
+            stopped.append(self.folder)
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.Run, "_save", save_and_stop)
+        broken = begun(tmp_path / "broken", protocol, FLOATS, 400)
+        for _ in range(3):
+            sweeps.resume(broken)
+    assert len(stopped) == 3, "the population and both tests"
+    assert result(whole) == result(broken)
+    for inside in ("population/launch-000", "test/tuned/launch-000"):
+        small_runs.assert_same(whole / inside, broken / inside)
+        assert records.read(whole / inside, "turns") == records.read(broken / inside, "turns")
+
+    found = result(whole)
+    best = int(found["incumbent"]["of"].removeprefix("learner "))
+    last = {
+        line["learner"]: np.mean(line["returns"])
+        for line in records.read(whole / "population/launch-000", "evaluations")
+    }
+    assert max(last.values()) == last[best] == found["incumbent"]["value"]
+    turns = {turn["step"]: turn["values"] for turn in records.read(whole / "test/tuned/launch-000", "turns")}
+    for step, settings in found["incumbent"]["schedule"]:
+        assert turns[step] == {name: [value] * 2 for name, value in settings.items()}
+    assert [learner["seed"] for learner in found["test"]["tuned"]["final"]["learners"]] == [5, 6]
+    assert policy.evaluate_run(whole / "population/launch-000", episodes=1)["summary"]["mean"] < 0
+
+
+def test_population_based_training_needs_settings_of_the_program(tmp_path: Path) -> None:
+    protocol = search_spaces.Protocol(method="pbt", population=4, test_seeds=(5,))
+    with pytest.raises(ValueError, match=r"'batch_size' shapes it or has choices: leave it out of the space, or use"):
+        begun(tmp_path / "sweep", protocol, SPACE)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test_seeds": (1, 2)}, r"^seeds 1 are both for tuning and for testing: .* --test-seeds 100 101 102$"),
+        ({"tuning_seeds": ()}, r"needs seeds to tune with and others to test with"),
+        ({"method": "grid"}, r"--method is 'grid', it must be one of random, tpe, hyperband, pbt"),
+        ({"trials": 0}, r"--trials is 0, it must be at least 1"),
+        ({"eta": 1}, r"--eta is 1, it must be at least 2"),
+        ({"method": "hyperband", "min_steps": 300}, r"--min-steps is 300, it must lie in \[1, 200\]"),
+        ({"storage": "sqlite:////no/such/place/study.db"}, r"the study's storage 'sqlite:.*' cannot be used"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    fields = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
+    with pytest.raises(ValueError, match=message):
+        begun(tmp_path / "sweep", search_spaces.Protocol(**(fields | changes)), FLOATS)
+    assert not list(tmp_path.glob("sweep/generation-*")), "nothing was trained"
+
+
+def test_a_corner_that_the_agent_refuses_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"discount is 1\.5, it must be finite and in \[0"):
+        begun(tmp_path / "sweep", SHORT, {"discount": {"low": 0.9, "high": 1.5}})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'shared.db'}"
+    study = optuna.create_study(storage=storage, study_name="sweep")
+    study.set_user_attr("agent", "sac")
+    fields = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
+    with pytest.raises(
+        ValueError, match=r"study 'sweep' in '.*' is of agent 'sac', this sweep of 'td3'\. Name another"
+    ):
+        begun(tmp_path / "sweep", search_spaces.Protocol(**(fields | {"storage": storage})), FLOATS)
+
+
+def test_the_command_line_sweeps(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "space.toml"
+    file.write_text("actor_lr = { low = 1e-5, high = 1e-2, log = true }\n")
+    words = ["sweep", "td3", "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *small_runs.flags("td3")]
+    words += ["--out", str(tmp_path / "sweep"), "--space", str(file), "--trials", "2", "--method", "random"]
+    words += ["--tuning-seeds", "0", "--test-seeds", "1"]
+    cli.main(words)
+    assert capsys.readouterr().out.strip() == str(tmp_path / "sweep")
+    assert result(tmp_path / "sweep")["incumbent"]["flags"].startswith("--config.actor-lr ")
+    for again, message in (
+        (words, "exists. Choose another --out, or continue that sweep: rljax resume"),
+        (["resume", str(tmp_path / "sweep")], "is complete"),
+        (["resume", str(tmp_path / "sweep"), "--steps", "9"], "a sweep cannot have more steps"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(again)
+        assert message in capsys.readouterr().err
