@@ -26,11 +26,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, normalise
-
-storage = "dataset"
 
 
 @agent.config
@@ -76,8 +74,29 @@ class State(struct.PyTreeNode):
     statistics: normalise.Statistics  # of observations [O]
 
 
+def experience(config: Config) -> buffers.Dataset:
+    """Uniform batches of a data set; online, half of each batch is new experience."""
+    online = buffers.Replay(
+        replay_size=config.replay_size,
+        batch_size=config.batch_size,
+        warmup_steps=config.warmup_steps,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+    )
+    return buffers.Dataset(
+        batch_size=config.batch_size,
+        num_updates=config.num_updates,
+        reward_transform=config.reward_transform,
+        learns_until=config.decay_steps,
+        online=online,
+    )
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_vectors("bc", spec)
+    agent.require_widths(config, "hidden")
     agent.require_continuous("bc", spec)
     agent.require_range(config, actor_lr=(0, None), exploration_noise=(0, None))
     agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))

@@ -1,7 +1,7 @@
 """DQN: Q-learning from replayed transitions with a target network, and what was added to it since as settings.
 
 gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smallest) of them;  s' is k <= n steps ahead
-  R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: rljax/buffers/samplers.py   [4]
+  R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: `buffers.NStep`     [4]
   y        = R + gamma^k (1 - terminated) max_a Q'(s', a)                                       [1, algorithm 1]
        or    R + gamma^k (1 - terminated) Q'(s', argmax_a Q(s', a))                             double [2]
   L(Q)     = sum_c mean l(Q_c(s, a) - y)                 l: Huber's, the clipped error of [1], or the square
@@ -32,14 +32,13 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, normalise, torsos
-
-storage = "replay"
 
 
 @agent.config
@@ -102,8 +101,29 @@ class State(struct.PyTreeNode):
     action_size: int = struct.field(pytree_node=False)  # A
 
 
+def experience(config: Config) -> buffers.Replay:
+    """Batches of new experience: uniform, of n steps, or with goals replaced."""
+    draw = buffers.Uniform()
+    if config.n_step > 1:
+        draw = buffers.NStep(steps=config.n_step, discount=config.discount)
+    elif np.max(config.hindsight) > 0:
+        draw = buffers.Hindsight(share=config.hindsight, discount=config.discount)
+    return buffers.Replay(
+        replay_size=config.replay_size,
+        batch_size=config.batch_size,
+        warmup_steps=config.warmup_steps,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+        perceives=config.normalise_observations,
+        draw=draw,
+    )
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for continuous actions or a hyperparameter out of range."""
+    agent.require_vectors("dqn", spec)
+    agent.require_widths(config, "hidden")
     agent.require_discrete("dqn", spec, "sac")
     agent.require_range(config, learning_rate=(0, None), max_grad_norm=(0, None), temperature_lr=(0, None))
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), hindsight=(0, 1), epsilon_steps=(1, None))
@@ -112,6 +132,11 @@ def check(spec: EnvSpec, config: Config) -> None:
         agent.require_range(config, target_entropy=(0, math.log(spec.action_size)))
     agent.require_at_least(config, target_every=1, num_critics=1, n_step=1)
     torsos.check(spec, config, config.hidden)
+    if config.n_step > 1 and np.max(config.hindsight) > 0:
+        raise ValueError(
+            "--config.n-step sums rewards that --config.hindsight would have to replace: use one of them, with "
+            "--config.n-step 1 or --config.hindsight 0."
+        )
     if config.evaluation == "softmax" and config.exploration != "softmax":
         raise ValueError("--config.evaluation softmax needs the temperature that --config.exploration softmax learns.")
     if config.action_input and (config.dueling or config.torso == "drc"):

@@ -32,11 +32,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import generative, normalise
-
-storage = "dataset"
 
 
 @agent.config
@@ -90,8 +88,28 @@ class State(struct.PyTreeNode):
     statistics: normalise.Statistics  # of observations [O]
 
 
+def experience(config: Config) -> buffers.Dataset:
+    """Uniform batches of a data set; online, half of each batch is new experience."""
+    online = buffers.Replay(
+        replay_size=config.replay_size,
+        batch_size=config.batch_size,
+        warmup_steps=config.warmup_steps,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+    )
+    return buffers.Dataset(
+        batch_size=config.batch_size,
+        num_updates=config.num_updates,
+        reward_transform=config.reward_transform,
+        online=online,
+    )
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_vectors("fql", spec)
+    agent.require_widths(config, "hidden")
     agent.require_continuous("fql", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, distillation_weight=(0, None))
@@ -136,6 +154,13 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
         observation = normalise.standardise(state.statistics, observation)
     noise = jax.random.normal(key, (*observation.shape[:-1], state.actor.one_step.module.features))
     return policy(state.actor, observation, noise), {}
+
+
+def value(state: State, observation: Array, action: Array, config: Config) -> Array:
+    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    if config.normalise_observations:
+        observation = normalise.standardise(state.statistics, observation)
+    return state.critic(observation, action).mean(axis=0)
 
 
 def policy(actor: Actor, observation: Array, noise: Array) -> Array:

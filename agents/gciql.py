@@ -16,7 +16,7 @@ alpha imitation weight, beta inverse temperature, pi(.|s, h) = N(mu(s, h), 1) wi
   L(Q)         = sum_c mean (Q_c(s, a, g) - y)^2                        [3, eq. 6]
   Q'_c        <- (1 - rho) Q'_c + rho Q_c                               rho target_rate
 
-All losses are of the networks as they were before the update. What draws the goals: `rljax.buffers.samplers.goals`.
+All losses are of the networks as they were before the update. `rljax.buffers.Goals` draws the goals.
 
 Departs from the paper: goals from the future of a trajectory that are drawn evenly are all equally likely, the next
 state and the last one too, which have half the chance in the authors' code [2].
@@ -40,11 +40,9 @@ import numpy as np
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, normalise, torsos
-
-storage = "dataset"
 
 STD = 1.0  # of the policy; [2]
 OUTPUT_SCALE = 0.1  # of the actor's last layer, by which it begins smaller than others; [2]
@@ -102,8 +100,24 @@ class State(struct.PyTreeNode):
     statistics: normalise.Statistics  # of observations [O]: of states, twice
 
 
+def experience(config: Config) -> buffers.Dataset:
+    """Batches of a data set, each row with a goal for the values and one for the actor."""
+    goals = buffers.Goals(
+        discount=config.discount,
+        value_current=config.value_goal_current,
+        value_future=config.value_goal_future,
+        value_times=config.value_goal_times,
+        actor_current=config.actor_goal_current,
+        actor_future=config.actor_goal_future,
+        actor_times=config.actor_goal_times,
+    )
+    return buffers.Dataset(batch_size=config.batch_size, num_updates=config.num_updates, draw=goals)
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_vectors("gciql", spec)
+    agent.require_widths(config, "hidden")
     agent.require_continuous("gciql", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, value_lr=(0, None), expectile=(0, 1), inverse_temperature=(0, None))
@@ -161,6 +175,13 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
     if not explore:
         return jnp.clip(mean, -1.0, 1.0), {}
     return jnp.clip(mean + STD * jax.random.normal(key, mean.shape), -1.0, 1.0), {}
+
+
+def value(state: State, observation: Array, action: Array, config: Config) -> Array:
+    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    if config.normalise_observations:
+        observation = normalise.standardise(state.statistics, observation)
+    return state.critic(observation, action).mean(axis=0)
 
 
 # [3, eq. 5]

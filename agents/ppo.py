@@ -32,11 +32,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, normalise, torsos
-
-storage = "rollout"
 
 
 @agent.config
@@ -99,8 +97,15 @@ class State(struct.PyTreeNode):
     discrete: bool = struct.field(pytree_node=False)
 
 
+def experience(config: Config) -> buffers.Rollout:
+    """Each iteration's steps, once."""
+    return buffers.Rollout(num_envs=config.num_envs, num_steps=config.num_steps, batch_size=config.batch_size)
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
+    agent.require_vectors("ppo", spec)
+    agent.require_widths(config, "actor_hidden", "critic_hidden")
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None), adam_epsilon=(0, None))
     agent.require_range(config, max_grad_norm=(0, None), clip_ratio=(0, None), value_cost=(0, None))
     agent.require_range(config, entropy_cost=(None, None), reward_scale=(None, None), init_log_std=(None, None))

@@ -31,11 +31,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, normalise
-
-storage = "dataset"
 
 
 @agent.config
@@ -101,8 +99,29 @@ class State(struct.PyTreeNode):
     statistics: normalise.Statistics  # of observations [O]
 
 
+def experience(config: Config) -> buffers.Dataset:
+    """Uniform batches of a data set; online, half of each batch is new experience."""
+    online = buffers.Replay(
+        replay_size=config.replay_size,
+        batch_size=config.batch_size,
+        warmup_steps=config.warmup_steps,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+    )
+    return buffers.Dataset(
+        batch_size=config.batch_size,
+        num_updates=config.num_updates,
+        reward_transform=config.reward_transform,
+        learns_until=config.decay_steps,
+        online=online,
+    )
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_vectors("riql", spec)
+    agent.require_widths(config, "hidden")
     agent.require_continuous("riql", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, value_lr=(0, None), expectile=(0, 1), inverse_temperature=(0, None))
@@ -166,6 +185,13 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
     if not explore:
         return jnp.clip(action, -1.0, 1.0), {}
     return jnp.clip(action + std(state.actor, config) * jax.random.normal(key, action.shape), -1.0, 1.0), {}
+
+
+def value(state: State, observation: Array, action: Array, config: Config) -> Array:
+    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    if config.normalise_observations:
+        observation = normalise.standardise(state.statistics, observation)
+    return state.critic(observation, action).mean(axis=0)
 
 
 def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> Array:

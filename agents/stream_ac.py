@@ -26,11 +26,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, normalise, traces
-
-storage = "stream"
 
 
 @agent.config
@@ -75,8 +73,20 @@ class State(struct.PyTreeNode):
     discrete: bool = struct.field(pytree_node=False)
 
 
+def experience(config: Config) -> buffers.Stream:
+    """One transition at a time."""
+    return buffers.Stream(
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+        perceives=config.normalise_observations,
+        time_feature=config.time_feature,
+    )
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range, and for pictures without convolutions."""
+    agent.require_widths(config, "hidden")
     agent.require_range(config, learning_rate=(0, None), actor_kappa=(0, None), critic_kappa=(0, None))
     agent.require_range(config, second_moment_decay=(0, 1), discount=(0, 1), trace_decay=(0, 1))
     agent.require_range(config, entropy_cost=(None, None))

@@ -25,11 +25,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import normalise, traces
-
-storage = "stream"
 
 
 @agent.config
@@ -83,8 +81,20 @@ class State(struct.PyTreeNode):
     waiting: Waiting
 
 
+def experience(config: Config) -> buffers.Stream:
+    """One transition at a time."""
+    return buffers.Stream(
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+        perceives=config.normalise_observations,
+        time_feature=config.time_feature,
+    )
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for continuous actions, a hyperparameter out of range, and pictures without convolutions."""
+    agent.require_widths(config, "hidden")
     agent.require_discrete("stream_sarsa", spec, "stream_ac")
     agent.require_range(config, learning_rate=(0, None), critic_kappa=(0, None), second_moment_decay=(0, 1))
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), epsilon_steps=(1, None))

@@ -28,11 +28,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax import agent, networks
+from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import normalise
-
-storage = "replay"
 
 
 @agent.config
@@ -79,8 +77,23 @@ class State(struct.PyTreeNode):
     statistics: normalise.Statistics  # of observations [O]
 
 
+def experience(config: Config) -> buffers.Replay:
+    """Uniform batches of new experience; with a data set, half of each batch is from there."""
+    return buffers.Replay(
+        replay_size=config.replay_size,
+        batch_size=config.batch_size,
+        warmup_steps=config.warmup_steps,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+        perceives=config.normalise_observations,
+    )
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    agent.require_vectors("td3", spec)
+    agent.require_widths(config, "hidden")
     agent.require_continuous("td3", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, reward_scale=(None, None))
@@ -123,6 +136,13 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
     if not explore:
         return action, {}
     return jnp.clip(action + config.exploration_noise * jax.random.normal(key, action.shape), -1.0, 1.0), {}
+
+
+def value(state: State, observation: Array, action: Array, config: Config) -> Array:
+    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    if config.normalise_observations:
+        observation = normalise.normalise(state.statistics, observation)
+    return state.critic(observation, action).mean(axis=0)
 
 
 def policy(actor: networks.Network, observation: Array) -> Array:

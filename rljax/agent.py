@@ -120,20 +120,27 @@ def float_fields(cls: Any) -> tuple[str, ...]:
 
 
 class Agent(Protocol):
-    """An agent: a module (or any object) with these attributes.
+    """An agent: a module (or any object) with these attributes. Nothing outside an agent reads a field of its `Config`.
 
-    `Config`'s fields are all the hyperparameters, those of its storage included; the storage named by
-    `storage` says which ones it needs (see `rljax.buffers.storage`). One called `convolutions` says that the agent can observe
-    pictures [H, W, K]; all others are refused them. One called `value_goal_future` says that it observes [state; goal],
-    see `conditions_on_goals`.
+    Four more functions are optional. An agent that has one of them declares by it what it can do.
 
-    Two more functions are optional. `perceive(state, observation, first, config) -> State` sees every observation
-    [E, O...] of the environments once, before the agent acts on it. `prepare(state, data, config) -> State` sees the
-    whole data set [N, ...] once, before the first update on it.
+    - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
+      on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
+    - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the first update on it.
+    - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions [..., A]. Adversarial
+      corruptions of data sets lower it.
+    - `use_base(state, base, config) -> State` takes another run's policy, a `Base`: `rljax train ... --base RUN`.
     """
 
-    Config: Callable[..., Any]
-    storage: str  # how experience reaches `update`: "replay", "rollout", "stream" or "dataset"
+    Config: Callable[..., Any]  # every hyperparameter, documented per field; made by `config`
+
+    def experience(self, config: Any) -> Any:
+        """What the agent learns from: `Replay`, `Rollout`, `Stream` or `Dataset` of `rljax.buffers`.
+
+        `config` is no tracer here: its floats are numbers, or arrays [P] of all learners' values. The declaration may
+        hold them, and may depend on them.
+        """
+        ...
 
     def check(self, spec: EnvSpec, config: Any) -> None:
         """Raise `ValueError` for what a user can get wrong, before anything compiles."""
@@ -144,14 +151,32 @@ class Agent(Protocol):
     def act(self, state: Any, observation: Array, key: Array, config: Any, explore: bool) -> tuple[Array, dict]:
         """Return `action` and `extras` for observations [..., O...].
 
-        Without `explore` it is the action to be judged by: of most agents the policy's mean or mode, whatever the key;
-        of generative ones a draw.
+        Without `explore` it is the action by which the agent is judged. Most agents return the policy's mean or mode,
+        whatever the key; generative ones return a draw.
         """
         ...
 
     def update(self, state: Any, batch: Transition, key: Array, step: Array, config: Any) -> tuple[Any, Metrics]:
         """Return the State after one update and scalar metrics; `step` counts updates, unbatched."""
         ...
+
+
+PARTS = ("Config", "experience", "check", "init", "act", "update")  # what every agent has
+
+
+class Base(struct.PyTreeNode):
+    """Another run's policy, as an input of an agent that has `use_base`.
+
+    It is a pytree: a State may hold it. Frozen unless the agent's own optimiser moves its `state`.
+    """
+
+    state: Any  # the other agent's State, of one learner
+    config: Any  # its Config, floats as arrays []
+    agent: Any = struct.field(pytree_node=False)  # its module
+
+    def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
+        """Actions [..., A] for observations [..., O...]."""
+        return self.agent.act(self.state, observation, key, self.config, explore)[0]
 
 
 class Weighted(struct.PyTreeNode):
@@ -181,12 +206,13 @@ def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]]
     return jax.lax.cond((step + 1) % period == 0, active, idle, state)
 
 
-def conditions_on_goals(config: Any) -> bool:
-    """Whether an agent observes [state; goal]: its Config then says how goals are drawn from data that hold none.
-
-    Those that do learn from batches of `samplers.goals`, and are judged on the tasks of environments that have goals.
-    """
-    return hasattr(config, "value_goal_future")
+def require_vectors(name: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` unless observations are vectors."""
+    if len(spec.observation_shape) != 1:
+        raise ValueError(
+            f"agent '{name}' observes vectors, '{spec.name}' shows pictures of shape {spec.observation_shape}. "
+            "Choose an agent whose settings have convolutions, such as stream_q."
+        )
 
 
 def require_continuous(name: str, spec: EnvSpec) -> None:
@@ -221,6 +247,13 @@ def require_at_least(config: Any, **limits: int) -> None:
     for name, limit in limits.items():
         if getattr(config, name) < limit:
             raise ValueError(f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}.")
+
+
+def require_widths(config: Any, *names: str) -> None:
+    """Raise `ValueError` unless each layer of the named fields has at least 1 unit."""
+    for name in names:
+        if min(getattr(config, name), default=1) < 1:
+            raise ValueError(f"{_flag(name)} is {getattr(config, name)}: each layer has at least 1 unit.")
 
 
 def _flag(name: str) -> str:

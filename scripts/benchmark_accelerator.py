@@ -45,10 +45,10 @@ TINY_SHAPE = {"num_envs": 8, "num_steps": 20, "batch_size": 80, "learning_rate":
 
 def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str, Any]:
     """Environment steps per second over all learners, with the environment's preset; and the seconds to compile."""
-    from rljax.training import configuration
+    from rljax.training import configuration, registry
 
-    module = configuration.load_agent(agent)
-    preset = configuration.as_json(configuration.preset(agent, module, environment))
+    module = registry.load_agent(agent)
+    preset = configuration.as_json(registry.preset(agent, module, environment))
     warmup = preset.get("warmup_steps", 0) // preset["num_envs"] + 2
     with tempfile.TemporaryDirectory() as folder:
         training = benchmark_online.prepared(agent, Path(folder, "run"), seeds, 10**9, preset, environment)

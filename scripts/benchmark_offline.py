@@ -93,14 +93,12 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
     import jax
     import numpy as np
 
-    from rljax.agent import EnvSpec, Transition, conditions_on_goals
-    from rljax.buffers import samplers
-    from rljax.buffers.storage import Fixed
-    from rljax.training import configuration
+    from rljax.agent import EnvSpec, Transition
+    from rljax.training import configuration, registry
     from rljax.training.learner import Learner
 
     agent, changes = (VARIANTS | ACTING)[variant]
-    module: Any = configuration.load_agent(agent)
+    module: Any = registry.load_agent(agent)
     size = SIZES.get(agent, SIZE)
     given = synthetic(TRANSITIONS if sampling else BATCH, size)
     data = Transition(
@@ -112,14 +110,13 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
         next_observation=given["next_observations"],
     )
     config = configuration.stack(module.Config(batch_size=BATCH, **changes | more), seeds)
-    if not conditions_on_goals(config):
-        return module, Learner(module, EnvSpec("data", size[:1], size[1]), seeds, 1, storage="dataset"), data, config
-    spec = EnvSpec("data", (2 * size[0],), size[1])
-    data = samplers.with_last_rows(data)
-    if not sampling:
+    experience = module.experience(config)
+    spec = EnvSpec("data", (2 * size[0] if experience.goals else size[0],), size[1])
+    data = experience.prepare(data)
+    if experience.goals and not sampling:
         keys = jax.random.split(jax.random.key(0), seeds)
-        data = jax.tree.map(lambda x: x[0, 0], samplers.goals(Fixed(data), keys, config))
-    return module, Learner(module, spec, seeds, 1, samplers.goals, storage="dataset"), data, config
+        data = jax.tree.map(lambda x: x[0, 0], experience.sample(None, data, keys))
+    return module, Learner(module, spec, seeds), data, config
 
 
 def ours(variant: str, updates: int, seeds: int, precision: str = "") -> dict[str, Any]:

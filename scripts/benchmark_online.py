@@ -53,16 +53,16 @@ def prepared(
 ) -> Any:
     """A run of ours, created but not started, with the peer's settings."""
     from rljax.runs import console, run
-    from rljax.training import configuration
+    from rljax.training import registry
+    from rljax.training.plan import Experiment
     from rljax.training.settings import Settings
 
-    module = configuration.load_agent(agent)
+    module = registry.load_agent(agent)
     settings = Settings(
         agent, environment, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
     )
-    training = run.Run(settings, module, module.Config(**changes), folder, console.View())
-    training.create("benchmark")
-    return training
+    experiment = Experiment(settings, module, module.Config(**changes), None)
+    return run.Run.begin(experiment, folder, console.View(), "benchmark").training
 
 
 def timed(driver: Any, iterations: int) -> float:

@@ -30,9 +30,9 @@ STREAMS = 16
 
 def ours(agent: str, environment: str, seeds: int, steps: int) -> dict[str, Any]:
     """Steps per second of all streams of a run's training loop, and the bytes of one stream's state."""
-    from rljax.training import configuration
+    from rljax.training import registry
 
-    settings = vars(configuration.preset(agent, configuration.load_agent(agent), environment))
+    settings = vars(registry.preset(agent, registry.load_agent(agent), environment))
     with tempfile.TemporaryDirectory() as folder:
         training = prepared(agent, Path(folder, "run"), seeds, 3 * steps, settings, environment)
         timed(training.driver, max(steps // 4, 500))

@@ -56,10 +56,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     from rljax.agents import ppo
-    from rljax.training import configuration
+    from rljax.training import registry
 
     sizes = {"num_envs": 512, "num_steps": 16, "batch_size": 1024, "num_epochs": 2}
-    preset = configuration.preset("ppo", ppo, options.env, None)
+    preset = registry.preset("ppo", ppo, options.env, None)
     base = dataclasses.replace(preset, **sizes, initialisation="lecun_uniform")
     unit = dataclasses.replace(base, torso="iru", actor_hidden=(64,))
     measured = {f"iru-{steps}": updates(options.env, dataclasses.replace(unit, compute=steps)) for steps in THINKING}

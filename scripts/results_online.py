@@ -66,7 +66,7 @@ import numpy as np
 
 from rljax.analysis import figures
 from rljax.runs import records, statistics
-from rljax.training import configuration
+from rljax.training import configuration, registry
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
@@ -126,8 +126,8 @@ def curve(run: dict[str, Any], label: str | None = None) -> figures.Curve:
 
 def changes(run: dict[str, Any]) -> list[str]:
     """The hyperparameters in which a run departs from its agent's defaults and its environment's preset."""
-    module = configuration.load_agent(run["agent"])
-    usual = configuration.as_json(configuration.preset(run["agent"], module, run["environment"], run.get("data")))
+    module = registry.load_agent(run["agent"])
+    usual = configuration.as_json(registry.preset(run["agent"], module, run["environment"], run.get("data")))
     return [f"{name} {value}" for name, value in run["config"].items() if value != usual[name]]
 
 
@@ -166,9 +166,15 @@ def show(name: str, table: str) -> None:
     print(table)
 
 
+def learns_from(run: dict[str, Any]) -> str:
+    """What a run's agent learns from: "replay", "rollout", "stream" or "dataset"."""
+    module = registry.load_agent(run["agent"])
+    return module.experience(module.Config()).kind
+
+
 def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     """Streams, and in their environments SAC and PPO, with their own settings and with one transition at a time."""
-    streams = [run for run in collected if configuration.load_agent(run["agent"]).storage == "stream"]
+    streams = [run for run in collected if learns_from(run) == "stream"]
     places = {run["environment"] for run in streams}
     beside = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
     single = [run for run in beside if run["name"].endswith("-one")]
@@ -189,9 +195,7 @@ def main() -> None:
     collected = [json.loads(path.read_text()) | {"name": path.stem} for path in sorted(folder.glob("*.json"))]
     draw_streams(collected, folder / "stream.png")
     for kind in ("replay", "rollout"):
-        shown = [
-            run for run in collected if not changes(run) and configuration.load_agent(run["agent"]).storage == kind
-        ]
+        shown = [run for run in collected if not changes(run) and learns_from(run) == kind]
         curves = {}
         for run in shown:
             first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from rljax.agent import EnvSpec, Transition
 from rljax.distributed.hardware import provenance
-from rljax.training import configuration
+from rljax.training import configuration, registry
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
 
@@ -58,12 +58,12 @@ def data() -> tuple[Transition, np.ndarray]:
 
 def drawn(agent: str, changes: dict[str, Any], updates: int) -> np.ndarray:
     """Actions [DRAWN, 2] of an agent that was trained so; of Gaussian ones around their mean, of others as they act."""
-    module: Any = configuration.load_agent(agent)
+    module: Any = registry.load_agent(agent)
     config = configuration.replace(module.Config(), changes, "toy")
     if any(field.name == "num_candidates" for field in dataclasses.fields(config)):
         config = dataclasses.replace(config, num_candidates=1)  # the policy's own actions
     spec = EnvSpec("toy", (1,), 2)
-    learner = Learner(module, spec, 1, 1, storage="dataset")
+    learner = Learner(module, spec, 1)
     driver = OfflineDriver(learner, data()[0], configuration.stack(config, 1))
     driver.start([0])
     driver.advance(updates)

@@ -56,7 +56,7 @@ class Curve:
 
 
 def draw(curves: Sequence[Curve], output: Path, references: References | None = None, statistic: str = "mean") -> Path:
-    """Draw learning curves into a file, as `rljax.analysis.learning_curves.plot` does, which says what the arguments are."""
+    """Draw learning curves into a file, as `learning_curves.plot` does, which says what the arguments are."""
     if statistic not in STATISTICS:
         raise ValueError(f"statistic is '{statistic}', it must be 'mean' or 'iqm'.")
     output = Path(output)

@@ -22,7 +22,7 @@ from rljax.analysis import comparison, figures, published, tables
 from rljax.analysis.comparison import Estimate
 from rljax.analysis.tables import Row, Run, Suite, Table, count, listed, short
 from rljax.runs import statistics
-from rljax.training import configuration
+from rljax.training import registry
 
 CLEAR = 6  # rows up to which a panel shows single learners and published curves too
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -189,7 +189,7 @@ class _Page:
         (self.folder / "tables.md").write_text("\n\n".join(self.markdown) + "\n", encoding="utf-8")
 
     def _title(self) -> str:
-        agents = list(dict.fromkeys(configuration.agent_name(row.agent) for table in self.tables for row in table.rows))
+        agents = list(dict.fromkeys(registry.agent_name(row.agent) for table in self.tables for row in table.rows))
         return f"{_few(agents, 'agents')} on {_few([table.task for table in self.tables], 'tasks')}"
 
     def _head(self) -> None:
@@ -342,7 +342,7 @@ class _Page:
             if not clear:
                 lines[row.label].learners = ()
                 continue
-            points = published.curve(configuration.agent_name(row.agent), table.published_task, table.metric[:-1])
+            points = published.curve(registry.agent_name(row.agent), table.published_task, table.metric[:-1])
             points = [point for point in points if point.step is not None and point.step <= 1.05 * table.budget]
             if points and not any(label.startswith(f"{points[0].agent} by") for label, *_ in references.values()):
                 columns = zip(*[(point.step, point.mean, point.std) for point in points], strict=True)
@@ -408,9 +408,7 @@ class _Page:
 
     def _published(self, row: Row, table: Table, digits: int) -> Cell:
         """What is known of the same agent in the same task, with numbers of sources."""
-        points = published.points(
-            configuration.agent_name(row.agent), table.published_task, table.metric[:-1], row.step
-        )
+        points = published.points(registry.agent_name(row.agent), table.published_task, table.metric[:-1], row.step)
         lines = []
         for point in points:
             number = self.sources.setdefault(f"{point.source}: {point.note}", len(self.sources) + 1)

@@ -17,7 +17,7 @@ import numpy as np
 from rljax.analysis import comparison, published
 from rljax.analysis.comparison import Estimate
 from rljax.runs import records, statistics
-from rljax.training import configuration
+from rljax.training import registry
 
 NEEDED = ("agent", "environment", "steps", "seeds", "config")  # of a run's config.json
 PROTOCOL = ("then_online", "offline_share")  # settings of a run that set it apart as hyperparameters do
@@ -292,7 +292,7 @@ def row_names(runs: Sequence[Run]) -> Callable[[Learner], str]:
     Those that are left unsaid are "...", and `differences` has them all.
     """
     agents = _grouped([learner for run in runs for learner in run.learners], lambda learner: learner.run.agent)
-    stems = [configuration.agent_name(agent) for agent in agents]
+    stems = [registry.agent_name(agent) for agent in agents]
     told = {}
     for agent, learners in agents.items():
         varying = differences(learners)
@@ -300,7 +300,7 @@ def row_names(runs: Sequence[Run]) -> Callable[[Learner], str]:
         for name in varying:
             if len(_choices(learners, [*chosen, name])) > len(_choices(learners, chosen)):
                 chosen.append(name)
-        stem = configuration.agent_name(agent)
+        stem = registry.agent_name(agent)
         told[agent] = (stem if stems.count(stem) == 1 else agent, chosen, len(varying) > len(chosen))
 
     def called(learner: Learner) -> str:

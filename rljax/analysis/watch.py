@@ -15,7 +15,7 @@ import numpy as np
 
 from rljax.analysis import tables
 from rljax.runs import records, statistics
-from rljax.training import configuration
+from rljax.training import registry
 
 ORDER = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", "complete")
 STYLES = {"running": "green", "stalled": "yellow", "diverged": "red", "unreadable": "red", "complete": "dim"}
@@ -204,7 +204,7 @@ def _cells(run: Run) -> dict[str, str]:
     if run.state == "unreadable":
         return empty | {"run": run.folder.name, "state": "unreadable: config.json"}
     return empty | {
-        "agent": configuration.agent_name(run.described["agent"]),
+        "agent": registry.agent_name(run.described["agent"]),
         "task": tables.title(run.described["environment"], run.described.get("data")),
         "run": run.folder.name,
         "step": f"{tables.short(run.step)}/{tables.short(run.total)}",

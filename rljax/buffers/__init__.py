@@ -1,1 +1,33 @@
-"""What batches are drawn from: replays, rollouts, data sets, and how a batch is drawn."""
+"""What batches are drawn from, and the declarations by which agents ask for them.
+
+def experience(config: Config) -> buffers.Replay:
+    return buffers.Replay(replay_size=config.replay_size, batch_size=config.batch_size)
+"""
+
+from rljax.buffers.columns import NextAction, ReturnToGo, Source
+from rljax.buffers.dataset import Dataset, UniformRows
+from rljax.buffers.draws import Hindsight, NStep, Uniform
+from rljax.buffers.experience import Column, Experience
+from rljax.buffers.goals import Goals
+from rljax.buffers.mixed import Mixed
+from rljax.buffers.replay import Replay
+from rljax.buffers.rollout import Rollout
+from rljax.buffers.stream import Stream
+
+__all__ = [
+    "Column",
+    "Dataset",
+    "Experience",
+    "Goals",
+    "Hindsight",
+    "Mixed",
+    "NStep",
+    "NextAction",
+    "Replay",
+    "ReturnToGo",
+    "Rollout",
+    "Source",
+    "Stream",
+    "Uniform",
+    "UniformRows",
+]

@@ -286,16 +286,16 @@ def _with_agent(options: Any, arguments: list[str], command: str) -> tuple[Any, 
     if not names or arguments[0] != names[0]:
         _parse(options, arguments, command)  # --help, or tyro's complaint
         raise ValueError(f"the agent comes first: rljax {command} sac --env Hopper-v5")
-    from rljax.training import configuration
+    from rljax.training import registry
 
-    agent = configuration.load_agent(arguments[0])
+    agent = registry.load_agent(arguments[0])
     environment, data = _value_of(arguments, "--env"), _value_of(arguments, "--data")
     if data is None:
-        config = configuration.preset(arguments[0], agent, environment)
+        config = registry.preset(arguments[0], agent, environment)
     else:
-        from rljax.training import plan
+        from rljax.runs import experiments
 
-        config = plan.configured(arguments[0], agent, environment, data)
+        config = experiments.preset(arguments[0], agent, environment, data)
 
     both = dataclasses.make_dataclass(
         f"{options.__name__}Agent",
@@ -328,7 +328,7 @@ def _flagged(arguments: list[str], config: Any) -> set[str]:
 
 def _settings(options: Any) -> dict[str, Any]:
     """Those of the options that are fields of a run's `Settings`, but for its seeds."""
-    from rljax.runs.run import Settings
+    from rljax.training.settings import Settings
 
     names = {field.name for field in dataclasses.fields(Settings)} - {"seeds"}
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in names}
@@ -363,23 +363,25 @@ def _train(arguments: list[str]) -> None:
         flag = f"config.{name.replace('_', '-')}"
         raise ValueError(f"--{flag} and --grid {flag} both set {name}: leave out the flag, or list its value.")
     points = grids.points(axes)
-    order = run.prepare(**what)
+    from rljax.runs import experiments
+
+    experiment = experiments.prepare(**what)
     if options.dry_run:
-        print(grids.plan(order, points, options.learners_per_launch))
+        print(grids.plan(experiment, points, options.learners_per_launch))
     else:
-        print(grids.train(order, points, most=options.learners_per_launch, workers=_workers(options), **how))
+        print(grids.train(experiment, points, most=options.learners_per_launch, workers=_workers(options), **how))
 
 
 def _sweep(arguments: list[str]) -> None:
     options, config = _with_agent(Sweep, arguments, "sweep")
-    from rljax.runs import run
+    from rljax.runs import experiments
     from rljax.tuning import search_spaces, sweeps
 
     protocol = {field.name: getattr(options, field.name) for field in dataclasses.fields(search_spaces.Protocol)}
-    order = run.prepare(**_settings(options), seeds=options.tuning_seeds, config=config)
+    experiment = experiments.prepare(**_settings(options), seeds=options.tuning_seeds, config=config)
     print(
         sweeps.begin(
-            order,
+            experiment,
             search_spaces.Protocol(**protocol),
             search_spaces.space(options.agent, config, options.space),
             out=options.out,
@@ -507,33 +509,33 @@ def _data(arguments: list[str]) -> None:
 def _list(arguments: list[str]) -> None:
     options = _parse(List, arguments, "list")
     from rljax import envs
-    from rljax.training import configuration
+    from rljax.training import registry
 
     if options.what not in (None, "agents", "environments", "presets"):
         raise ValueError(f"nothing called '{options.what}' to list: agents, environments or presets.")
     if options.what in (None, "agents"):
         print("agents")
-        for name in configuration.names():
-            print(f"  {name:<12} {configuration.summary(name)}")
+        for name in registry.names():
+            print(f"  {name:<12} {registry.summary(name)}")
     if options.what in (None, "environments"):
         for family, names in envs.names().items():
             print(f"environments: {family}")
             print("\n".join(f"  {name}" for name in names))
     if options.what in (None, "presets"):
-        for name in configuration.names():
+        for name in registry.names():
             print(f"presets: {name}")
-            for pattern, values in configuration.presets(name).items():
+            for pattern, values in registry.presets(name).items():
                 changes = ", ".join(f"{key}={value}" for key, value in values.items() if key != "source")
                 print(f"  {pattern:<28} {changes or 'the defaults'}  ({values['source']})")
 
 
 def _new(arguments: list[str]) -> None:
     options = _parse(New, arguments, "new")
-    from rljax.training import configuration
+    from rljax.training import registry
 
     if options.file.suffix != ".py":
         raise ValueError(f"'{options.file}' must end in .py: rljax new {options.file.with_suffix('.py')}")
-    file, *presets = configuration.copy(options.source, options.file)
+    file, *presets = registry.copy(options.source, options.file)
     print(f"{file}: {options.source}, yours to change")
     for path in presets:
         print(f"{path}: its settings per environment and data set")

@@ -83,8 +83,8 @@ def iql_returns(dataset: Dataset) -> np.ndarray:
 
     One ends at a terminal row, where the next row's observation is further than 1e-6 from this one's successor, and at
     the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py. Where
-    observations or successors were corrupted on purpose (`rljax.runs.corruption`), every corrupted row would be such an end:
-    there the data's own marks count instead, `Dataset.last`.
+    observations or successors were corrupted on purpose (`rljax data corrupt`), each corrupted row would be such an
+    end: there the data's own marks count instead, `Dataset.last`.
     """
     transitions = dataset.transitions
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}

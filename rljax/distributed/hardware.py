@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import platform
 import subprocess
 import sys
@@ -58,6 +59,11 @@ def available_memory() -> int | None:
             lines = Path("/proc/meminfo").read_text().splitlines()
             limit = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     return limit
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes of all leaves of a pytree of arrays or of their shapes."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _processor() -> str:

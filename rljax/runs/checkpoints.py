@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from rljax.distributed import processes
+from rljax.distributed.hardware import nbytes
 
 MANIFEST = "manifest.json"
 _RESUMED_WITH = (
@@ -155,11 +155,6 @@ def restore(path: Path, name: str, template: Any) -> Any:
                 f"{expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
             )
     return tree
-
-
-def nbytes(tree: Any) -> int:
-    """Bytes of all leaves of a pytree of arrays or of their shapes."""
-    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _require_space(folder: Path, items: Mapping[str, Any]) -> None:

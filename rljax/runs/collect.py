@@ -23,8 +23,8 @@ from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition
 from rljax.runs import checkpoints, console, policy
 from rljax.runs.run import Run, read_config
-from rljax.training import configuration
 from rljax.training.drivers.driver import TRAIN, environment_seeds
+from rljax.training.plan import observed
 
 Source = Literal["policy", "exploring", "random", "replay"]
 SOURCES = ("policy", "exploring", "random", "replay")
@@ -90,7 +90,7 @@ def _played(
 ) -> tuple[Transition, Any, int]:
     policies = policy.load_all(out, best=best)
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
-    seen = configuration.environment(env, policies.config)
+    seen = observed(env, policies.experience)
     hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
     size = hosted.spec.observation_shape[0]  # the time and the goal are no part of the data
     if seen != env:
@@ -118,23 +118,24 @@ def _played(
 def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
     run = Run.open(out, console.View())
     try:
-        if run.module.storage != "replay":
-            raise ValueError(f"'{out}' has no replay: its agent's storage is '{run.module.storage}'.")
-        policy.require_learner(run.settings, learner)
+        training, kind = run.training, run.experiment.experience.kind
+        if kind != "replay":
+            raise ValueError(f"'{out}' has no replay: its agent learns from a {kind}.")
+        policy.require_learner(training.settings, learner)
         path = checkpoints.newest(out / "checkpoints")
-        notes = run.at(path)
-        template = run.driver.template(run.settings.seeds)["training"]
-        training = checkpoints.restore(path, "training", template)
-        hosted = getattr(run.driver, "hosted", None)
+        notes = run.notes_of(path)
+        template = training.driver.template(training.settings.seeds)["training"]
+        stored = checkpoints.restore(path, "training", template)
+        hosted = getattr(training.driver, "hosted", None)
     finally:
         run.close()
-    learners = training[0] if isinstance(training, tuple) else training.learners
+    learners, num_envs = stored[0] if isinstance(stored, tuple) else stored.learners, run.experiment.experience.num_envs
     replay, size = learners.storage, int(learners.storage.size)
     start = int(replay.position) if size == replay.capacity else 0
-    order = ((start + np.arange(size)) % replay.capacity).reshape(-1, run.config.num_envs)
-    order = order[: -(-steps // run.config.num_envs)]
+    order = ((start + np.arange(size)) % replay.capacity).reshape(-1, num_envs)
+    order = order[: -(-steps // num_envs)]
     transitions = jax.tree.map(lambda x: np.asarray(x[learner])[order], replay.data.replace(extras={}))
-    bounds = _unit_bounds(run.spec) if hosted is None else hosted.action_bounds
+    bounds = _unit_bounds(training.spec) if hosted is None else hosted.action_bounds
     return _in_turn(transitions, steps), bounds, notes["step"]
 
 

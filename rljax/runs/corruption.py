@@ -24,7 +24,6 @@ import numpy as np
 
 from rljax import datasets
 from rljax.agent import Array, Transition
-from rljax.networks import normalise
 from rljax.runs import policy
 
 Element = Literal["observation", "action", "reward", "dynamics"]
@@ -60,8 +59,8 @@ def corrupt(
         random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale), whatever it was
         adversarial   x + z std, where z lowers the attacker's value within [-scale, scale]; a reward r, -scale r
 
-    The attacker is the run in the folder `attacker`, of which `learner` and `best` choose as in `rljax.runs.policy.load`:
-    any agent whose State has a `critic` of observation and action, [C, B]. [2] takes EDAC's, trained on the clean data
+    The attacker is the run in the folder `attacker`; `learner` and `best` choose its policy as in `rljax.load`. Any
+    agent with a `value` of observation and action can attack. [2] takes EDAC's, trained on the clean data
     set for 3 million updates with 10 critics. For z, 100 steps go down the slope of the critics' mean value at
 
         observation   Q(s + z std, a)
@@ -175,30 +174,16 @@ def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Da
         "training_seed": policies.settings.seeds[learner],
     }
     victim = _Victim(policies.module, state, config, note)
-    example = jnp.zeros((2, dataset.observation_size)), jnp.zeros((2, dataset.action_size))
-    try:
-        shape = jax.eval_shape(functools.partial(_values, victim.module), state, config, *example).shape
-    except Exception as error:  # whatever a critic of something else does with an action
-        raise _without_values(attacker, policies.settings.agent) from error
-    if shape != (2,):
+    if not hasattr(victim.module, "value"):
         raise _without_values(attacker, policies.settings.agent)
     return victim
 
 
 def _without_values(attacker: str | Path, agent: str) -> ValueError:
     return ValueError(
-        f"the attacker in '{attacker}' is of agent '{agent}', whose State has no critic that gives one value for an "
-        "observation and an action. Train one that has, such as edac."
+        f"the attacker in '{attacker}' is of agent '{agent}', which has no `value` of an observation and an action. "
+        "Train one that has, such as edac."
     )
-
-
-def _values(module: Any, state: Any, config: Any, observation: Array, action: Array) -> Array:
-    """The critics' mean value [B], of observations as the agent's own update has them."""
-    if config.normalise_observations:
-        way = normalise.standardise if module.storage == "dataset" else normalise.normalise
-        observation = way(state.statistics, observation)
-    q = state.critic(observation, action)
-    return q.mean(axis=0) if q.ndim == 2 else q
 
 
 @functools.partial(jax.jit, static_argnames=("module", "element"))
@@ -210,12 +195,12 @@ def _descended(
 
     def cost(z: Array) -> Array:
         if element == "action":
-            return (weight * _values(module, state, config, observation, action + z * std)).sum()
+            return (weight * module.value(state, observation, action + z * std, config)).sum()
         moved = observation + z * std
         if element == "observation":
-            return (weight * _values(module, state, config, moved, action)).sum()
+            return (weight * module.value(state, moved, action, config)).sum()
         greedy = module.act(state, moved, jax.random.key(0), config, explore=False)[0]
-        return (weight * _values(module, state, config, moved, greedy)).sum()
+        return (weight * module.value(state, moved, greedy, config)).sum()
 
     def step(_: int, z: Array) -> Array:
         slope = jax.grad(cost)(z)

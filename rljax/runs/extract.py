@@ -28,7 +28,7 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     """
     folder, learners = Path(folder), list(learners)
     source = run.Run.open(folder, console.View())
-    number = len(source.members)
+    number = len(source.training.members)
     if not learners or len(set(learners)) < len(learners) or not set(learners) <= set(range(number)):
         raise ValueError(f"learners {learners}: the run in '{folder}' has {number}, 0 to {number - 1}, name each once.")
     if len(learners) == number:
@@ -36,14 +36,18 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     target = Path(out) if out is not None else folder.with_name(f"{folder.name}-{'-'.join(map(str, learners))}")
     if target.exists():
         raise FileExistsError(f"'{target}' exists. Choose another --out.")
-    settings = dataclasses.replace(source.settings, seeds=tuple(source.settings.seeds[p] for p in learners))
-    if source.course is not None:
-        settings = dataclasses.replace(settings, course=None)
-        source.set(json.loads((checkpoints.newest(folder / "checkpoints") / "run.json").read_text())["values"])
-    config = population.of_learners(source.config, learners)
+    experiment, training = source.experiment, source.training
+    settings = dataclasses.replace(experiment.settings, seeds=tuple(experiment.settings.seeds[p] for p in learners))
+    config = experiment.config
+    if training.schedule is not None:
+        settings = dataclasses.replace(settings, schedule=None)
+        values = json.loads((checkpoints.newest(folder / "checkpoints") / "run.json").read_text())["values"]
+        config = dataclasses.replace(config, **{name: tuple(own) for name, own in values.items()})
+    config = population.of_learners(config, learners)
     partial = target.with_name(f".partial-{target.name}")  # a folder with the final name is whole
     shutil.rmtree(partial, ignore_errors=True)
-    own = run.Run(settings, source.module, config, partial, console.View(), source.dataset)
+    taken = dataclasses.replace(experiment, settings=settings, config=config)
+    own = run.Run(taken, partial, console.View())
     try:
         _write(source, own, learners)
         partial.rename(target)
@@ -56,32 +60,33 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
 
 def _write(source: run.Run, own: run.Run, learners: Sequence[int]) -> None:
     path = checkpoints.newest(source.folder / "checkpoints")
-    notes = source.at(path)
-    own.at(path)
-    many, few = source.driver.template(source.settings.seeds), own.driver.template(own.settings.seeds)
+    notes = source.notes_of(path)
+    own.notes_of(path)
+    whole, part = source.training, own.training
+    many, few = whole.driver.template(whole.settings.seeds), part.driver.template(part.settings.seeds)
     arrays = {name: checkpoints.restore(path, name, many[name]) for name in many}
-    items = {name: _taken(arrays[name], many[name], few[name], len(source.members), learners) for name in many}
+    items = {name: _taken(arrays[name], many[name], few[name], len(whole.members), learners) for name in many}
     best = checkpoints.restore(path, "best", many["agent"])
-    items["best"] = _taken(best, many["agent"], few["agent"], len(source.members), learners)
+    items["best"] = _taken(best, many["agent"], few["agent"], len(whole.members), learners)
     blobs = {}
     if notes["environments"] == "saved":
-        source.driver.restore(arrays, (path / "environments").read_bytes())
-        state = source.driver.environments(learners)
+        whole.driver.restore(arrays, (path / "environments").read_bytes())
+        state = whole.driver.environments(learners)
         assert state is not None, "what was saved can be saved again"
         blobs["environments"] = state
 
     place = {learner: number for number, learner in enumerate(learners)}
     diverged = [x | {"learner": place[x["learner"]]} for x in notes.get("diverged", []) if x["learner"] in place]
     best_return = [notes["best_return"][learner] for learner in learners]
-    notes |= {"structure": own.structure(), "values": None, "diverged": diverged, "best_return": best_return}
+    notes |= {"structure": part.structure(), "values": None, "diverged": diverged, "best_return": best_return}
     blobs["run.json"] = json.dumps(notes).encode()
 
-    described = run.read_config(source.folder) | {
-        "course": None,
-        "seeds": own.settings.seeds,
-        "config": configuration.as_json(own.config),
-        "learners": [dataclasses.asdict(member) for member in own.members],
-        "state_bytes": own.needed(),
+    described = records.read_config(source.folder) | {
+        "schedule": None,
+        "seeds": part.settings.seeds,
+        "config": configuration.as_json(own.experiment.config),
+        "learners": [dataclasses.asdict(member) for member in part.members],
+        "state_bytes": part.needed_bytes,
         "extracted": {"run": source.folder, "learners": learners, "step": notes["step"]},
     }
     own.folder.mkdir(parents=True)
@@ -96,9 +101,9 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int]) -> None:
             recorder.evaluation(line)
     summary = source.folder / "summary.json"
     if summary.exists():
-        results = run.results(lines, own.members, own.dataset is not None)
+        results = run.results(lines, part.members, part.dataset is not None)
         kept = {name: value for name, value in json.loads(summary.read_text()).items() if name != "settings"}
-        changed = {"seeds": own.settings.seeds, "diverged": diverged, **results}
+        changed = {"seeds": part.settings.seeds, "diverged": diverged, **results}
         records.write_json(own.folder / "summary.json", kept | changed)
     checkpoints.save(own.folder / "checkpoints", notes["step"], items, blobs)
 

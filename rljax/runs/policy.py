@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,13 +13,17 @@ import jax
 import numpy as np
 
 from rljax import datasets, envs
-from rljax.agent import EnvSpec
+from rljax.agent import Base, EnvSpec
+from rljax.buffers import Experience
 from rljax.envs import drawing
 from rljax.runs import checkpoints, records, statistics, videos
 from rljax.runs.records import read_config
-from rljax.training import action_cost, configuration, evaluation
+from rljax.training import action_cost, configuration, evaluation, registry
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
+from rljax.training.plan import observed
 from rljax.training.settings import Settings, settings_of
+
+THINKING = "compute"  # the setting of a torso that thinks in steps: how many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +37,11 @@ class Policies:
     state: Any  # the agent's State, [P, ...]
     step: int  # of the checkpoint
     reference: Sequence[float] | None  # returns that score 0 and 100, where the run's data have them
+
+    @property
+    def experience(self) -> Experience:
+        """What the agent declared that it learns from."""
+        return self.module.experience(self.config)
 
 
 class Policy:
@@ -86,24 +96,48 @@ def load_all(out: str | Path, *, best: bool = False, compute: int | None = None)
     folder = Path(out)
     described = read_config(folder)
     settings = settings_of(described)
-    module = configuration.load_agent(settings.agent)
+    module = registry.load_agent(settings.agent)
     config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
     tuples: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()
     }
     spec = EnvSpec(**tuples)
     if compute is not None:
-        if not hasattr(config, "compute"):
+        if THINKING not in configuration.as_json(config):
             raise ValueError(f"agent '{settings.agent}' does not think in steps: it has no --compute to choose.")
-        config = dataclasses.replace(config, compute=compute)
+        config = configuration.replace(config, {THINKING: compute}, "--compute")
         module.check(spec, config)
     path = checkpoints.newest(folder / "checkpoints")
     values = json.loads((path / "run.json").read_text()).get("values") or {}
     stacked = configuration.stack(dataclasses.replace(config, **values), len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
-    template = jax.eval_shape(jax.vmap(lambda key, config: module.init(key, spec, config)), keys, stacked)
+    used = None if settings.base is None else base(settings.base)
+
+    def init(key: Any, config: Any) -> Any:
+        state = module.init(key, spec, config)
+        return state if used is None else module.use_base(state, used, config)
+
+    template = jax.eval_shape(jax.vmap(init), keys, stacked)
     state = checkpoints.restore(path, "best" if best else "agent", template)
     return Policies(settings, spec, module, stacked, state, int(path.name), described.get("reference"))
+
+
+def base(out: str | Path) -> Base:
+    """The policy of the first learner of the run in `out`, as another agent's input.
+
+    Raises `ValueError` where `out` is no run, `CheckpointError` where it has no usable checkpoint.
+    """
+    policies = load_all(out)
+    state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
+    return Base(state, config, policies.module)
+
+
+def digest(base: Base) -> str:
+    """A hash of all numbers of a policy."""
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves((base.state, base.config)):
+        found.update(np.asarray(leaf).tobytes())
+    return found.hexdigest()
 
 
 def load(out: str | Path, *, learner: int = 0, best: bool = False) -> Policy:
@@ -129,7 +163,7 @@ def evaluate_run(
         raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
     policies = load_all(out, best=best, compute=compute)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
-    seen = configuration.environment(name, policies.config)
+    seen = observed(name, policies.experience)
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     if envs.is_compiled(name):
@@ -159,7 +193,7 @@ def evaluate_run(
     return {
         "environment": name,
         "steps": _steps_of_best(Path(out), policies.step) if best else None,
-        "compute": getattr(policies.config, "compute", None),
+        "compute": configuration.as_json(policies.config).get(THINKING),
         **action_cost.of_action(policies.module, policies.state, policies.spec, policies.config),
         "episodes": records,
         "summary": statistics.summarise(records)["final"],
@@ -260,7 +294,7 @@ def _player(out: str | Path, learner: int, best: bool, seed: int) -> tuple[str, 
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in.")
     (start,) = environment_seeds(seed, EVALUATE, number=1)
-    return name, configuration.environment(name, policies.config), policy, start
+    return name, observed(name, policies.experience), policy, start
 
 
 def _require_fit(trained: EnvSpec, given: EnvSpec) -> None:

@@ -65,7 +65,7 @@ class Recorder:
         for sink in self._sinks:
             sink.evaluation(record)
 
-    def turn(self, record: Mapping[str, Any]) -> None:
+    def change(self, record: Mapping[str, Any]) -> None:
         """Append a change of settings: `step`, `parents`, and `values` by name, each with one entry per learner."""
         if "turns" not in self._files:
             self._files["turns"] = _Lines(self._out / FILES["turns"])
@@ -119,7 +119,7 @@ class Nowhere:
     def evaluation(self, record: Mapping[str, Any]) -> None:
         """Nothing."""
 
-    def turn(self, record: Mapping[str, Any]) -> None:
+    def change(self, record: Mapping[str, Any]) -> None:
         """Nothing."""
 
     def summary(self, summary: Mapping[str, Any]) -> None:

@@ -1,26 +1,14 @@
-"""Settings: agents by name or path, presets per environment, and a Config's way to and from JSON."""
+"""A Config: its settings by name, from text, from JSON and to it, and stacked over learners."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import fnmatch
-import importlib
-import importlib.util
-import os
-import sys
-import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from pathlib import Path
 from typing import Any
-
-from rljax import agents, envs
-
-AGENTS = Path(agents.__file__).parent
-PRESETS = AGENTS / "presets"
 
 # Names that Stable-Baselines3 and CleanRL have for settings, and what each may mean here.
 ELSEWHERE = {
@@ -40,131 +28,10 @@ ELSEWHERE = {
 }
 
 
-def names() -> list[str]:
-    """Names of the agents that ship with rljax."""
-    return sorted(path.stem for path in AGENTS.glob("*.py") if not path.stem.startswith("_"))
-
-
-def load_agent(name: str) -> types.ModuleType:
-    """An agent's module, by name ("sac") or by the path of a user's own file ("./mine.py").
-
-    Raises `ValueError` for an unknown name (with the nearest), a missing file, or a file that is not an agent.
-    """
-    if name.endswith(".py"):
-        return _load_file(Path(name))
-    if name not in names():
-        raise ValueError(
-            f"no agent '{name}'. {nearest(name, names())}All of them: rljax list. "
-            "A file of your own is given by its path, for example ./mine.py"
-        )
-    return importlib.import_module(f"rljax.agents.{name}")
-
-
-def source(name: str) -> str:
-    """The text of an agent that ships with rljax. Raises `ValueError` for an unknown name."""
-    if name not in names():
-        raise ValueError(f"no agent '{name}' to start from. {nearest(name, names())}All of them: rljax list agents")
-    return (AGENTS / f"{name}.py").read_text()
-
-
-def copy(name: str, file: Path) -> list[Path]:
-    """Write an agent that ships with rljax to `file`, and its presets beside it; returns what was written.
-
-    Raises `ValueError` for an unknown name, and `FileExistsError` where one of the files exists.
-    """
-    contents = {file: source(name)}
-    if (PRESETS / f"{name}.toml").exists():
-        contents[file.with_suffix(".toml")] = (PRESETS / f"{name}.toml").read_text()
-    for path in contents:
-        if path.exists():
-            raise FileExistsError(f"'{path}' exists. Choose another name.")
-    for path, text in contents.items():
-        path.write_text(text)
-    return list(contents)
-
-
-def summary(name: str) -> str:
-    """The first line of an agent's docstring, without importing it."""
-    return source(name).split('"""', 2)[1].strip().splitlines()[0].partition(": ")[2]
-
-
-def agent_name(name: str) -> str:
-    """What to call an agent in paths and tables: the name, or its file's stem."""
-    return Path(name).stem if name.endswith(".py") else name
-
-
-def _load_file(path: Path) -> types.ModuleType:
-    if not path.is_file():
-        raise ValueError(f"no agent file '{path}'. Write one to start from: rljax new {path} --from sac")
-    if path.resolve().parent == AGENTS.resolve():
-        return importlib.import_module(f"rljax.agents.{path.stem}")
-    spec = importlib.util.spec_from_file_location(f"rljax_user_agent_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"'{path}' cannot be read as Python.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    missing = [part for part in ("Config", "storage", "check", "init", "act", "update") if not hasattr(module, part)]
-    if missing:
-        raise ValueError(
-            f"'{path}' is not an agent: it lacks {', '.join(missing)}. What an agent has is described in "
-            "rljax/agent.py; a file to start from: rljax new mine.py --from sac"
-        )
-    return module
-
-
-def persist_compilations() -> None:
-    """Keep compiled programs between processes: in JAX_COMPILATION_CACHE_DIR, or else in the user's cache folder.
-
-    JAX_ENABLE_COMPILATION_CACHE=false turns it off.
-    """
-    import jax
-
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rljax", "xla")
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-
-
-def prefer_one_thread() -> None:
-    """Let JAX compute with one thread, where it has not begun yet and the user has not set how many it may use.
-
-    A stream's products are too small to share: handing them from core to core takes longer.
-    """
-    os.environ.setdefault("NPROC", "1")
-
-
 def nearest(name: str, known: Sequence[str]) -> str:
     """ "Nearest: 'a', 'b'. ", or nothing where nothing is near."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"Nearest: {', '.join(repr(x) for x in close)}. " if close else ""
-
-
-def presets(agent: str) -> dict[str, dict[str, Any]]:
-    """An agent's presets: environment (or a pattern such as "brax/*") to settings and their `source`.
-
-    Those of a user's own file stand beside it, in a .toml file of the same name.
-    """
-    beside = Path(agent).with_suffix(".toml")
-    path = beside if agent.endswith(".py") and beside.exists() else PRESETS / f"{agent_name(agent)}.toml"
-    return tomllib.loads(path.read_text()) if path.exists() else {}
-
-
-def preset(agent: str, module: types.ModuleType, environment: str | None, *data: str | None) -> Any:
-    """The agent's Config for an environment or a data set or both: its defaults, then every preset that matches.
-
-    `data` are the names that the data set goes by. Longer patterns come later, the exact name of the environment and
-    then that of the data set last.
-    """
-    config = module.Config()
-    sections = presets(agent)
-    names = [] if environment is None else [environment, envs.task(environment)]
-    names += [name for name in data if name is not None]
-    for pattern in sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern))):
-        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            values = {name: value for name, value in sections[pattern].items() if name != "source"}
-            config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
-    return config
 
 
 def setting(config: Any, name: str) -> str:
@@ -266,20 +133,6 @@ def _are_integers(value: Any, length: int | None) -> bool:
         and all(type(x) is int for x in value)
         and (length is None or len(value) == length)
     )
-
-
-def environment(name: str, config: Any) -> str:
-    """The environment called `name` as the agent observes it: with the time, where `config.time_feature` is set.
-
-    With goals, where the agent conditions on them.
-    """
-    from rljax.agent import conditions_on_goals
-
-    if name == "none":
-        return name
-    if conditions_on_goals(config):
-        return envs.with_goals(name)
-    return envs.with_time(name) if getattr(config, "time_feature", False) else name
 
 
 def stack(config: Any, num_learners: int) -> Any:

@@ -1,4 +1,4 @@
-"""A learner is an agent with its storage and sampler; a `Learner` carries P of them through the same steps.
+"""A learner is an agent with its buffer; a `Learner` carries P of them through the same steps.
 
 Every array of a state has the leading axis P, except the counters: all learners step and update together, and a
 branch on an unbatched counter stays a branch. Everything here is pure; the drivers compile it.
@@ -9,15 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Agent, Array, EnvSpec, Step, Transition, Weighted
-from rljax.buffers import samplers
-from rljax.buffers.storage import STORAGES, Fixed, Mixed, Storage
+from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted
+from rljax.buffers import Experience
 
 TRANSITION = "stream/transition"  # metric of a stream: 1 for a transition that is finite
 
@@ -33,11 +32,18 @@ class Tally(struct.PyTreeNode):
     first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite, -1 for none
 
 
+class Hyperparameters(NamedTuple):
+    """What P learners are told: the agent's Config, and what the agent declares for it. Floats are [P]."""
+
+    config: Any
+    experience: Experience
+
+
 class LearnerState(struct.PyTreeNode):
     """Everything that P learners have learnt and gathered. Keys are never advanced: counters are folded in."""
 
     agent: Any  # the agent's State, [P, ...]
-    storage: Storage
+    storage: Any  # the buffer that the experience creates; None where nothing is kept
     tally: Tally
     key_act: Array  # [P]
     key_update: Array  # [P]
@@ -47,40 +53,36 @@ class LearnerState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
-    """P learners of one agent. Every `config` is stacked: its floats are [P], the rest is shared."""
+    """P learners of one agent."""
 
     agent: Agent
     spec: EnvSpec
     num_learners: int  # P
-    num_envs: int  # E, of each learner
-    sampler: Callable[..., Transition] | None = None  # None: the storage's own, of `samplers.DEFAULTS`
-    storage: str | None = None  # of `storage.STORAGES`; None: the one that the agent names
-    timed: bool = False  # store in `extras["time"]` which step of its episode a transition is, from 1 on
+    declare: Callable[[Any], Experience] | None = None  # of a Config; None: the agent's own `experience`
+    base: Base | None = None  # another run's policy, for agents that take one
 
-    @property
-    def kind(self) -> str:
-        """Which storage the learners have."""
-        return self.storage or self.agent.storage
+    def hyperparameters(self, config: Any) -> Hyperparameters:
+        """A stacked Config, whose floats are arrays [P], with the experience that is declared for it."""
+        return Hyperparameters(config, (self.declare or self.agent.experience)(config))
 
-    @property
-    def streams(self) -> bool:
-        """Whether each transition is learnt from at once: `follow` instead of `observe` and `update`."""
-        return self.kind == "stream"
-
-    def init(self, keys: Array, config: Any, data: Transition | None = None) -> LearnerState:
+    def init(self, keys: Array, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
         """Fresh learners from one key each, [P]. `data` [N, ...] is the data set, where there is one."""
+        config, experience = hyper
         key_agent, key_act, key_update = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
         init = self.over_learners(lambda key, config: self.agent.init(key, self.spec, config))
         agent_state = init(key_agent, config)
-        example = self._example(agent_state, key_act, config)
-        stored = STORAGES[self.kind].create(example, config)
+        if self.base is not None:
+            use_base = self.agent.use_base  # type: ignore[attr-defined]
+            agent_state = self.over_learners(use_base, (0, None, 0))(agent_state, self.base, config)
+        example = self._example(agent_state, key_act, hyper)
+        stored = experience.create(example)
         zero = jnp.zeros((), jnp.int32)
         batches = example
-        if not self.streams:
-            batches = jax.eval_shape(lambda *of: self._sample(of[0], of[1], of[2], config), stored, data, key_update)
+        if not experience.streams:
+            batches = jax.eval_shape(lambda *of: of[3].sample(*of[:3]), stored, data, key_update, experience)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
         metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
-        if self.streams:
+        if experience.streams:
             metrics[TRANSITION] = zero
         return LearnerState(
             agent=agent_state,
@@ -92,45 +94,26 @@ class Learner:
             updates=zero,
         )
 
-    def perceives(self, config: Any) -> bool:
-        """Whether observations change the agents' states: not if the agent's `perceive` hands them back untouched."""
-        perceive = getattr(self.agent, "perceive", None)
-        if perceive is None:
-            return False
-        untouched = True
+    def perceive(self, state: LearnerState, observation: Array, first: Array, hyper: Hyperparameters) -> LearnerState:
+        """Let the agents count observations [P, E, ...]; `first` [P, E] marks those that begin an episode.
 
-        def compare(key: Array, observation: Array, first: Array, config: Any) -> None:
-            nonlocal untouched
-            before = self.agent.init(key, self.spec, config)
-            after = perceive(before, observation, first, config)
-            leaves = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-            untouched = all(old is new for old, new in leaves)
-
-        observation = jax.ShapeDtypeStruct((self.num_envs, *self.spec.observation_shape), jnp.float32)
-        first = jax.ShapeDtypeStruct((self.num_envs,), jnp.bool_)
-        one = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], config))
-        jax.eval_shape(compare, jax.eval_shape(lambda: jax.random.key(0)), observation, first, one)
-        return not untouched
-
-    def perceive(self, state: LearnerState, observation: Array, first: Array, config: Any) -> LearnerState:
-        """Let the agents count observations [P, E, ...]; `first` [P, E] marks the first ones of episodes.
-
-        Only for agents that perceive, once for every observation and before acting on it.
+        Only where the experience says `perceives`: once for every observation, before acting on it.
         """
-        if self.streams:  # what came after something that is not finite teaches nothing, the next episode neither
+        if hyper.experience.streams:  # nothing is learnt after a value that is not finite, in no later episode either
             first = first & (state.tally.first_bad[TRANSITION] < 0)[:, None]
         perceive = self.over_learners(self.agent.perceive)  # type: ignore[attr-defined]
-        return state.replace(agent=perceive(state.agent, observation, first, config))
+        return state.replace(agent=perceive(state.agent, observation, first, hyper.config))
 
     def prepare(self, state: LearnerState, data: Transition, config: Any) -> LearnerState:
-        """Show agents that prepare themselves by it the whole data set [N, ...], before the first update."""
+        """Show the whole data set [N, ...] to agents that have `prepare`, before the first update."""
         prepare = getattr(self.agent, "prepare", None)
         if prepare is None:
             return state
         return state.replace(agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config))
 
-    def act(self, state: LearnerState, observation: Array, config: Any) -> tuple[Array, dict[str, Array]]:
+    def act(self, state: LearnerState, observation: Array, hyper: Hyperparameters) -> tuple[Array, dict[str, Array]]:
         """Exploring actions [P, E, ...] for observations [P, E, ...], uniform ones during the warm-up."""
+        config, experience = hyper
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
         def explore() -> tuple[Array, dict[str, Array]]:
@@ -138,34 +121,44 @@ class Learner:
 
         def warm_up() -> tuple[Array, dict[str, Array]]:
             extras = jax.eval_shape(explore)[1]
-            shape = (self.num_envs, *self.spec.action_shape)
+            shape = (experience.num_envs, *self.spec.action_shape)
             if self.spec.discrete:
                 action = jax.vmap(lambda key: jax.random.randint(key, shape, 0, self.spec.action_size))(keys)
             else:
                 action = jax.vmap(lambda key: jax.random.uniform(key, shape, minval=-1.0, maxval=1.0))(keys)
             return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
 
-        warmup = STORAGES[self.kind].warmup_steps(config)
-        return jax.lax.cond(state.steps * self.num_envs < warmup, warm_up, explore) if warmup else explore()
+        warmup = experience.random_steps
+        return jax.lax.cond(state.steps * experience.num_envs < warmup, warm_up, explore) if warmup else explore()
 
     def observe(
-        self, state: LearnerState, observation: Array, action: Array, extras: dict[str, Array], step: Step
+        self,
+        state: LearnerState,
+        observation: Array,
+        action: Array,
+        extras: dict[str, Array],
+        step: Step,
+        experience: Experience,
     ) -> LearnerState:
         """Store what `action` led to, and count the step; all leaves are [P, E, ...]."""
-        return state.replace(
-            storage=self.store(state.storage, observation, action, extras, step), steps=state.steps + 1
-        )
+        stored = self.store(state.storage, observation, action, extras, step, experience)
+        return state.replace(storage=stored, steps=state.steps + 1)
 
     def store(
-        self, storage: Storage, observation: Array, action: Array, extras: dict[str, Array], step: Step
-    ) -> Storage:
-        """Add transitions to a storage; all leaves are [P, E, ...]."""
-        assert storage is not None, "nothing is added to a data set"
-        if self.timed:
+        self,
+        storage: Any,
+        observation: Array,
+        action: Array,
+        extras: dict[str, Array],
+        step: Step,
+        experience: Experience,
+    ) -> Any:
+        """Add transitions to a buffer; all leaves are [P, E, ...]."""
+        if experience.stores_time:
             extras = extras | {"time": step.episode_length}
         return storage.add(_transition(observation, action, extras, step))
 
-    def follow(
+    def learn_from_step(
         self,
         state: LearnerState,
         observation: Array,
@@ -177,9 +170,9 @@ class Learner:
     ) -> LearnerState:
         """Learn from what `action` led to, at once, and count the step; all leaves are [P, 1, ...].
 
-        What is not finite teaches nothing: from the first such observation or reward on, the metric `TRANSITION`
-        reports it. Where that is so of all learners they stay as they are, and unless `intact` []; one of several is
-        spoiled by it.
+        Nothing is learnt from a value that is not finite: from the first such observation or reward on, the metric
+        `TRANSITION` reports it. All learners stay as they are where each of them has had one, and where `intact` [] is
+        False. One of several that has had one goes on with it and is spoiled.
         """
         transition = _transition(observation, action, extras, step)
         inputs = (transition.observation, transition.next_observation, transition.reward)
@@ -189,21 +182,19 @@ class Learner:
         tally = add_to_tally(learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates)
         return learnt.replace(tally=tally, steps=state.steps + 1)
 
-    def ready(self, steps: Any, config: Any) -> Any:
+    def ready(self, steps: Any, experience: Experience) -> Any:
         """Whether updates may begin after `steps` steps of each environment; never batched."""
-        return STORAGES[self.kind].ready(steps * self.num_envs, config)
+        return experience.ready(steps * experience.num_envs)
 
-    def update(self, state: LearnerState, config: Any, data: Transition | None = None) -> LearnerState:
+    def update(self, state: LearnerState, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
         """One iteration's U updates, each on a batch of its own; all batches are drawn in one gather.
 
         `data` [N, ...] is the data set, where there is one: all learners share it.
         """
-        learnt = self.learn(state.replace(storage=None), self.draw(state, config, data), config)
+        keys = self.batch_keys(state.key_update, state.updates)
+        batches = hyper.experience.sample(state.storage, data, keys)
+        learnt = self.learn(state.replace(storage=None), batches, hyper.config)
         return learnt.replace(storage=state.storage)
-
-    def draw(self, state: LearnerState, config: Any, data: Transition | None = None) -> Transition:
-        """The batches of one iteration, [P, U, B, ...], in one gather."""
-        return self._sample(state.storage, data, self.batch_keys(state.key_update, state.updates), config)
 
     def batch_keys(self, key_update: Array, updates: Any) -> Array:
         """The keys [P] that the batches of the iteration after `updates` updates are drawn with."""
@@ -211,7 +202,7 @@ class Learner:
         return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
 
     def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
-        """One update on each of the batches [P, U, B, ...]; the storage is not needed."""
+        """One update on each of the batches [P, U, B, ...]; the buffer is not needed."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
         number = batches.reward.shape[1]
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
@@ -241,12 +232,6 @@ class Learner:
 
         return single
 
-    def _sample(self, storage: Storage, data: Transition | None, keys: Array, config: Any) -> Transition:
-        source: Any = storage
-        if data is not None:
-            source = Fixed(data) if storage is None else Mixed(storage, Fixed(data))  # type: ignore[arg-type]
-        return (self.sampler or samplers.DEFAULTS[self.kind])(source, keys, config)
-
     # Compiled within others, and for these traced but once: tracing takes longer than most else at a run's start.
 
     @functools.cached_property
@@ -257,13 +242,13 @@ class Learner:
     def _update_agents(self) -> Callable[..., Any]:
         return jax.jit(self.over_learners(self.agent.update, (0, 0, 0, None, 0)), inline=True)
 
-    def _example(self, agent_state: Any, keys: Array, config: Any) -> Transition:
+    def _example(self, agent_state: Any, keys: Array, hyper: Hyperparameters) -> Transition:
         def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
-            return jax.ShapeDtypeStruct((self.num_learners, self.num_envs, *shape), dtype)
+            return jax.ShapeDtypeStruct((self.num_learners, hyper.experience.num_envs, *shape), dtype)
 
         observation = shaped(self.spec.observation_shape, jnp.float32)
-        action, extras = jax.eval_shape(self._explore, agent_state, observation, keys, config)
-        if self.timed:
+        action, extras = jax.eval_shape(self._explore, agent_state, observation, keys, hyper.config)
+        if hyper.experience.stores_time:
             extras = extras | {"time": shaped((), jnp.int32)}
         return Transition(
             observation=observation,

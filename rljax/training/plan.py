@@ -1,9 +1,8 @@
-"""What a run consists of: an environment, a data set, or a data set and then an environment; which driver, and when."""
+"""The plan of a training: an environment, a data set, or a data set and then an environment; which driver, and when."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +11,8 @@ import jax
 import numpy as np
 
 from rljax import datasets, envs
-from rljax.agent import EnvSpec, RewardTransform, Transition, conditions_on_goals
-from rljax.buffers import samplers
-from rljax.buffers.storage import STORAGES
+from rljax.agent import Base, EnvSpec, Transition
+from rljax.buffers import Experience, Mixed, Replay
 from rljax.distributed import processes
 from rljax.envs.autoreset import AutoReset
 from rljax.training import configuration, evaluation
@@ -28,125 +26,120 @@ from rljax.training.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
-class Phase:
-    """A part of a run in which experience comes from one place."""
+class Experiment:
+    """A training that can begin: an agent, its hyperparameters, its data."""
+
+    settings: Settings
+    module: Any  # the agent
+    config: Any  # its Config; floats are numbers, or tuples with a value per learner
+    dataset: datasets.Dataset | None
+    base: Base | None = None  # another run's policy, for agents that take one
+
+    @property
+    def experience(self) -> Experience:
+        """What the agent declares that it learns from."""
+        return self.module.experience(self.config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A part of a run in which experience comes from one source."""
 
     driver: Driver
+    config: Any  # the agent's Config in this stage
     iteration: int  # steps of a learner in one iteration of the driver
     end: int  # the run's step at which it ends
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The phases of a run, in order, and how its policies are evaluated."""
+    """The stages of a run, in order, and how its policies are evaluated."""
 
-    phases: list[Phase]
+    stages: list[Stage]
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
     warning: str | None = None  # of what may be wrong with the data set
 
     @property
     def multiple(self) -> int:
-        """Every phase can stop at multiples of this many steps."""
-        return math.lcm(*(phase.iteration for phase in self.phases))
+        """Every stage can stop at multiples of this many steps."""
+        return math.lcm(*(stage.iteration for stage in self.stages))
 
 
-def plan(settings: Settings, module: Any, config: Any, stacked: Any, dataset: datasets.Dataset | None) -> Plan:
-    """The phases that `settings` ask for; `stacked` is `config` over P. Nothing compiles.
+def plan(experiment: Experiment) -> Plan:
+    """The stages that the settings ask for. Nothing compiles.
 
     Raises `ValueError` for an agent without data, data that an agent or environment cannot use, and whatever
     environments and agents refuse.
     """
-    _require_source(settings, module, config, dataset)
-    number, episodes = len(settings.seeds), settings.eval_episodes
-    name = configuration.environment(settings.env, config)
-    offline = module.storage == "dataset"
-    online = settings.then_online if offline else settings.steps
+    settings, module, config, dataset = (
+        experiment.settings,
+        experiment.module,
+        experiment.config,
+        experiment.dataset,
+    )
+    experience = experiment.experience
+    experience.check()
+    _require_source(experiment, experience)
+    number = len(settings.seeds)
+    name = observed(settings.env, experience)
     inside = envs.make(name) if envs.is_compiled(name) else None
-    if online and offline:
-        _require_rate(settings, config)
-    _require_inside(settings, name, online and inside is None)
-    goals = conditions_on_goals(config)
+    steps_online = settings.then_online if experience.needs_data else settings.steps
+    if steps_online and experience.needs_data:
+        _require_rate(settings, experience)
+    _require_shared(settings, name, bool(steps_online) and inside is None)
     limit = _limit(settings, dataset)
-    evaluator, spec = _evaluator(module, name, number, episodes, inside, dataset, goals, limit)
+    evaluator, spec = _evaluator(experiment, name, inside, experience, limit)
     if dataset is not None:
-        _require_fit(dataset, spec, goals)
-    if len(spec.observation_shape) != 1 and not hasattr(config, "convolutions"):
-        raise ValueError(
-            f"agent '{settings.agent}' observes vectors, '{name}' shows pictures of shape {spec.observation_shape}. "
-            "Choose an agent whose settings have convolutions, such as stream_q."
-        )
+        _require_fit(dataset, spec, experience.goals)
     module.check(spec, config)
 
-    data, affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, config)
-    phases, end = [], 0
-    num_envs = getattr(config, "num_envs", 1)  # of agents that never go on online there is no such setting
-    each = getattr(config, "num_steps", 1) * num_envs
-    if offline:
+    data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
+    changed = configuration.replace(config, settings.online or {}, "--online")
+    online = None
+    if steps_online:
+        module.check(spec, changed)
+        online = _declare_online(experiment, name, inside, reward_affine)
+        online(changed).check()
+    stages, end = [], 0
+    if experience.needs_data:
         assert data is not None
-        data, of_data = (samplers.with_last_rows(data), samplers.goals) if goals else (data, samplers.resident)
-        multiple = math.lcm(config.num_updates, each) if online else config.num_updates
-        end = round_up(settings.steps, multiple)
-        learner = Learner(module, spec, number, num_envs, of_data, storage="dataset")
-        phases.append(Phase(OfflineDriver(learner, data, stacked, settings.data_on_host), config.num_updates, end))
-    if online:
-        kind = module.storage if dataset is None else "mixed"
-        STORAGES[kind].check(config, num_envs)
-        sampler, timed = _sampler(kind, config, name, inside)
-        if kind == "mixed":
-            share = settings.offline_share
-            mixed = (
-                samplers.pooled if isinstance(share, str) else functools.partial(samplers.mixed, offline_share=share)
-            )
-            sampler = functools.partial(mixed, affine=affine)
-        learner = Learner(module, spec, number, num_envs, sampler, storage=kind, timed=timed)
+        each = experience.steps_per_iteration
+        end = round_up(settings.steps, each if online is None else math.lcm(each, online(changed).steps_per_iteration))
+        learner = Learner(module, spec, number, base=experiment.base)
+        driver: Driver = OfflineDriver(learner, data, configuration.stack(config, number), settings.data_on_host)
+        stages.append(Stage(driver, config, each, end))
+    if online is not None:
+        declared = online(changed)
+        learner, stacked = Learner(module, spec, number, online, experiment.base), configuration.stack(changed, number)
         if inside is not None:
-            driver: Driver = CompiledDriver(learner, inside, stacked, data)
+            driver = CompiledDriver(learner, inside, stacked, data)
         else:
-            hosted = envs.make_hosted(name, number * num_envs, **limit)
-            inside_loop = learner.streams or (jax.default_backend() == "cpu" and jax.device_count() == 1)
-            driver = (EmbeddedDriver if inside_loop else HostedDriver)(learner, hosted, stacked, data)
-        phases.append(Phase(driver, each, end + round_up(online, each)))
-    return Plan(phases, evaluator, spec, _unlike(dataset, evaluator))
+            hosted = envs.make_hosted(name, number * declared.num_envs, **limit)
+            embedded = declared.streams or (jax.default_backend() == "cpu" and jax.device_count() == 1)
+            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, hosted, stacked, data)
+        each = declared.steps_per_iteration
+        stages.append(Stage(driver, changed, each, end + round_up(steps_online, each)))
+    return Plan(stages, evaluator, spec, _other_bounds(dataset, evaluator))
 
 
-def prepared(dataset: datasets.Dataset, config: Any) -> tuple[Transition, tuple[float, float]]:
-    """A data set as the agent's Config wants it, and scale and shift of its rewards (and of new ones)."""
-    name: RewardTransform = getattr(config, "reward_transform", "none")
-    scale, shift = datasets.reward_transform(name, dataset)
+def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
+    """A data set as the agent declares it, and scale and shift of its rewards (and of new ones)."""
+    transform = experience.reward_transform
+    scale, shift = datasets.reward_transform(transform, dataset)
     transitions = dataset.transitions
     if (scale, shift) != (1.0, 0.0):
         transitions = transitions.replace(reward=transitions.reward * scale + shift)
-    return transitions, (scale, shift)
+    return experience.prepare(transitions), (scale, shift)
 
 
-def configured(agent: str, module: Any, env: str | None, data: str | None) -> Any:
-    """The agent's Config by its presets for an environment, a data set or both; of the data no rows are read.
-
-    What is learnt does not depend on how it is evaluated: without an environment it is the data set's own that counts,
-    and a published data set is known by its file, too.
-    """
-    if data is None:
-        return configuration.preset(agent, module, env)
-    own = datasets.environment(data) if env in (None, "none") else env
-    return configuration.preset(agent, module, own, data, datasets.identity(data))
-
-
-def environment(agent: str, env: str | None, dataset: datasets.Dataset | None) -> str:
-    """The environment of a run: `env`, or the one that matches the data set.
-
-    Raises `ValueError` where neither names one.
-    """
-    if env is not None:
-        return env
-    if dataset is None:
-        raise ValueError(f"no environment: rljax train {agent} --env Hopper-v5")
-    if dataset.env is None:
-        raise ValueError(
-            f"data set '{dataset.name}' names no environment to evaluate in. Give --env NAME, "
-            "or --env none to train without evaluations."
-        )
-    return dataset.env
+def observed(name: str, experience: Experience) -> str:
+    """The environment called `name` as the agent observes it: with goals, or with the time, where it declares so."""
+    if name == "none":
+        return name
+    if experience.goals:
+        return envs.with_goals(name)
+    return envs.with_time(name) if experience.time_feature else name
 
 
 def round_up(number: int, multiple: int) -> int:
@@ -154,19 +147,45 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
+def _declare_online(
+    experiment: Experiment, name: str, inside: AutoReset | None, reward_affine: tuple[float, float]
+) -> Callable[[Any], Experience]:
+    """What the agent declares for new experience, given a Config: mixed with the data set where there is one."""
+    settings, module = experiment.settings, experiment.module
+
+    def declare(config: Any) -> Experience:
+        declared = module.experience(config)
+        if declared.needs_data:
+            declared = declared.online
+        if experiment.dataset is not None:
+            return Mixed.of(declared, settings.offline_share, reward_affine)
+        if isinstance(declared, Replay) and declared.stores_time:
+            environment = _with_goals(name, inside, declared.draw.flag)
+            return dataclasses.replace(declared, draw=dataclasses.replace(declared.draw, environment=environment))
+        return declared
+
+    return declare
+
+
+def _with_goals(name: str, inside: AutoReset | None, flag: str) -> Any:
+    """The environment, if its goals can be replaced."""
+    environment = getattr(inside, "environment", None)
+    if not all(hasattr(environment, part) for part in ("achieved", "desired", "relabelled", "goal_reward")):
+        raise ValueError(
+            f"--config.{flag} replaces goals, and the observations of '{name}' hold none. Choose an environment whose "
+            f"observations hold goals, such as rljax/BoxPick-4x4, or --config.{flag} 0."
+        )
+    return environment
+
+
 def _evaluator(
-    module: Any,
-    name: str,
-    number: int,
-    episodes: int,
-    inside: AutoReset | None,
-    dataset: datasets.Dataset | None,
-    goals: bool,
-    limit: dict[str, int],
+    experiment: Experiment, name: str, inside: AutoReset | None, experience: Experience, limit: dict[str, int]
 ) -> tuple[Any, EnvSpec]:
+    settings, module, dataset = experiment.settings, experiment.module, experiment.dataset
+    number, episodes = len(settings.seeds), settings.eval_episodes
     if name == "none":
         assert dataset is not None
-        size = dataset.observation_size * (2 if goals else 1)
+        size = dataset.observation_size * (2 if experience.goals else 1)
         return None, EnvSpec(dataset.name, (size,), dataset.action_size, dataset.discrete)
     if inside is not None:
         return evaluation.CompiledEvaluator(module, inside, number), inside.spec
@@ -189,63 +208,37 @@ def _limit(settings: Settings, dataset: datasets.Dataset | None) -> dict[str, in
     return {} if dataset.max_episode_steps is None else {"max_episode_steps": dataset.max_episode_steps}
 
 
-def _sampler(
-    kind: str, config: Any, name: str, inside: AutoReset | None
-) -> tuple[Callable[..., Transition] | None, bool]:
-    """What draws batches by `n_step` and `hindsight`, None without them, and whether it needs to know steps' times."""
-    summed, replaced = getattr(config, "n_step", 1) > 1, np.max(getattr(config, "hindsight", 0.0)) > 0
-    if not (summed or replaced):
-        return None, False
-    if summed and replaced:
-        raise ValueError(
-            "--config.n-step sums rewards that --config.hindsight would have to replace: use one of them, with "
-            "--config.n-step 1 or --config.hindsight 0."
-        )
-    flag = "n-step" if summed else "hindsight"
-    if kind != "replay":
-        raise ValueError(f"--config.{flag} draws from a replay of new experience alone, not with --data.")
-    if summed:
-        return samplers.n_step, False
-    environment = getattr(inside, "environment", None)
-    if not all(hasattr(environment, part) for part in ("achieved", "desired", "relabelled", "goal_reward")):
-        raise ValueError(
-            f"--config.hindsight replaces goals, and the observations of '{name}' hold none. Choose an environment "
-            "whose do, such as rljax/BoxPick-4x4, or --config.hindsight 0."
-        )
-    return functools.partial(samplers.hindsight, environment=environment), True
-
-
-def _require_source(settings: Settings, module: Any, config: Any, dataset: datasets.Dataset | None) -> None:
-    agent, kind = settings.agent, module.storage
-    if kind not in STORAGES:
-        raise ValueError(f"agent '{agent}' asks for storage '{kind}'. Known: {', '.join(STORAGES)}.")
-    if kind == "dataset" and dataset is None:
+def _require_source(experiment: Experiment, experience: Experience) -> None:
+    settings, dataset, agent = experiment.settings, experiment.dataset, experiment.settings.agent
+    if experience.needs_data and dataset is None:
         raise ValueError(f"agent '{agent}' learns from data: rljax train {agent} --data d4rl/hopper-medium-v2")
-    if kind not in ("dataset", "replay") and dataset is not None:
+    if not experience.mixes_data and dataset is not None:
         raise ValueError(
             f"agent '{agent}' learns from what its own policy has just done, and cannot use --data. Agents that can "
-            "have storage 'dataset' or 'replay': rljax list agents"
+            "learn from a replay or a data set: rljax list agents"
         )
-    if settings.data_on_host and (dataset is None or kind != "dataset" or settings.then_online):
+    if settings.data_on_host and (dataset is None or not experience.needs_data or settings.then_online):
         raise ValueError("--data-on-host is for learning from a data set alone: beside new experience it must fit.")
-    if settings.then_online and kind != "dataset":
+    if settings.then_online and not experience.needs_data:
         raise ValueError(f"--then-online continues an agent that learns from data alone, '{agent}' is online already.")
-    if settings.then_online and conditions_on_goals(config):
-        raise ValueError(f"agent '{agent}' learns of goals from data alone, without --then-online.")
-    if dataset is not None and dataset.provenance.get("task") is not None and conditions_on_goals(config):
+    if settings.then_online and experience.online is None:
+        learns = "learns of goals from data alone" if experience.goals else "learns from data alone"
+        raise ValueError(f"agent '{agent}' {learns}, without --then-online.")
+    if dataset is not None and dataset.provenance.get("task") is not None and experience.goals:
         plain = f"ogbench/{dataset.provenance['id']}"
         raise ValueError(
             f"'{dataset.name}' is cut where one task is done, and agent '{agent}' learns of all goals. Use: "
             f"rljax train {agent} --data {plain}"
         )
-    if settings.env == "none" and (dataset is None or settings.then_online or kind != "dataset"):
+    if settings.env == "none" and (dataset is None or settings.then_online or not experience.needs_data):
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
+    if experiment.base is not None and not hasattr(experiment.module, "use_base"):
+        raise ValueError(f"agent '{agent}' takes no other run's policy: leave out --base.")
 
 
-def _require_rate(settings: Settings, config: Any) -> None:
-    """Raise `ValueError` where the actor's learning rate has fallen to 0 before the end of what is online."""
-    decay = getattr(config, "decay_steps", None)
-    until = np.inf if decay is None else np.min(decay)
+def _require_rate(settings: Settings, experience: Experience) -> None:
+    """Raise `ValueError` where the learning rate has fallen to 0 before the end of the stage online."""
+    until = np.inf if experience.learns_until is None else np.min(experience.learns_until)
     if until < settings.steps + settings.then_online:
         raise ValueError(
             f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, before the end of "
@@ -254,7 +247,7 @@ def _require_rate(settings: Settings, config: Any) -> None:
         )
 
 
-def _require_inside(settings: Settings, name: str, stepped_on_host: Any) -> None:
+def _require_shared(settings: Settings, name: str, stepped_on_host: Any) -> None:
     """Raise `ValueError` for what several processes cannot share."""
     if not processes.several():
         return
@@ -268,8 +261,8 @@ def _require_inside(settings: Settings, name: str, stepped_on_host: Any) -> None
         raise ValueError("--data-on-host keeps a data set in one machine's memory: several processes cannot share it.")
 
 
-def _unlike(dataset: datasets.Dataset | None, evaluator: Any) -> str | None:
-    """What to say where the actions of a data set were read in other bounds than its environment's."""
+def _other_bounds(dataset: datasets.Dataset | None, evaluator: Any) -> str | None:
+    """A warning where the actions of a data set were read in other bounds than its environment's."""
     own = getattr(getattr(evaluator, "hosted", None), "action_bounds", None)
     if dataset is None or dataset.action_bounds is None or own is None or np.allclose(dataset.action_bounds, own):
         return None

@@ -1,4 +1,4 @@
-"""Settings that change in the course of a training: population-based training, and the schedule that it finds."""
+"""Settings that change during a training: population-based training, and the piecewise schedule that it finds."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Values = Mapping[str, Sequence[float]]  # settings by name, one value per learne
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class Change:
     """What changes at a step."""
 
     values: dict[str, list[float]]  # settings by name, one value per learner [P]
     parents: np.ndarray  # [P] whose agent each learner goes on with; its own number where that is its own
 
 
-class Course(Protocol):
+class Schedule(Protocol):
     """When settings change, and to what."""
 
-    def turn(self, step: int, scores: np.ndarray, values: Values) -> Turn | None:
-        """What changes after `step`, of learners with these scores [P] and settings; None for nothing."""
+    def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
+        """What changes after `step` for learners with these scores [P] and settings; None where nothing does."""
         ...
 
 
@@ -45,7 +45,7 @@ class PopulationBased:
     factors: tuple[float, float] = (0.8, 1.2)
     seed: int = 0
 
-    def turn(self, step: int, scores: np.ndarray, values: Values) -> Turn | None:
+    def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
         """Exploit and explore, after every `every` steps."""
         if step % self.every:
             return None
@@ -63,44 +63,44 @@ class PopulationBased:
                 perturbed = new[worst] * generator.choice(self.factors, size)
                 new[worst] = np.clip(perturbed, *self.ranges[name])
             changed[name] = new.tolist()
-        return Turn(changed, parents)
+        return Change(changed, parents)
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Piecewise:
     """Settings that all learners change to after given steps."""
 
     changes: Sequence[tuple[int, Mapping[str, float]]]
 
-    def turn(self, step: int, scores: np.ndarray, values: Values) -> Turn | None:
+    def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
         """The settings from `step` on, where they change."""
         for when, settings in self.changes:
             if when == step:
-                return Turn({name: [value] * len(scores) for name, value in settings.items()}, np.arange(len(scores)))
+                return Change({name: [value] * len(scores) for name, value in settings.items()}, np.arange(len(scores)))
         return None
 
 
-def course(described: Mapping[str, Any] | None) -> Course | None:
-    """The course that JSON describes: {"schedule": [[step, settings]]}, or the fields of `PopulationBased`."""
+def schedule(described: Mapping[str, Any] | None) -> Schedule | None:
+    """The schedule that JSON describes: {"schedule": [[step, settings]]}, or the fields of `PopulationBased`."""
     if described is None:
         return None
     if "schedule" in described:
-        return Schedule([(step, dict(settings)) for step, settings in described["schedule"]])
+        return Piecewise([(step, dict(settings)) for step, settings in described["schedule"]])
     ranges = {name: (low, high) for name, (low, high) in described["ranges"].items()}
     return PopulationBased(**{**described, "ranges": ranges, "factors": tuple(described.get("factors", (0.8, 1.2)))})
 
 
-def schedule_of(
-    learner: int, initial: Values, turns: Iterable[Mapping[str, Any]]
+def schedule_of_learner(
+    learner: int, initial: Values, changes: Iterable[Mapping[str, Any]]
 ) -> list[tuple[int, dict[str, float]]]:
     """The settings that made a learner what it is at the end: those of its ancestors, from step 0 on.
 
-    `initial` has the settings of all learners at the beginning, `turns` the records of a run's course, in order.
+    `initial` has the settings of all learners at the beginning, `changes` a run's records of them, in order.
     """
     found = []
-    for turn in reversed(list(turns)):
-        found.append((turn["step"], {name: values[learner] for name, values in turn["values"].items()}))
-        learner = turn["parents"][learner]
+    for change in reversed(list(changes)):
+        found.append((change["step"], {name: values[learner] for name, values in change["values"].items()}))
+        learner = change["parents"][learner]
     found.append((0, {name: values[learner] for name, values in initial.items()}))
     found.reverse()
     return [entry for entry, before in zip(found, [None, *found], strict=False) if not before or entry[1] != before[1]]

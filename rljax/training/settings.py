@@ -1,4 +1,4 @@
-"""What a run is asked to do, all but its agent's hyperparameters, and what of that can never work."""
+"""What a run is asked to do, beside its agent's hyperparameters."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-POOLED = "pooled"  # as offline share: a data set and new experience are one storage, drawn from uniformly
+from rljax.buffers.mixed import POOLED
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Everything about a run but the agent's hyperparameters.
 
-    Steps are environment steps of each learner; of an agent that learns from a data set alone, updates of each.
+    Steps are environment steps of each learner. For an agent that learns from a data set alone they are updates.
     """
 
     agent: str  # name, or path of a user's own file
@@ -29,13 +29,16 @@ class Settings:
     eval_episodes: int = 10  # complete episodes per evaluation and learner
     checkpoint_every: int = 50_000  # steps between checkpoints
     keep_checkpoints: int = 2  # newest ones kept
-    course: Mapping[str, Any] | None = None  # of settings that change on the way, see `rljax.training.schedules.course`
+    online: Mapping[str, Any] | None = None  # hyperparameters that change when the run goes on online
+    base: str | None = None  # folder of another run, whose policy is an input of the agent
+    schedule: Mapping[str, Any] | None = None  # of settings that change: `rljax.training.schedules.schedule`
     tensorboard: bool = False  # write TensorBoard events to the run's folder
     wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
 
 
 def settings_of(described: Mapping[str, Any]) -> Settings:
     """The `Settings` in a run's config.json."""
+    described = {"schedule": described.get("course"), **described}  # as older runs call it
     names = [field.name for field in dataclasses.fields(Settings) if field.name in described]
     values: dict[str, Any] = {name: described[name] for name in names}
     values["seeds"] = tuple(described["seeds"])
@@ -52,6 +55,8 @@ def check_settings(settings: Settings) -> None:
     for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
         if getattr(settings, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")
+    if settings.online and not settings.then_online:
+        raise ValueError("--online changes hyperparameters for the steps of --then-online N: give both.")
     if not settings.seeds:
         raise ValueError("no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by default 0.")
     if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:

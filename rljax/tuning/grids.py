@@ -21,8 +21,10 @@ from typing import Any
 
 from rljax.agent import float_fields
 from rljax.distributed import hardware, ray_cluster
-from rljax.runs import checkpoints, console, records, run
+from rljax.runs import checkpoints, console, experiments, records, run
 from rljax.training import configuration, population
+from rljax.training.loop import Training, prefer_devices
+from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
 
 PLAN = "plan.json"
@@ -43,7 +45,7 @@ class Launch:
 class Plan:
     """What will run: launches, one after the other."""
 
-    order: run.Order
+    experiment: Experiment
     points: Sequence[Mapping[str, Any]]
     launches: Sequence[Launch]
     bytes_available: int | None
@@ -53,7 +55,7 @@ class Plan:
         learners = sum(len(launch.seeds) for launch in self.launches)
         text = f"{_count(learners, 'learner')} in {_count(len(self.launches), 'program')}"
         text += " one after the other:" if len(self.launches) > 1 else ":"
-        traced = float_fields(type(self.order.config))
+        traced = float_fields(type(self.experiment.config))
         for name in self.points[0]:
             values = list(dict.fromkeys(point[name] for point in self.points))
             how = "an axis of the program" if name in traced and None not in values else "a program for each value"
@@ -112,19 +114,19 @@ def launches(config: Any, points: Sequence[Mapping[str, Any]], seeds: Sequence[i
     return made
 
 
-def plan(order: run.Order, points: Sequence[Mapping[str, Any]], most: int | None = None) -> Plan:
-    """Plan the training `order` at all `points` of a grid, each launch of at most `most` learners, and check all of it.
+def plan(experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int | None = None) -> Plan:
+    """Plan and check `experiment` at all `points` of a grid, in launches of at most `most` learners.
 
     Nothing is written or compiled. Raises `ValueError` or `TypeError` for what cannot work.
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
-    run.prefer(order.module, order.settings, len(points) * len(order.settings.seeds))
+    prefer_devices(experiment, len(points) * len(experiment.settings.seeds))
     available = hardware.available_memory()
     split: list[Launch] = []
-    for launch in launches(order.config, points, order.settings.seeds):
+    for launch in launches(experiment.config, points, experiment.settings.seeds):
         population.members(launch.config, launch.seeds)
-        shared, each = _measure(order, launch)
+        shared, each = _measure(experiment, launch)
         fit = len(launch.seeds)
         if available is not None:
             fit = max(1, int((SHARE * available - shared) / max(1, each)))
@@ -136,11 +138,11 @@ def plan(order: run.Order, points: Sequence[Mapping[str, Any]], most: int | None
             config = population.of_learners(launch.config, which)
             seeds = tuple(launch.seeds[i] for i in which)
             split.append(Launch(config, seeds, launch.shape, shared + each * len(seeds)))
-    return Plan(order, points, split, available)
+    return Plan(experiment, points, split, available)
 
 
 def train(
-    order: run.Order,
+    experiment: Experiment,
     points: Sequence[Mapping[str, Any]],
     *,
     out: str | Path | None = None,
@@ -153,15 +155,15 @@ def train(
 
     Where one program does it, the folder is a run. Otherwise it holds a run for each launch, launch-000 and so on.
 
-    Raises what `plan` and `run.train` raise. A launch whose learners have all diverged does not stop the next.
+    Raises what `plan` and `rljax.train` raise. A launch whose learners have all diverged does not stop the next.
     """
-    made = plan(order, points, most)
-    folder = Path(out) if out is not None else run.default_folder(order.settings)
+    made = plan(experiment, points, most)
+    folder = Path(out) if out is not None else experiments.default_folder(experiment.settings)
     if not quiet:
         console.create(quiet).say(str(made))
     command = command or shlex.join(sys.argv)
     if len(made.launches) == 1 and workers is None:
-        return _of(order, made.launches[0]).begin(folder, console.create(quiet), command).execute()
+        return run.Run.begin(_of(experiment, made.launches[0]), folder, console.create(quiet), command).execute()
     write(made, folder, command)
     return resume(folder, quiet=quiet, workers=workers)
 
@@ -175,7 +177,7 @@ def write(plan: Plan, folder: Path, command: str) -> None:
         raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     described = {
-        "settings": dataclasses.asdict(plan.order.settings),
+        "settings": dataclasses.asdict(plan.experiment.settings),
         "points": plan.points,
         "launches": [
             {"folder": f"launch-{i:03d}", "seeds": launch.seeds, "config": configuration.as_json(launch.config)}
@@ -245,13 +247,14 @@ def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True
         (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
         settings = settings_of({**described["settings"], "seeds": entry["seeds"]})
         settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
-        going = run.order_of(settings, entry["config"], folder / PLAN).begin(inside, view, described["command"])
+        experiment = experiments.restored(settings, entry["config"], folder / PLAN)
+        going = run.Run.begin(experiment, inside, view, described["command"])
     else:
         going = run.Run.open(inside, view)
         going.resume(steps, shlex.join(sys.argv))
     with contextlib.suppress(run.Diverged):  # the next launch is none the worse for it
         going.execute()
-        return going.complete
+        return going.training.complete
     return True
 
 
@@ -266,19 +269,18 @@ def state(folder: Path, steps: int | None = None) -> str:
     return "complete" if summary.get("complete") and summary["steps"] >= (steps or 0) else "begun"
 
 
-def _of(order: run.Order, launch: Launch) -> run.Order:
-    settings = dataclasses.replace(order.settings, seeds=launch.seeds)
-    return dataclasses.replace(order, settings=settings, config=launch.config)
+def _of(experiment: Experiment, launch: Launch) -> Experiment:
+    settings = dataclasses.replace(experiment.settings, seeds=launch.seeds)
+    return dataclasses.replace(experiment, settings=settings, config=launch.config)
 
 
-def _measure(order: run.Order, launch: Launch) -> tuple[int, int]:
+def _measure(experiment: Experiment, launch: Launch) -> tuple[int, int]:
     """Bytes that all learners share, and of each; whatever a run refuses is refused here."""
     first = Launch(population.of_learners(launch.config, [0]), launch.seeds[:1], launch.shape)
-    one = _of(order, first)
-    trial = run.Run(one.settings, one.module, one.config, Path(), console.View(), one.dataset)
+    trial = Training(_of(experiment, first))
     try:
-        one.module.check(trial.spec, launch.config)
-        return trial.shared(), trial.needed() - trial.shared()
+        trial.module.check(trial.spec, launch.config)
+        return trial.shared_bytes, trial.needed_bytes - trial.shared_bytes
     finally:
         trial.close()
 

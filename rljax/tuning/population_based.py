@@ -12,7 +12,7 @@ from rljax.tuning import grids, search_spaces
 from rljax.tuning.trials import Found, Task, require_optuna
 
 
-class Evolution:
+class PopulationBasedSearch:
     """One population whose learners take over from each other; see `rljax.training.schedules.PopulationBased`.
 
     The learners have the tuning seeds in turn. What is found is tested by training anew with the settings that the best
@@ -39,13 +39,13 @@ class Evolution:
     @property
     def steps(self) -> int:
         """Of all learners."""
-        return self.task.protocol.population * self.task.order.settings.steps
+        return self.task.protocol.population * self.task.experiment.settings.steps
 
     @property
     def every(self) -> int:
         """Steps between changes, which a run rounds up to those of an evaluation."""
         every = self.task.protocol.every
-        return max(1, self.task.order.settings.steps // 20) if every is None else every
+        return max(1, self.task.experiment.settings.steps // 20) if every is None else every
 
     def search(self) -> Found | None:
         """Train the population, or go on with it; None where that was interrupted.
@@ -64,8 +64,8 @@ class Evolution:
         if grids.state(inside) == "diverged" or not scores:
             raise run.RunError(f"all learners of '{inside}' have diverged: search nearer to the presets.")
         best = max(scores, key=lambda p: (scores[p], -p))
-        initial = {name: run.read_config(inside)["config"][name] for name in self.task.space.entries}
-        schedule = schedules.schedule_of(best, initial, records.read(inside, "turns"))
+        initial = {name: records.read_config(inside)["config"][name] for name in self.task.space.entries}
+        schedule = schedules.schedule_of_learner(best, initial, records.read(inside, "turns"))
         counts = {"learners": len(last), "diverged": len(last) - len(scores)}
         return Found(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
 
@@ -78,10 +78,10 @@ class Evolution:
         study = optuna.create_study(sampler=search_spaces.sampler("random", task.protocol.search_seed, 0))
         points = [task.space.settings(study.ask(task.space.distributions()).params) for _ in range(number)]
         own = {name: tuple(point[name] for point in points) for name in task.space.entries}
-        config = configuration.replace(task.order.config, own, "space")
+        config = configuration.replace(task.experiment.config, own, "space")
         seeds = tuple(task.protocol.tuning_seeds[p % len(task.protocol.tuning_seeds)] for p in range(number))
         ranges = {name: (entry["low"], entry["high"]) for name, entry in task.space.entries.items()}
-        course = {"ranges": ranges, "every": self.every, "seed": task.protocol.search_seed}
-        settings = dataclasses.replace(task.order.settings, seeds=seeds, course=course)
-        order = dataclasses.replace(task.order, settings=settings)
-        return grids.Plan(order, points, [grids.Launch(config, seeds, {})], None)
+        schedule = {"ranges": ranges, "every": self.every, "seed": task.protocol.search_seed}
+        settings = dataclasses.replace(task.experiment.settings, seeds=seeds, schedule=schedule)
+        experiment = dataclasses.replace(task.experiment, settings=settings)
+        return grids.Plan(experiment, points, [grids.Launch(config, seeds, {})], None)

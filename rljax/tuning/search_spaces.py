@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import float_fields
-from rljax.training import configuration
+from rljax.training import configuration, registry
 
-SPACES = configuration.AGENTS / "spaces"
+SPACES = registry.AGENTS / "spaces"
 METHODS = ("random", "tpe", "hyperband", "pbt")
 
 
@@ -111,7 +111,7 @@ def space(agent: str, config: Any, file: Path | None = None) -> Space:
     A file is TOML: `actor_lr = { low = 1e-5, high = 1e-2, log = true }` or `batch_size = { choices = [64, 256] }`.
     Raises `ValueError` where there is none, for what is no setting of `config`, and for what is no range.
     """
-    path = file or SPACES / f"{configuration.agent_name(agent)}.toml"
+    path = file or SPACES / f"{registry.agent_name(agent)}.toml"
     if not path.exists():
         raise ValueError(f"there is no search space '{path}'. Write one and name it: --space FILE (docs/sweeps.md)")
     try:

@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from rljax.distributed import hardware, ray_cluster
-from rljax.runs import console, records, run, statistics
+from rljax.runs import console, experiments, records, statistics
 from rljax.training import configuration, population
+from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
 from rljax.tuning import grids, search_spaces
-from rljax.tuning.population_based import Evolution
+from rljax.tuning.population_based import PopulationBasedSearch
 from rljax.tuning.trials import Found, Task, Trials
 
 SWEEP, RESULT = "sweep.json", "result.json"
 
 
 def begin(
-    order: run.Order,
+    experiment: Experiment,
     protocol: search_spaces.Protocol,
     space: search_spaces.Space,
     *,
@@ -35,18 +36,19 @@ def begin(
     workers: ray_cluster.Cluster | None = None,
     most: int | None = None,
 ) -> Path:
-    """Search `space` around the training `order`, whose own seeds do not count, test what is found, return the folder.
+    """Search `space` around `experiment`, whose own seeds do not count; test what is found; return the folder.
 
     Raises `ValueError` for what cannot work, before anything is trained; `FileExistsError` where `out` exists.
     """
     search_spaces.check(protocol)
-    order = dataclasses.replace(order, settings=dataclasses.replace(order.settings, seeds=protocol.tuning_seeds))
-    folder = Path(out) if out is not None else run.default_folder(order.settings)
+    settings = dataclasses.replace(experiment.settings, seeds=protocol.tuning_seeds)
+    experiment = dataclasses.replace(experiment, settings=settings)
+    folder = Path(out) if out is not None else experiments.default_folder(settings)
     command = command or shlex.join(sys.argv)
-    task = Task(folder, order, protocol, space, command, quiet, workers, most)
+    task = Task(folder, experiment, protocol, space, command, quiet, workers, most)
     method = _method(task)
     shapes = [name.replace("_", "-") for name in space.entries if not space.is_traced(name)]
-    (first, *_) = grids.plan(order, [space.corner(0), space.corner(-1)], most).launches
+    (first, *_) = grids.plan(experiment, [space.corner(0), space.corner(-1)], most).launches
     task.say(
         f"{method.plan()}: {method.steps:,} steps in all. Then the best, and the settings as they are, with seeds "
         f"{search_spaces.listed(protocol.test_seeds)}.\n"
@@ -54,8 +56,8 @@ def begin(
         + f"a learner takes {first.bytes_needed / len(first.seeds) / 1e6:,.1f} MB."
     )
     described = {
-        "settings": dataclasses.asdict(order.settings),
-        "config": configuration.as_json(order.config),
+        "settings": dataclasses.asdict(settings),
+        "config": configuration.as_json(experiment.config),
         "protocol": dataclasses.asdict(protocol),
         "space": space.entries,
         "learners_per_launch": most,
@@ -86,13 +88,13 @@ def resume(
     if (folder / RESULT).exists():
         raise ValueError(f"the sweep in '{folder}' is complete: {folder / RESULT} is what it found.")
     described = json.loads((folder / SWEEP).read_text())
-    order = run.order_of(settings_of(described["settings"]), described["config"], folder / SWEEP)
+    experiment = experiments.restored(settings_of(described["settings"]), described["config"], folder / SWEEP)
     listed = described["protocol"]
     listed |= {name: tuple(listed[name]) for name in ("tuning_seeds", "test_seeds")}
-    space = search_spaces.Space(described["space"], order.config)
+    space = search_spaces.Space(described["space"], experiment.config)
     most = described["learners_per_launch"]
     return _go_on(
-        Task(folder, order, search_spaces.Protocol(**listed), space, described["command"], quiet, workers, most)
+        Task(folder, experiment, search_spaces.Protocol(**listed), space, described["command"], quiet, workers, most)
     )
 
 
@@ -109,24 +111,24 @@ def _go_on(task: Task) -> Path:
 
 
 def _method(task: Task) -> Any:
-    return Evolution(task) if task.protocol.method == "pbt" else Trials(task)
+    return PopulationBasedSearch(task) if task.protocol.method == "pbt" else Trials(task)
 
 
 def _tests(task: Task, found: Found) -> list[Path]:
     """The grids in which what was found, and the settings as they are, meet the test seeds."""
-    settings = dataclasses.replace(task.order.settings, seeds=task.protocol.test_seeds)
-    order = dataclasses.replace(task.order, settings=settings)
+    settings = dataclasses.replace(task.experiment.settings, seeds=task.protocol.test_seeds)
+    experiment = dataclasses.replace(task.experiment, settings=settings)
     untuned = task.space.untuned()
     if found.schedule is None:
         points = [untuned] if found.settings == untuned else [untuned, found.settings]
-        tests = {"test": (order, points)}  # one program, where that can be
+        tests = {"test": (experiment, points)}  # one program, where that can be
     else:
-        course = {"schedule": found.schedule}
-        scheduled = dataclasses.replace(order, settings=dataclasses.replace(settings, course=course))
-        tests = {"test/untuned": (order, [untuned]), "test/tuned": (scheduled, [found.settings])}
-    for name, (order, points) in tests.items():
+        changed = dataclasses.replace(settings, schedule={"schedule": found.schedule})
+        scheduled = dataclasses.replace(experiment, settings=changed)
+        tests = {"test/untuned": (experiment, [untuned]), "test/tuned": (scheduled, [found.settings])}
+    for name, (tested, points) in tests.items():
         if not grids.is_grid(task.folder / name):
-            grids.write(grids.plan(order, points, task.most), task.folder / name, task.command)
+            grids.write(grids.plan(tested, points, task.most), task.folder / name, task.command)
     return [task.folder / name for name in tests]
 
 

@@ -21,6 +21,7 @@ from rljax.distributed import ray_cluster
 from rljax.runs import console, records, run, statistics
 from rljax.runs.extract import extract
 from rljax.training import configuration, population
+from rljax.training.plan import Experiment, round_up
 from rljax.tuning import grids, search_spaces
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is searched, how, and where: `order` is what every trial trains, with the tuning seeds."""
+    """What is searched, how, and where: `experiment` is what every trial trains, with the tuning seeds."""
 
     folder: Path
-    order: run.Order
+    experiment: Experiment
     protocol: search_spaces.Protocol
     space: search_spaces.Space
     command: str
@@ -42,8 +43,8 @@ class Task:
 
     def learners(self, inside: Path) -> list[tuple[int, dict[str, Any]]]:
         """Seed and searched settings of each learner of a run, as it began."""
-        described = run.read_config(inside)
-        config = configuration.replace(self.order.module.Config(), described["config"], f"'{inside}'")
+        described = records.read_config(inside)
+        config = configuration.replace(self.experiment.module.Config(), described["config"], f"'{inside}'")
         own = [population.of_learners(config, [p]) for p in range(len(described["seeds"]))]
         return [
             (seed, {name: getattr(config, name) for name in self.space.entries})
@@ -110,7 +111,7 @@ class Trials:
 
     def generations(self) -> list[tuple[int, list[int]]]:
         """For each generation, the number of its trials, and the steps after which the worse of them are left out."""
-        protocol, settings = self.task.protocol, self.task.order.settings
+        protocol, settings = self.task.protocol, self.task.experiment.settings
         brackets = [(protocol.population, [settings.steps])]
         if protocol.method == "hyperband":
             least = protocol.min_steps or -(-settings.steps // 27)
@@ -119,7 +120,7 @@ class Trials:
         while left > 0:
             size, rungs = brackets[len(found) % len(brackets)]
             # An evaluation is what a rung is judged by; the end of the last one has its own.
-            steps = [min(run.round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
+            steps = [min(round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
             found.append((min(size, left), steps))
             left -= size
         return found
@@ -183,9 +184,9 @@ class Trials:
         for trial in trials:
             if trial.settings not in points:  # two of the same are the same learners
                 points.append(trial.settings)
-        settings = dataclasses.replace(self.task.order.settings, steps=steps)
-        order = dataclasses.replace(self.task.order, settings=settings)
-        grids.write(grids.plan(order, points, self.task.most), place, self.task.command)
+        settings = dataclasses.replace(self.task.experiment.settings, steps=steps)
+        experiment = dataclasses.replace(self.task.experiment, settings=settings)
+        grids.write(grids.plan(experiment, points, self.task.most), place, self.task.command)
 
     def _promote(self, alive: Sequence[Trial], before: Path, place: Path) -> None:
         """Take the learners of the trials that go on out of the launches `before`; `place` appears whole."""
@@ -202,7 +203,7 @@ class Trials:
                 shutil.copytree(inside, partial / inside.name)
             else:
                 extract(inside, chosen, partial / inside.name)
-            described = run.read_config(partial / inside.name)
+            described = records.read_config(partial / inside.name)
             entries.append({"folder": inside.name, "seeds": described["seeds"], "config": described["config"]})
         plan = json.loads((before / grids.PLAN).read_text())
         records.write_json(partial / grids.PLAN, plan | {"launches": entries})
@@ -260,7 +261,7 @@ class Trials:
         optuna = require_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = self.task.protocol.storage or f"sqlite:///{(self.task.folder / 'study.db').resolve()}"
-        settings = self.task.order.settings
+        settings = self.task.experiment.settings
         about = {
             "agent": settings.agent,
             "environment": settings.env,

@@ -15,7 +15,7 @@ import pytest
 from rljax import envs
 from rljax.agent import Transition
 from rljax.buffers import samplers
-from rljax.training import configuration
+from rljax.training import configuration, registry
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
@@ -113,7 +113,7 @@ def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarra
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe_on_policy(probe: str) -> None:
-    module, name = configuration.load_agent("ppo"), f"rljax/{probe}"
+    module, name = registry.load_agent("ppo"), f"rljax/{probe}"
     state, config = trained(module, name, ON_POLICY, 100)
     observations = np.array(OBSERVATIONS[probe], np.float32)
     known: Any = envs.make(name).environment
@@ -129,7 +129,7 @@ def test_probe_on_policy(probe: str) -> None:
 @pytest.mark.parametrize("agent", quick(("sac", "td3", "dsact"), {"sac", "td3"}))
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe(agent: str, probe: str) -> None:
-    module, name = configuration.load_agent(agent), f"rljax/{probe}"
+    module, name = registry.load_agent(agent), f"rljax/{probe}"
     value, action, observations = solution(module, name, OWN[agent])
     known: Any = envs.make(name).environment
     expected = np.asarray(known.value(observations, DISCOUNT))
@@ -148,7 +148,7 @@ CHOOSING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("variant", quick(CHOOSING, {"plain"}))
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
-    module, name, changes = configuration.load_agent("dqn"), f"rljax/{probe}-discrete", CHOOSING[variant]
+    module, name, changes = registry.load_agent("dqn"), f"rljax/{probe}-discrete", CHOOSING[variant]
     common = {key: value for key, value in QUICK.items() if key not in ("actor_lr", "critic_lr")}
     learning = {"learning_rate": 3e-3, "target_every": 1, "num_steps": 1, "epsilon_steps": 6_000.0}
     sampler = samplers.n_step if "n_step" in changes else None
@@ -186,7 +186,7 @@ def recorded(name: str, steps: int = 2_000, num_envs: int = 8) -> Transition:
 @functools.cache
 def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
     """One learner's State after training on a probe's data, and its Config."""
-    module = configuration.load_agent(agent)
+    module = registry.load_agent(agent)
     known = {field.name for field in dataclasses.fields(module.Config)}
     changes = {key: value for key, value in FROM_DATA.items() if key in known} | OFFLINE[agent]
     config = configuration.replace(module.Config(), changes, "test")
@@ -202,7 +202,7 @@ def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize("probe", quick(("Endless", *VALUES), {"Endless"}))
 def test_probe_from_data(agent: str, probe: str) -> None:
     """Where no action matters, the values of the data's policy are the known ones."""
-    module = configuration.load_agent(agent)
+    module = registry.load_agent(agent)
     state, config = learnt_from_data(agent, probe)
     observations = np.array(OBSERVATIONS[probe], np.float32)
     action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
@@ -214,7 +214,7 @@ def test_probe_from_data(agent: str, probe: str) -> None:
 
 def test_bootstrap_that_stops_at_truncation_is_caught() -> None:
     """The probe can fail: the same agent with the usual mistake is far off."""
-    td3 = configuration.load_agent("td3")
+    td3 = registry.load_agent("td3")
     wrong = types.ModuleType("wrong")
     wrong.__dict__.update(td3.__dict__)
 
@@ -246,7 +246,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("agent", quick(STREAMS, {"stream_ac", "stream_q"}))
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe_of_streams(agent: str, probe: str) -> None:
-    module = configuration.load_agent(agent)
+    module = registry.load_agent(agent)
     if probe in ACTS and agent == "stream_td":
         pytest.skip("it predicts, and chooses no action")
     discrete = agent in ("stream_q", "stream_sarsa")

@@ -285,9 +285,10 @@ def test_nothing_that_is_computed_grows_with_the_capacity(kind: str) -> None:
 
 def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     """Its own goal, handed to a transition in hindsight, leaves all of it as it is."""
+    from rljax.training import registry
     from tests.training.test_learner import Learner, configuration
 
-    dqn, environment = configuration.load_agent("dqn"), envs.make("rljax/BoxPick-2x4")
+    dqn, environment = registry.load_agent("dqn"), envs.make("rljax/BoxPick-2x4")
     changes = {"num_envs": 4, "num_steps": 50, "replay_size": 1_000, "batch_size": 64, "warmup_steps": 10**6}
     config = configuration.stack(configuration.replace(dqn.Config(), changes | {"hindsight": 1.0}, "test"), 1)
     goals: Any = environment.environment

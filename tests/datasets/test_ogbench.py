@@ -10,7 +10,7 @@ import pytest
 
 from rljax import datasets
 from rljax.datasets import ogbench
-from rljax.training import configuration
+from rljax.training import registry
 from tests.datasets.files import npz, without
 
 STATES = {"cube-single": 21, "cube-double": 28, "scene": 25, "puzzle-3x3": 23, "antmaze-medium": 15}
@@ -58,9 +58,9 @@ def write(folder: Path, file: str, values: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("agent", ["iql", "bc"])
 def test_presets_have_the_activation_of_the_networks_that_were_published(agent: str) -> None:
-    theirs = configuration.load_agent("fql").Config().activation
+    theirs = registry.load_agent("fql").Config().activation
     name = "ogbench/cube-single-play-singletask-v0"
-    assert configuration.preset(agent, configuration.load_agent(agent), None, name).activation == theirs == "gelu_tanh"
+    assert registry.preset(agent, registry.load_agent(agent), None, name).activation == theirs == "gelu_tanh"
 
 
 def test_rows_of_a_file_without_a_task(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 import rljax
 from rljax.runs import console, interruption, policy, records, run
-from rljax.training import configuration
+from rljax.training import configuration, registry
 from rljax.training.settings import Settings
 from tests import small_runs
 
@@ -47,7 +47,7 @@ def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
 def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> None:
-    module = configuration.load_agent("td3")
+    module = registry.load_agent("td3")
     config = configuration.replace(module.Config(), small_runs.SMALL, "test")
     settings = Settings("td3", env, 400, (0, 1), **small_runs.EVERY)
     training = run.Run(settings, module, config, tmp_path / "run", console.View())
@@ -70,7 +70,7 @@ def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> No
 
 
 def test_other_floats_do_not_recompile() -> None:
-    module = configuration.load_agent("sac")
+    module = registry.load_agent("sac")
     traces = 0
 
     def traced(config: Any) -> Any:

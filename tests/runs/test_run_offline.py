@@ -15,7 +15,7 @@ from rljax import datasets
 from rljax.agent import Transition
 from rljax.agents import fql, iql
 from rljax.runs import policy, records, run
-from rljax.training import configuration, plan
+from rljax.training import plan, registry
 from tests import small_runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
@@ -240,10 +240,10 @@ def test_actions_read_in_other_bounds_are_pointed_out(
 
 
 def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
-    changed = configuration.preset("iql", iql, None, "d4rl/antmaze-large-play-v2")
+    changed = registry.preset("iql", iql, None, "d4rl/antmaze-large-play-v2")
     assert changed.reward_transform == "minus_one"
-    assert configuration.preset("iql", iql, "Hopper-v5", "d4rl/hopper-medium-v2").reward_transform == "return_range"
-    assert configuration.preset("iql", iql, None, data) == iql.Config()
+    assert registry.preset("iql", iql, "Hopper-v5", "d4rl/hopper-medium-v2").reward_transform == "return_range"
+    assert registry.preset("iql", iql, None, data) == iql.Config()
 
 
 def test_what_is_learnt_does_not_depend_on_how_it_is_evaluated(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_what_is_learnt_does_not_depend_on_how_it_is_evaluated(tmp_path: Path) -
     assert plan.configured("iql", iql, "none", own) == plan.configured("iql", iql, None, own)
     assert plan.configured("iql", iql, "Pendulum-v1", own) == iql.Config(), "another one was asked for"
     by_path = str(tmp_path / "pen-human-v1.hdf5")
-    expected = configuration.preset("fql", fql, None, "d4rl/pen-human-v1")
+    expected = registry.preset("fql", fql, None, "d4rl/pen-human-v1")
     assert plan.configured("fql", fql, "none", by_path) == expected != fql.Config()
 
 

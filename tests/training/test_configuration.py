@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from rljax import agent, datasets, envs
-from rljax.training import configuration
+from rljax.training import configuration, registry
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
@@ -47,27 +47,27 @@ def replaced(**values: Any) -> Config:
 
 
 def test_agents_are_the_files() -> None:
-    assert configuration.names() == NAMES
+    assert registry.names() == NAMES
     assert {"sac", "td3"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_agents_are_loaded_by_name_and_by_path(name: str) -> None:
-    module = configuration.load_agent(name)
+    module = registry.load_agent(name)
     assert module is importlib.import_module(f"rljax.agents.{name}")
-    assert configuration.load_agent(str(ROOT / "agents" / f"{name}.py")) is module, "one agent, not two"
-    assert configuration.agent_name(name) == configuration.agent_name(f"some/where/{name}.py") == name
+    assert registry.load_agent(str(ROOT / "agents" / f"{name}.py")) is module, "one agent, not two"
+    assert registry.agent_name(name) == registry.agent_name(f"some/where/{name}.py") == name
 
 
 def test_users_own_agent_is_loaded_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text(configuration.source("sac").replace("discount: float = 0.99 ", "discount: float = 0.5 "))
-    module = configuration.load_agent(str(path))
+    path.write_text(registry.source("sac").replace("discount: float = 0.99 ", "discount: float = 0.5 "))
+    module = registry.load_agent(str(path))
     assert module.Config().discount == 0.5
-    assert configuration.load_agent("sac").Config().discount == 0.99
+    assert registry.load_agent("sac").Config().discount == 0.99
     assert dataclasses.is_dataclass(module.State)
     assert len(jax.tree.leaves(module.Config())) > 3, "floats are leaves there too"
-    assert configuration.preset(str(path), module, "Pendulum-v1") == module.Config(), "presets are for its parent"
+    assert registry.preset(str(path), module, "Pendulum-v1") == module.Config(), "presets are for its parent"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_users_own_agent_is_loaded_from_its_file(tmp_path: Path) -> None:
 )
 def test_unknown_agents(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        configuration.load_agent(name)
+        registry.load_agent(name)
 
 
 def test_file_that_is_no_agent(tmp_path: Path) -> None:
@@ -90,16 +90,16 @@ def test_file_that_is_no_agent(tmp_path: Path) -> None:
     path.write_text("storage = 'replay'\n\ndef act(state, observation, key, config, explore): ...\n")
     message = r"^'.*half\.py' is not an agent: it lacks Config, check, init, update\. .* rljax new mine\.py --from sac$"
     with pytest.raises(ValueError, match=message):
-        configuration.load_agent(str(path))
+        registry.load_agent(str(path))
 
 
 def test_source_and_summary() -> None:
-    assert configuration.source("td3") == (ROOT / "agents" / "td3.py").read_text()
+    assert registry.source("td3") == (ROOT / "agents" / "td3.py").read_text()
     for name in NAMES:
-        assert len(configuration.summary(name).split()) > 3
-        assert configuration.summary(name) in configuration.source(name)
+        assert len(registry.summary(name).split()) > 3
+        assert registry.summary(name) in registry.source(name)
     with pytest.raises(ValueError, match=r"^no agent 'td' to start from\. Nearest: 'td3'.*rljax list"):
-        configuration.source("td")
+        registry.source("td")
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def test_a_copied_agent_keeps_its_presets(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    assert configuration.copy("sac", file) == [file, tmp_path / "mine.toml"]
-    module = configuration.load_agent(str(file))
-    mine = configuration.preset(str(file), module, "Pendulum-v1")
-    own = configuration.preset("sac", configuration.load_agent("sac"), "Pendulum-v1")
+    assert registry.copy("sac", file) == [file, tmp_path / "mine.toml"]
+    module = registry.load_agent(str(file))
+    mine = registry.preset(str(file), module, "Pendulum-v1")
+    own = registry.preset("sac", registry.load_agent("sac"), "Pendulum-v1")
     assert configuration.as_json(mine) == configuration.as_json(own)
     assert mine.warmup_steps == 1_000
     with pytest.raises(FileExistsError, match=r"mine\.py' exists"):
-        configuration.copy("td3", file)
+        registry.copy("td3", file)
     file.unlink()
     with pytest.raises(FileExistsError, match=r"mine\.toml' exists"):
-        configuration.copy("td3", file)
+        registry.copy("td3", file)
     assert not file.exists()
 
 
@@ -143,13 +143,13 @@ def test_every_preset_is_an_agents() -> None:
 
 @pytest.mark.parametrize(("name", "section"), SECTIONS)
 def test_preset_says_its_source_and_sets_what_there_is(name: str, section: str) -> None:
-    values = configuration.presets(name)[section]
+    values = registry.presets(name)[section]
     assert isinstance(values["source"], str)
     assert len(values["source"]) > 5, "where the values come from"
     assert len(values) > 1, "at least one value"
-    module = configuration.load_agent(name)
+    module = registry.load_agent(name)
     without = module.Config()
-    for other, broader in sorted(configuration.presets(name).items(), key=lambda item: len(item[0])):
+    for other, broader in sorted(registry.presets(name).items(), key=lambda item: len(item[0])):
         if other != section and fnmatch.fnmatchcase(section, other):
             shared = {field: value for field, value in broader.items() if field != "source"}
             without = configuration.replace(without, shared, other)
@@ -220,26 +220,26 @@ hidden = [4]
 def test_exact_name_comes_before_patterns_and_longer_ones_before_shorter(
     presets: Any, environment: str, expected: Config
 ) -> None:
-    assert configuration.preset("some", presets, environment) == expected
+    assert registry.preset("some", presets, environment) == expected
 
 
 def test_agent_without_presets_has_its_defaults(presets: Any) -> None:
-    assert configuration.presets("none") == {}
-    assert configuration.preset("none", presets, "maze/large") == Config()
+    assert registry.presets("none") == {}
+    assert registry.preset("none", presets, "maze/large") == Config()
 
 
 def test_mistake_in_a_preset_is_named(presets: Any, tmp_path: Path) -> None:
     (tmp_path / "some.toml").write_text('["*"]\nsource = "x"\nlearning_rat = 1.0\n')
     message = r"^preset '\*' of agent 'some': no setting 'learning_rat'\. Nearest: 'learning_rate'"
     with pytest.raises(ValueError, match=message):
-        configuration.preset("some", presets, "maze/large")
+        registry.preset("some", presets, "maze/large")
 
 
 def test_brax_presets_are_read() -> None:
-    module = configuration.load_agent("sac")
-    ant = configuration.preset("sac", module, "brax/ant")
+    module = registry.load_agent("sac")
+    ant = registry.preset("sac", module, "brax/ant")
     assert (ant.reward_scale, ant.num_envs, ant.normalise_observations) == (30.0, 128, True)
-    assert configuration.preset("sac", module, "Hopper-v5") == module.Config()
+    assert registry.preset("sac", module, "Hopper-v5") == module.Config()
 
 
 # Values.
@@ -271,13 +271,13 @@ def test_values_become_what_the_field_says(values: dict[str, Any], expected: Any
 
 @pytest.mark.parametrize("name", configuration.ELSEWHERE)
 def test_names_of_other_suites_mean_a_setting_of_some_agent(name: str) -> None:
-    agents = [configuration.load_agent(agent).Config() for agent in configuration.names()]
+    agents = [registry.load_agent(agent).Config() for agent in registry.names()]
     found = [(agent, configuration.setting(agent, name)) for agent in agents]
     assert any(meant in configuration.ELSEWHERE[name] and hasattr(agent, meant) for agent, meant in found)
 
 
 def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None:
-    settings = {agent: configuration.load_agent(agent).Config() for agent in ("dsact", "iql", "sac")}
+    settings = {agent: registry.load_agent(agent).Config() for agent in ("dsact", "iql", "sac")}
     assert configuration.setting(settings["dsact"], "clip_range") == "clip_range"
     assert configuration.setting(settings["sac"], "zzz") == "zzz"
     assert configuration.setting(settings["iql"], "tau") == "tau"  # the expectile, or the rate of the targets
@@ -338,9 +338,9 @@ def test_stacking_another_number_of_values(values: list[float]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_json_and_back(name: str) -> None:
-    module = configuration.load_agent(name)
+    module = registry.load_agent(name)
     for environment in ("Hopper-v5", "brax/ant"):
-        config = configuration.preset(name, module, environment)
+        config = registry.preset(name, module, environment)
         written = json.loads(json.dumps(configuration.as_json(config), allow_nan=False))
         assert configuration.replace(module.Config(), written, "config.json") == config
 

@@ -15,7 +15,7 @@ from flax import struct
 from rljax import agent, envs
 from rljax.agent import EnvSpec, Step, Weighted
 from rljax.envs.autoreset import AutoReset
-from rljax.training import configuration, learner
+from rljax.training import configuration, learner, registry
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import report
 from rljax.training.drivers.embedded import EmbeddedDriver
@@ -342,7 +342,7 @@ def test_several_updates_are_as_many_single_ones() -> None:
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_learner_learns_the_same_alone_and_in_a_population(name: str) -> None:
-    module = configuration.load_agent(name)
+    module = registry.load_agent(name)
     changes = {"hidden": (16, 16), "batch_size": 16, "warmup_steps": 40, "replay_size": 1000, "num_envs": 2}
     config = configuration.replace(module.Config(), changes, "test")
     environment = envs.make("rljax/Pendulum")

@@ -10,7 +10,7 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import td3
-from rljax.training import configuration
+from rljax.training import configuration, registry
 from rljax.tuning import search_spaces
 
 CONTINUOUS = EnvSpec("example", (3,), 2, False, 100)
@@ -24,7 +24,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", configuration.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_every_agent_has_a_space_that_it_accepts(name: str) -> None:
     module: Any = importlib.import_module(f"rljax.agents.{name}")
     space = search_spaces.space(name, module.Config())

@@ -15,10 +15,11 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Step, Transition
+from rljax.buffers import Experience, Rollout
 from rljax.distributed.devices import Spread
 from rljax.envs.autoreset import AutoReset
-from rljax.training.drivers.driver import TRAIN, Report, environment_seeds, report, taught
-from rljax.training.learner import Learner, LearnerState, empty_tally
+from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, report
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
 
 
 class Carry(struct.PyTreeNode):
@@ -44,24 +45,24 @@ class CompiledDriver:
         """`config` is stacked over P; `data` [N, ...] is a data set to learn from as well, where there is one."""
         self.spec = environment.spec
         self.learner, self.environment = learner, environment
-        self.spread = self._spread()
-        self.reconfigure(config)
-        self.data = data  # not yet on the device: what does not fit is refused first
+        hyper = learner.hyperparameters(config)
+        self.spread = self._spread(hyper.experience)
+        self.hyper = self.spread.learners(hyper)
+        self.data = data  # not yet on the device: a data set that does not fit is refused first
         self._init = jax.jit(self._begun)
         self._advance = jax.jit(self._loop, donate_argnums=0)
 
-    def _spread(self) -> Spread:
-        number, each = self.learner.num_learners, self.learner.num_envs
-        return Spread(number, each, split=self.learner.kind == "rollout")
+    def _spread(self, experience: Experience) -> Spread:
+        return Spread(self.learner.num_learners, experience.num_envs, split=isinstance(experience, Rollout))
 
     def reconfigure(self, config: Any) -> None:
         """Go on with other settings, stacked over P as those at the beginning."""
-        self.config = self.spread.learners(config)
+        self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
-        self.carry = self._init(*self._keys(seeds), self.config, self.data, learnt)
+        self.carry = self._init(*self._keys(seeds), self.hyper, self.data, learnt)
 
     def _placed(self, carry: Carry) -> Carry:
         """The carry with each array on the devices that work on it."""
@@ -69,7 +70,7 @@ class CompiledDriver:
             return carry
         rows = self.spread.environments
         learners = self.spread.learners(carry.learners.replace(storage=None))
-        store = self.spread.rollouts if self.learner.kind == "rollout" else self.spread.learners
+        store = self.spread.rollouts if isinstance(self.hyper.experience, Rollout) else self.spread.learners
         return Carry(
             learners=learners.replace(storage=store(carry.learners.storage)),
             environment=self.spread.flat_environments(carry.environment),
@@ -83,7 +84,7 @@ class CompiledDriver:
 
     def _keys(self, seeds: Sequence[int]) -> tuple[Array, Array]:
         """One key per learner, one per environment."""
-        number = self.learner.num_envs
+        number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         keys = jax.vmap(jax.random.key)
         return keys(np.asarray(seeds, np.uint32)), keys(np.asarray(starts, np.uint32))
@@ -92,13 +93,18 @@ class CompiledDriver:
         return self._placed(self._start(*arguments))
 
     def _start(
-        self, keys: Array, environment_keys: Array, config: Any, data: Any, learnt: LearnerState | None = None
+        self,
+        keys: Array,
+        environment_keys: Array,
+        hyper: Hyperparameters,
+        data: Any,
+        learnt: LearnerState | None = None,
     ) -> Carry:
         keys_reset, keys_step = jnp.moveaxis(jax.vmap(jax.random.split)(environment_keys), 1, 0)
         observation, environment = self.environment.reset(keys_reset)
-        rows = (self.learner.num_learners, self.learner.num_envs)
+        rows = (self.learner.num_learners, hyper.experience.num_envs)
         carry = Carry(
-            learners=taught(self.learner.init(keys, config, data), learnt),
+            learners=continued(self.learner.init(keys, hyper, data), learnt),
             environment=environment,
             keys=keys_step,
             observation=observation.reshape(*rows, *observation.shape[1:]),
@@ -107,51 +113,50 @@ class CompiledDriver:
             extras=None,
             episodes=self._no_episodes(),
         )
-        return self._act(carry, config)
+        return self._act(carry, hyper)
 
     def _no_episodes(self) -> dict[str, Array]:
         return {name: jnp.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
 
-    def _loop(self, carry: Carry, iterations: Array, config: Any, data: Transition | None) -> Carry:
+    def _loop(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
         # A traced bound, so that chunks of any length are one program.
         # Placed again: left alone, XLA may hand parts of the agents to devices of other environments.
-        return self._placed(
-            jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, config, data), carry)
-        )
+        return self._placed(jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, hyper, data), carry))
 
-    def _iterate(self, carry: Carry, config: Any, data: Transition | None) -> Carry:
-        if self.learner.streams:
-            return self._act(self._transition(carry, config), config)
-        if config.num_steps == 1:
-            carry = self._step(carry, config)
+    def _iterate(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
+        if hyper.experience.streams:
+            return self._act(self._transition(carry, hyper), hyper)
+        num_steps = hyper.experience.num_steps
+        if num_steps == 1:
+            carry = self._step(carry, hyper)
         else:
-            carry = jax.lax.fori_loop(0, config.num_steps, lambda _, carry: self._step(carry, config), carry)
-        return carry.replace(learners=self._learn(carry.learners, config, data))
+            carry = jax.lax.fori_loop(0, num_steps, lambda _, carry: self._step(carry, hyper), carry)
+        return carry.replace(learners=self._learn(carry.learners, hyper, data))
 
-    def _act(self, carry: Carry, config: Any) -> Carry:
+    def _act(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         learners = carry.learners
-        if self.learner.perceives(config):
-            learners = self.learner.perceive(learners, carry.observation, carry.first, config)
-        action, extras = self.learner.act(learners, carry.observation, config)
+        if hyper.experience.perceives:
+            learners = self.learner.perceive(learners, carry.observation, carry.first, hyper)
+        action, extras = self.learner.act(learners, carry.observation, hyper)
         return carry.replace(learners=learners, action=action, extras=extras)
 
     def _learn(
-        self, learners: LearnerState, config: Any, data: Transition | None, when: Array | bool = True
+        self, learners: LearnerState, hyper: Hyperparameters, data: Transition | None, when: Array | bool = True
     ) -> LearnerState:
         storage = learners.storage  # read in the branch, but not carried through it: it would be copied
 
         def update(learnt: LearnerState) -> LearnerState:
-            return self.learner.update(learnt.replace(storage=storage), config, data).replace(storage=None)
+            return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(storage=None)
 
-        ready = self.learner.ready(learners.steps, config) & when
+        ready = self.learner.ready(learners.steps, hyper.experience) & when
         learnt = jax.lax.cond(ready, update, lambda learnt: learnt, learners.replace(storage=None))
         return learnt.replace(storage=storage)
 
-    def _step(self, carry: Carry, config: Any) -> Carry:
-        return self._act(self._transition(carry, config), config)
+    def _step(self, carry: Carry, hyper: Hyperparameters) -> Carry:
+        return self._act(self._transition(carry, hyper), hyper)
 
-    def _transition(self, carry: Carry, config: Any) -> Carry:
-        """Take the action that was chosen, and hand what it led to to the learners."""
+    def _transition(self, carry: Carry, hyper: Hyperparameters) -> Carry:
+        """Take the action that was chosen, and give the learners what it led to."""
         carry, step = self._simulate(carry, carry.action.reshape(-1, *carry.action.shape[2:]))
         step = jax.tree.map(lambda x: x.reshape(*carry.action.shape[:2], *x.shape[1:]), step)
         ended = step.terminated | step.truncated
@@ -161,10 +166,10 @@ class CompiledDriver:
             "count": carry.episodes["count"] + ended.sum(axis=1),
         }
         happened = (carry.learners, carry.observation, carry.action, carry.extras, step)
-        if self.learner.streams:
-            learners = self.learner.follow(*happened, config, self._intact(carry.environment))
+        if hyper.experience.streams:
+            learners = self.learner.learn_from_step(*happened, hyper.config, self._intact(carry.environment))
         else:
-            learners = self.learner.observe(*happened)
+            learners = self.learner.observe(*happened, hyper.experience)
         return carry.replace(learners=learners, observation=step.observation, first=ended, episodes=episodes)
 
     def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
@@ -174,13 +179,13 @@ class CompiledDriver:
         return carry.replace(environment=environment), step
 
     def _intact(self, environment: Any) -> Array | bool:
-        """Whether a step is one, by the environments' state after it."""
+        """Whether the environments' state after a step says that the step was taken."""
         del environment
         return True
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
-        self.carry = self._advance(self.carry, np.int32(iterations), self.config, self.data)
+        self.carry = self._advance(self.carry, np.int32(iterations), self.hyper, self.data)
 
     @property
     def learners(self) -> LearnerState:
@@ -213,7 +218,7 @@ class CompiledDriver:
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         keys, environment_keys = self._keys(seeds)
-        return _split(jax.eval_shape(self._init, keys, environment_keys, self.config, self.data, None))
+        return _split(jax.eval_shape(self._init, keys, environment_keys, self.hyper, self.data, None))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """Nothing: the environments are arrays."""
@@ -227,7 +232,7 @@ class CompiledDriver:
         self.carry = self._placed(carry.replace(learners=carry.learners.replace(agent=arrays["agent"])))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 def _split(carry: Carry) -> dict[str, Any]:

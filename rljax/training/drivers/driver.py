@@ -56,8 +56,8 @@ def split(learners: LearnerState, action: Any, extras: Any) -> dict[str, Any]:
     return {"agent": learners.agent, "training": (learners.replace(agent=None), action, extras)}
 
 
-def taught(fresh: LearnerState, learnt: LearnerState | None) -> LearnerState:
-    """Fresh learners that know what `learnt` have learnt elsewhere: their agents, and the count of their updates."""
+def continued(fresh: LearnerState, learnt: LearnerState | None) -> LearnerState:
+    """Fresh learners with the agents and the count of updates of `learnt`, the learners of the stage before."""
     return fresh if learnt is None else fresh.replace(agent=learnt.agent, updates=learnt.updates)
 
 

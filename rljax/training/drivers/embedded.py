@@ -1,8 +1,8 @@
 """Environments on the host as a part of the compiled loop, which calls them.
 
-The simulators step in a thread of their own while the loop learns. On the CPU that is faster than the three calls a
-step of `rljax.training.drivers.hosted`, each of which finds in no cache what it needs, since learning has gone through them. A
-stream learns before it acts, and waits for the simulators.
+The simulators step in a thread of their own while the loop learns. On the CPU that is faster than the hosted driver,
+whose three calls a step each find the caches full of what learning has just used. A stream learns before it acts, and
+waits for the simulators.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, Step, Transition
+from rljax.buffers import Experience
 from rljax.distributed.devices import Spread
 from rljax.envs.gymnasium import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.training.drivers.compiled import Carry, CompiledDriver
-from rljax.training.drivers.driver import TRAIN, environment_rows, environment_seeds, split, taught
-from rljax.training.learner import Learner, LearnerState
+from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, split
+from rljax.training.learner import Hyperparameters, Learner, LearnerState
 
 POLL = 1e-3, 2e-2  # seconds between looks at whether a chunk has ended: at first, and twice as many each time, at most
 
@@ -54,16 +55,17 @@ class EmbeddedDriver(CompiledDriver):
         self._end_thread = weakref.finalize(self, self._tasks.put, None)
         self._begin = jax.jit(self._act, donate_argnums=0)
 
-    def _spread(self) -> Spread:
+    def _spread(self, experience: Experience) -> Spread:
+        del experience
         return Spread(1)  # the program waits for the host
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
         self.data = jax.device_put(self.data)
-        number = self.learner.num_envs
+        number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
-        self.carry = self._init(self._keys(seeds)[0], observation, self.config, self.data, learnt)
+        self.carry = self._init(self._keys(seeds)[0], observation, self.hyper, self.data, learnt)
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
@@ -90,14 +92,14 @@ class EmbeddedDriver(CompiledDriver):
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        rows = (self.learner.num_learners, self.learner.num_envs)
+        rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
-        carry = jax.eval_shape(self._init, self._keys(seeds)[0], observation, self.config, self.data, None)
+        carry = jax.eval_shape(self._init, self._keys(seeds)[0], observation, self.hyper, self.data, None)
         return split(carry.learners, carry.action, carry.extras)
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """The simulators' state, or None where it cannot be saved; of some `learners` alone where given."""
-        return self.hosted.save(environment_rows(learners, self.learner.num_envs))
+        return self.hosted.save(environment_rows(learners, self.hyper.experience.num_envs))
 
     @property
     def save_failure(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -111,7 +113,7 @@ class EmbeddedDriver(CompiledDriver):
         seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
         carry = self._carry(learners.replace(agent=arrays["agent"]), jnp.asarray(self._per_learner(seen)))
         known = environments is not None
-        self.carry = carry.replace(action=action, extras=extras) if known else self._begin(carry, self.config)
+        self.carry = carry.replace(action=action, extras=extras) if known else self._begin(carry, self.hyper)
 
     def close(self) -> None:
         """Close the simulators."""
@@ -119,10 +121,10 @@ class EmbeddedDriver(CompiledDriver):
         self.hosted.close()
 
     def _start(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, keys: Array, observation: Array, config: Any, data: Any, learnt: LearnerState | None = None
+        self, keys: Array, observation: Array, hyper: Hyperparameters, data: Any, learnt: LearnerState | None = None
     ) -> Carry:
-        learners = taught(self.learner.init(keys, config, data), learnt)
-        return self._act(self._carry(learners, observation), config)
+        learners = continued(self.learner.init(keys, hyper, data), learnt)
+        return self._act(self._carry(learners, observation), hyper)
 
     def _carry(self, learners: LearnerState, observation: Array) -> Carry:
         """What the loop begins with but for the first action, before `observation` [P, E, O...]."""
@@ -137,24 +139,25 @@ class EmbeddedDriver(CompiledDriver):
             episodes=self._no_episodes(),
         )
 
-    def _loop(self, carry: Carry, iterations: Array, config: Any, data: Transition | None) -> Carry:
+    def _loop(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
         def going(state: tuple[Array, Carry]) -> Array:
             return (state[0] < iterations) & state[1].environment
 
         def one(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
-            return state[0] + 1, self._iterate(state[1], config, data)
+            return state[0] + 1, self._iterate(state[1], hyper, data)
 
         return jax.lax.while_loop(going, one, (jnp.zeros_like(iterations), carry))[1]
 
-    def _iterate(self, carry: Carry, config: Any, data: Transition | None) -> Carry:
-        """As in `HostedDriver`: the simulators begin, what is stored is learnt from, and the step is stored."""
-        if self.learner.streams:
-            return super()._iterate(carry, config, data)
+    def _iterate(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
+        """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored."""
+        if hyper.experience.streams:
+            return super()._iterate(carry, hyper, data)
         # Learning waits for the one call, and the other for learning: left alone, XLA may take them in any order.
         begun = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))(_flat(carry.action))
-        carry = self._step(carry.replace(learners=self._learn(carry.learners, config, data, begun)), config)
-        if config.num_steps > 1:
-            carry = jax.lax.fori_loop(1, config.num_steps, lambda _, carry: self._step(carry, config), carry)
+        carry = self._step(carry.replace(learners=self._learn(carry.learners, hyper, data, begun)), hyper)
+        num_steps = hyper.experience.num_steps
+        if num_steps > 1:
+            carry = jax.lax.fori_loop(1, num_steps, lambda _, carry: self._step(carry, hyper), carry)
         return carry
 
     def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
@@ -218,7 +221,7 @@ class EmbeddedDriver(CompiledDriver):
         return packed
 
     def _per_learner(self, rows: np.ndarray) -> np.ndarray:
-        return rows.reshape(self.learner.num_learners, self.learner.num_envs, *rows.shape[1:])
+        return rows.reshape(self.learner.num_learners, self.hyper.experience.num_envs, *rows.shape[1:])
 
 
 def _perform(tasks: SimpleQueue[Callable[[], np.ndarray] | None], results: SimpleQueue[np.ndarray]) -> None:

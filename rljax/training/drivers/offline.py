@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition
-from rljax.buffers import samplers
+from rljax.buffers import Dataset
 from rljax.distributed.devices import Spread
 from rljax.training.drivers.driver import Report, report
-from rljax.training.learner import Learner, LearnerState, empty_tally
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
 
 GROUP = 64  # iterations whose batches the host hands over together
 
 
 class OfflineDriver:
-    """Moves P learners through updates on one data set; see `rljax.training.drivers.driver.Driver`. A step is an update."""
+    """Moves P learners through updates on one data set, as a `Driver`. A step is an update."""
 
     without_environments = "none"
     save_failure: str | None = None
@@ -37,38 +37,42 @@ class OfflineDriver:
         self.learner, self.on_host = learner, on_host
         self.spread = Spread(learner.num_learners)
         self.reconfigure(config)
-        self.data: Transition = data  # not yet on the device: what does not fit is refused first
+        self.data: Transition = data  # not yet on the device: a data set that does not fit is refused first
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
         self._draws = jax.jit(self._drawn)
-        self._sampler: samplers.FromData = learner.sampler or samplers.resident  # type: ignore[assignment]
-        self._learn = jax.jit(self._taught, donate_argnums=0)
+        self._learn = jax.jit(self._learning, donate_argnums=0)
 
     def reconfigure(self, config: Any) -> None:
         """Go on with other settings, stacked over P as those at the beginning."""
-        self.config = self.spread.learners(config)
+        self.hyper = self.spread.learners(self.learner.hyperparameters(config))
+
+    @property
+    def experience(self) -> Dataset:
+        """What the agent declares."""
+        return self.hyper.experience  # type: ignore[return-value]
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
-        """Fresh learners, one per seed, that have seen the data set once where they prepare themselves by it."""
+        """Fresh learners, one per seed; those that have `prepare` have seen the data set once."""
         assert learnt is None, "a data set comes first"
         self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
-            fresh = self._init(_keys(seeds), self.data, self.config)
+            fresh = self._init(_keys(seeds), self.data, self.hyper)
         placed = jax.device_put(fresh, jax.devices()[0]) if self.on_host else fresh
         self.learnt: LearnerState = self.spread.learners(placed)
 
     def advance(self, iterations: int) -> None:
         """Run `iterations` of `num_updates` updates each."""
         if not self.on_host:
-            self.learnt = self._advance(self.learnt, self.data, np.int32(iterations), self.config)
+            self.learnt = self._advance(self.learnt, self.data, np.int32(iterations), self.hyper)
             return
         updates = int(self.learnt.updates)
         for done in range(0, iterations, GROUP):
-            first = np.int32(updates + done * self.config.num_updates)
-            drawn = jax.tree.map(np.asarray, self._draws(self.learnt.key_update, first, self.config))
-            batches = self._sampler.take(self.data, drawn)
-            self.learnt = self._learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.config)
+            first = np.int32(updates + done * self.experience.num_updates)
+            drawn = jax.tree.map(np.asarray, self._draws(self.learnt.key_update, first, self.hyper))
+            batches = self.experience.draw.take(self.data, drawn)
+            self.learnt = self._learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.hyper)
 
     @property
     def learners(self) -> LearnerState:
@@ -98,7 +102,7 @@ class OfflineDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        return _split(jax.eval_shape(self._init, _keys(seeds), self.data, self.config))
+        return _split(jax.eval_shape(self._init, _keys(seeds), self.data, self.hyper))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """Nothing: there are none."""
@@ -111,35 +115,37 @@ class OfflineDriver:
         self.learnt = self.spread.learners(arrays["training"].replace(agent=arrays["agent"]))
 
     def close(self) -> None:
-        """Let go of the data."""
+        """Release the data."""
         self.data = None  # type: ignore[assignment]
 
     def _place(self) -> None:
         self.data = jax.tree.map(np.asarray, self.data) if self.on_host else self.spread.everywhere(self.data)
 
-    def _start(self, keys: Array, data: Transition, config: Any) -> LearnerState:
-        state = self.learner.init(keys, config, data)
-        return self.learner.prepare(state, data, config)
+    def _start(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
+        state = self.learner.init(keys, hyper, data)
+        return self.learner.prepare(state, data, hyper.config)
 
-    def _loop(self, learnt: LearnerState, data: Transition, number: Array, config: Any) -> LearnerState:
+    def _loop(self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
         # A traced bound, so that chunks of any length are one program.
-        return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, config, data), learnt)
+        return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt)
 
-    def _drawn(self, key_update: Array, updates: Array, config: Any) -> Any:
+    def _drawn(self, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
         """What is random of the batches of the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
-        number = self.data.reward.shape[0]
+        number, experience = self.data.reward.shape[0], hyper.experience
 
         def draw(iteration: Array) -> Any:
-            keys = self.learner.batch_keys(key_update, updates + iteration * config.num_updates)
-            return self._sampler.draw(keys, number, config)
+            keys = self.learner.batch_keys(key_update, updates + iteration * experience.num_updates)
+            return experience.draw.random(keys, number, experience)  # type: ignore[attr-defined]
 
         return jax.vmap(draw)(jnp.arange(GROUP))
 
-    def _taught(self, learnt: LearnerState, batches: Transition, number: Array, config: Any) -> LearnerState:
+    def _learning(
+        self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters
+    ) -> LearnerState:
         """The learners after the first `number` of the iterations whose batches are [GROUP, P, U, B, ...]."""
 
         def one(iteration: Array, learnt: LearnerState) -> LearnerState:
-            return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), config)
+            return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), hyper.config)
 
         return jax.lax.fori_loop(0, number, one, learnt)
 

@@ -1,0 +1,164 @@
+"""How batches are drawn from a replay: uniformly, with returns of several steps, with goals replaced in hindsight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from rljax.agent import Array, Transition
+from rljax.buffers.experience import declaration, rows_of
+
+if TYPE_CHECKING:
+    from rljax.buffers.replay import Replay, ReplayBuffer
+
+
+@declaration
+class Draw:
+    """How batches are drawn from a replay."""
+
+    needs_time: ClassVar[bool] = False  # rows must hold in `extras["time"]` which step of their episode they are
+    from_data: ClassVar[bool] = False  # it can be mixed with rows of a data set
+    flag: ClassVar[str] = ""  # of the setting that asks for it
+
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        """Batches [P, U, B, ...]; `keys` are [P]."""
+        raise NotImplementedError
+
+
+@declaration
+class Uniform(Draw):
+    """Every row is as likely, with replacement."""
+
+    from_data: ClassVar[bool] = True
+
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        """Batches [P, U, B, ...]; `keys` are [P]."""
+        return uniform(buffer, keys, experience, experience.batch_size)
+
+
+def uniform(buffer: ReplayBuffer, keys: Array, experience: Replay, size: int) -> Transition:
+    """Batches of `size` rows, drawn uniformly, with the columns that the agent asks for."""
+
+    def draw(data: Transition, key: Array) -> Transition:
+        rows = jax.random.randint(key, (experience.num_updates, size), 0, buffer.size)
+        return with_columns(buffer, data, rows, experience)
+
+    return jax.vmap(draw)(buffer.data, keys)
+
+
+def with_columns(buffer: ReplayBuffer, data: Transition, rows: Array, experience: Replay) -> Transition:
+    """The transitions in `rows` [...] of one learner's ring, with the columns that the agent asks for."""
+    batch = rows_of(data, rows)
+    if not experience.columns:
+        return batch
+    has_following = (later_rows(buffer, rows, experience.num_envs) > 0) & ~(batch.terminated | batch.truncated)
+    following = (rows + experience.num_envs) % buffer.capacity
+    extras = dict(batch.extras)
+    for column in experience.columns:
+        extras |= column.of_replay(data, rows, following, has_following)
+    return batch.replace(extras=extras)
+
+
+def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
+    """How many rows of the same environment, of `num_envs`, are newer than `rows` of a ring."""
+    return (buffer.position - 1 - rows) % buffer.capacity // num_envs
+
+
+@declaration
+class NStep(Draw):
+    """Uniform, with the rewards of up to `steps` steps summed.
+
+    A row is followed by others of its episode: `steps` of them, or fewer where the episode ends or where the ring's
+    newest row is reached; k in all, itself included. Then `reward` is the sum of discount^i r_i,
+    `extras["discount"]` is discount^k, and `next_observation`, `terminated` and `truncated` are those of the last one.
+    """
+
+    steps: int
+    discount: float
+
+    flag: ClassVar[str] = "n-step"
+
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        """Batches [P, U, B, ...]; `keys` are [P]."""
+        number, capacity, steps = experience.num_envs, buffer.capacity, jnp.arange(self.steps)
+
+        def draw(data: Transition, key: Array, discount: Array) -> Transition:
+            rows = jax.random.randint(key, (experience.num_updates, experience.batch_size), 0, buffer.size)
+            following = (rows[..., None] + number * steps) % capacity  # [U, B, n]
+            ended = data.terminated[following] | data.truncated[following]
+            goes_on = ~ended & (steps < later_rows(buffer, rows, number)[..., None])
+            counts = jnp.cumprod(goes_on, axis=-1, dtype=jnp.int32)[..., :-1]
+            counts = jnp.concatenate([jnp.ones_like(rows[..., None]), counts], axis=-1)
+            length = counts.sum(axis=-1)
+            last = (rows + number * (length - 1)) % capacity
+            return Transition(
+                observation=data.observation[rows],
+                action=data.action[rows],
+                reward=jnp.where(counts == 1, discount**steps * data.reward[following], 0.0).sum(axis=-1),
+                terminated=data.terminated[last],
+                truncated=data.truncated[last],
+                next_observation=data.next_observation[last],
+                extras={name: x[rows] for name, x in data.extras.items()} | {"discount": discount**length},
+            )
+
+        return jax.vmap(draw)(buffer.data, keys, self.discount)  # type: ignore[arg-type]
+
+
+@declaration
+class Hindsight(Draw):
+    """Uniform, with the goals of a `share` of the rows replaced.
+
+    Half of these goals are what the row's episode reached k steps later, with P(k) ~ discount^k among its later steps
+    in the ring. The other half are what another environment reached in any row (the same environment, where there is no
+    other). The environment relabels observations and rewards; ends stay as they were.
+    """
+
+    share: float
+    discount: float
+    environment: Any = None  # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
+
+    needs_time: ClassVar[bool] = True
+    flag: ClassVar[str] = "hindsight"
+
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        """Batches [P, U, B, ...]; `keys` are [P]."""
+        number, capacity = experience.num_envs, buffer.capacity
+
+        def draw(data: Transition, key: Array, discount: Array, share: Array) -> Transition:
+            key_rows, key_kind, key_future, key_other, key_slot = jax.random.split(key, 5)
+            shape = (experience.num_updates, experience.batch_size)
+            rows = jax.random.randint(key_rows, shape, 0, buffer.size)
+            time = data.extras["time"]
+
+            def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+                low, high = bounds
+                middle = (low + high + 1) // 2
+                same = (
+                    time[(rows + number * middle) % capacity] == time[rows] + middle
+                )  # no step later, no other episode
+                return jnp.where(same, middle, low), jnp.where(same, high, middle - 1)
+
+            bounds = (jnp.zeros_like(rows), later_rows(buffer, rows, number))
+            left, _ = jax.lax.fori_loop(0, (capacity // number).bit_length(), halve, bounds)
+            decay = jnp.log(jnp.clip(discount, 1e-6, 1.0 - 1e-6))
+            uniform = jax.random.uniform(key_future, shape)
+            ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay).astype(jnp.int32)
+            future = (rows + number * jnp.minimum(ahead, left)) % capacity
+            slot = jax.random.randint(key_slot, shape, 0, buffer.size // number)
+            other = slot * number + (rows + jax.random.randint(key_other, shape, 1, max(number, 2))) % number
+
+            kind = jax.random.uniform(key_kind, shape)
+            batch = jax.tree.map(lambda x: x[rows], data.replace(extras={}))
+            replaced = kind < share
+            goal = self.environment.achieved(data.next_observation[jnp.where(kind < 0.5 * share, future, other)])
+            goal = jnp.where(replaced[..., None], goal, self.environment.desired(batch.observation))
+            reward = self.environment.goal_reward(self.environment.achieved(batch.next_observation), goal)
+            return batch.replace(
+                observation=self.environment.relabelled(batch.observation, goal),
+                next_observation=self.environment.relabelled(batch.next_observation, goal),
+                reward=jnp.where(replaced, reward, batch.reward),
+            )
+
+        return jax.vmap(draw)(buffer.data, keys, self.discount, self.share)  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""Mixed: a replay of new experience beside a data set, both in each batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from rljax.agent import Array, Transition
+from rljax.buffers.draws import uniform, with_columns
+from rljax.buffers.experience import declaration, random_rows, rows_of
+from rljax.buffers.replay import Replay, ReplayBuffer
+
+POOLED = "pooled"  # as offline share: a data set and new experience are one storage, drawn from uniformly
+
+
+@declaration
+class Mixed(Replay):
+    """Batches of which a share comes from the data set and the rest from new experience.
+
+    With a number as share, each batch has that part of its rows from the data set, and they come first; the default is
+    RLPD's (Ball et al., arXiv:2302.02948). With `POOLED` every transition of both is as likely, so that the share
+    falls as experience gathers.
+    """
+
+    offline_share: Any = 0.5  # in [0, 1), or `POOLED`; it shapes the program
+    reward_affine: Any = (1.0, 0.0)  # scale and shift of new rewards, as the data set's have had them already
+
+    kind: ClassVar[str] = "mixed"
+
+    @classmethod
+    def of(cls, replay: Replay, offline_share: float | str, reward_affine: tuple[float, float]) -> Mixed:
+        """A replay as an agent declares it, beside a data set.
+
+        Raises `ValueError` for draws that need new experience alone.
+        """
+        if not replay.draw.from_data:
+            raise ValueError(
+                f"--config.{replay.draw.flag} draws from a replay of new experience alone, not with --data."
+            )
+        fields = {field.name: getattr(replay, field.name) for field in dataclasses.fields(replay)}
+        return cls(**fields, offline_share=offline_share, reward_affine=reward_affine)
+
+    def ready(self, steps: Any) -> Any:
+        """Whether the warm-up is over: the rest of a batch is there."""
+        return steps >= max(self.warmup_steps, 1)
+
+    def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
+        """The batches of one iteration, [P, U, B, ...]; `extras` are those that old and new rows both have."""
+        assert data is not None
+        return (self._pooled if self.offline_share == POOLED else self._shared)(buffer, data, keys)
+
+    def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
+        offline = round(self.offline_share * self.batch_size)
+        key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        old = rows_of(data, random_rows(key_offline, data.reward.shape[0], self.num_updates, offline))
+        new = self._as_data(uniform(buffer, key_online, self, self.batch_size - offline))
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *_alike(old, new))
+
+    def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
+        number = data.reward.shape[0]
+
+        def draw(ring: Transition, key: Array) -> Transition:
+            rows = jax.random.randint(key, (self.num_updates, self.batch_size), 0, number + buffer.size)
+            is_old = rows < number
+            old = rows_of(data, jnp.minimum(rows, number - 1))
+            new = self._as_data(with_columns(buffer, ring, jnp.maximum(rows - number, 0), self))
+            choose = jax.vmap(jax.vmap(jnp.where))
+            return jax.tree.map(lambda old, new: choose(is_old, old, new), *_alike(old, new))
+
+        return jax.vmap(draw)(buffer.data, keys)
+
+    def _as_data(self, new: Transition) -> Transition:
+        scale, shift = self.reward_affine
+        return new.replace(reward=scale * new.reward + shift)
+
+
+def _alike(old: Transition, new: Transition) -> tuple[Transition, Transition]:
+    """Both with the extras that they have in common."""
+    names = [name for name in old.extras if name in new.extras]
+    kept = [part.replace(extras={name: part.extras[name] for name in names}) for part in (old, new)]
+    return kept[0], kept[1]

@@ -1,0 +1,71 @@
+"""Rollout: the last steps of all environments, in order, as one batch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.agent import Array, Transition
+from rljax.buffers.experience import Experience, declaration
+
+
+class RolloutBuffer(struct.PyTreeNode):
+    """The last T steps of each environment, in order."""
+
+    data: Transition  # [P, T, E, ...]
+    position: Array  # [] int32: the next step to write, shared by all learners
+
+    @classmethod
+    def create(cls, example: Transition, num_steps: int) -> RolloutBuffer:
+        """An empty rollout for transitions shaped as `example` [P, E, ...]."""
+
+        def empty(x: Any) -> Array:
+            return jnp.zeros((x.shape[0], num_steps, *x.shape[1:]), x.dtype)
+
+        return cls(jax.tree.map(empty, example), jnp.zeros((), jnp.int32))
+
+    def add(self, transitions: Transition) -> RolloutBuffer:
+        """Write one step [P, E, ...]; in place where the rollout is donated or carried."""
+
+        def write(rollout: Array, step: Array) -> Array:
+            return jax.lax.dynamic_update_index_in_dim(rollout, step.astype(rollout.dtype), self.position, axis=1)
+
+        data = jax.tree.map(write, self.data, transitions)
+        return self.replace(data=data, position=(self.position + 1) % self.data.reward.shape[1])
+
+
+@declaration
+class Rollout(Experience):
+    """Each iteration's steps, [T, E, ...], handed to one update, which makes its own minibatches of `batch_size`."""
+
+    batch_size: int = 1  # transitions of a minibatch: a divisor of the rollout's T E
+
+    kind: ClassVar[str] = "rollout"
+
+    def check(self) -> None:
+        """Raise `ValueError` for minibatches that do not divide a rollout."""
+        super().check()
+        rows = self.steps_per_iteration
+        if rows % self.batch_size:
+            near = [size for size in range(1, rows + 1) if rows % size == 0]
+            best = min(near, key=lambda size: abs(size - self.batch_size))
+            raise ValueError(
+                f"--config.batch-size is {self.batch_size}, which does not divide a rollout of --config.num-steps "
+                f"{self.num_steps} x --config.num-envs {self.num_envs} = {rows} transitions. Nearest: {best}."
+            )
+
+    def create(self, example: Transition) -> RolloutBuffer:
+        """An empty rollout for transitions shaped as `example` [P, E, ...]."""
+        return RolloutBuffer.create(example, self.num_steps)
+
+    def ready(self, steps: Any) -> Any:
+        """Whether one rollout is full."""
+        return steps >= self.steps_per_iteration
+
+    def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
+        """The rollout as the one batch of an iteration, [P, 1, T, E, ...]."""
+        del data, keys
+        return jax.tree.map(lambda x: x[:, None], buffer.data)

@@ -1,0 +1,67 @@
+"""JAX's runtime: its threads, its cache of compiled programs, and the time that it spends compiling."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+def persist_compilations() -> None:
+    """Keep compiled programs between processes: in JAX_COMPILATION_CACHE_DIR, or else in the user's cache folder.
+
+    JAX_ENABLE_COMPILATION_CACHE=false turns it off.
+    """
+    import jax
+
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rljax", "xla")
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def prefer_one_thread() -> None:
+    """Let JAX compute with one thread, where it has not begun yet and the user has not set how many it may use.
+
+    A stream's products are too small to share: handing them from core to core takes longer.
+    """
+    os.environ.setdefault("NPROC", "1")
+
+
+class CompileClock:
+    """Counts the seconds that JAX spends tracing and compiling, and calls `on_compile` when it begins to."""
+
+    def __init__(self, on_compile: Callable[[], None]) -> None:
+        self.on_compile, self.seconds = on_compile, 0.0
+        self._spans: list[tuple[float, float]] = []  # begin and end, apart, in order
+
+    def _began(self, event: str, **kwargs: str | int) -> None:
+        if event.startswith("/jax/compilation_cache/compile_requests"):
+            self.on_compile()
+
+    def _took(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if not event.startswith("/jax/core/compile/"):
+            return
+        end = time.perf_counter()
+        begin = end - duration_secs
+        while self._spans and self._spans[-1][1] > begin:  # a function is traced within another's tracing
+            inner = self._spans.pop()
+            begin = min(begin, inner[0])
+            self.seconds -= inner[1] - inner[0]
+        self._spans.append((begin, end))
+        self.seconds += end - begin
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what compiles inside."""
+        import jax
+
+        jax.monitoring.register_event_listener(self._began)
+        jax.monitoring.register_event_duration_secs_listener(self._took)
+        try:
+            yield
+        finally:
+            jax.monitoring.unregister_event_listener(self._began)
+            jax.monitoring.unregister_event_duration_listener(self._took)

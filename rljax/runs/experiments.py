@@ -1,0 +1,124 @@
+"""Experiments: from what a user gives, or a run's settings, to a training that can begin."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rljax import datasets, envs
+from rljax.buffers import Experience
+from rljax.distributed import hardware
+from rljax.runs import policy
+from rljax.training import configuration, registry
+from rljax.training.plan import Experiment
+from rljax.training.settings import Settings
+
+
+def prepare(
+    agent: str,
+    env: str | None = None,
+    steps: int = 1_000_000,
+    *,
+    data: str | None = None,
+    seeds: int | Sequence[int] = 1,
+    config: Any = None,
+    **settings: Any,
+) -> Experiment:
+    """Find the agent, its settings and its data; `rljax.train` says what the arguments are and what is raised."""
+    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    module = registry.load_agent(agent)
+    dataset = None if data is None else datasets.load(data)
+    chosen = Settings(agent, _environment(agent, env, dataset), steps, seeds, data, **settings)
+    if config is None or isinstance(config, Mapping):
+        config = configuration.replace(preset(agent, module, env, data), config or {}, "config")
+    experiment = Experiment(chosen, module, config, dataset, _base(chosen))
+    _require_mixing(chosen, experiment.experience)
+    return experiment
+
+
+def restored(settings: Settings, config: Mapping[str, Any], file: Path) -> Experiment:
+    """The experiment with these settings, and the Config that `file` holds as JSON."""
+    module = registry.load_agent(settings.agent)
+    own = configuration.replace(module.Config(), config, f"'{file}'")
+    dataset = None if settings.data is None else datasets.load(settings.data)
+    return Experiment(settings, module, own, dataset, _base(settings))
+
+
+def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
+    """The agent's Config by its presets for an environment, a data set or both; no rows of the data are read.
+
+    What is learnt does not depend on how it is evaluated: without an environment the data set's own one counts. A
+    published data set is known by its file, too.
+    """
+    if data is None:
+        return registry.preset(agent, module, env)
+    own = datasets.environment(data) if env in (None, "none") else env
+    return registry.preset(agent, module, own, data, datasets.identity(data))
+
+
+def default_folder(settings: Settings) -> Path:
+    """runs/<agent>/<environment or data set>/<time>, as yet unused."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    task = envs.short(settings.env) if settings.data is None else datasets.short(settings.data)
+    parent = Path("runs", registry.agent_name(settings.agent), task)
+    folder, number = parent / stamp, 1
+    while folder.exists():
+        folder, number = parent / f"{stamp}-{number}", number + 1
+    return folder
+
+
+def described(experiment: Experiment) -> dict[str, Any]:
+    """What all processes that share a run must agree upon, versions too."""
+    return {
+        **dataclasses.asdict(experiment.settings),
+        **{f"config.{name}": value for name, value in configuration.as_json(experiment.config).items()},
+        "agent's file": zlib.crc32(Path(str(experiment.module.__file__)).read_bytes()),
+        "dataset": described_data(experiment.dataset),
+        **hardware.versions(),
+    }
+
+
+def described_data(dataset: datasets.Dataset | None) -> dict[str, Any] | None:
+    """What identifies a data set, as JSON holds it."""
+    if dataset is None:
+        return None
+    returns = dataset.returns()
+    mean = float(returns.mean()) if len(returns) else None
+    return json.loads(json.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
+
+
+def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) -> str:
+    """The environment of a run: `env`, or the one that matches the data set.
+
+    Raises `ValueError` where neither names one.
+    """
+    if env is not None:
+        return env
+    if dataset is None:
+        raise ValueError(f"no environment: rljax train {agent} --env Hopper-v5")
+    if dataset.env is None:
+        raise ValueError(
+            f"data set '{dataset.name}' names no environment to evaluate in. Give --env NAME, "
+            "or --env none to train without evaluations."
+        )
+    return dataset.env
+
+
+def _base(settings: Settings) -> Any:
+    return None if settings.base is None else policy.base(settings.base)
+
+
+def _require_mixing(settings: Settings, experience: Experience) -> None:
+    """Raise `ValueError` for a share of batches where nothing is mixed."""
+    mixes = settings.then_online if experience.needs_data else settings.data is not None
+    if not mixes and settings.offline_share != Settings.offline_share:
+        remedy = "--then-online N" if experience.needs_data else "--data DATA"
+        raise ValueError(
+            f"--offline-share {settings.offline_share} is of batches from a data set and new experience, which are "
+            f"mixed with {remedy}."
+        )

@@ -1,0 +1,352 @@
+"""The loop of a training: chunks, evaluations, changes of settings. It writes nothing; `rljax.runs.run` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax import envs
+from rljax.agent import float_fields
+from rljax.distributed import devices, hardware, processes, runtime
+from rljax.training import configuration, population, schedules
+from rljax.training.drivers.driver import EVALUATE, Driver, Report, environment_seeds
+from rljax.training.evaluation import Episodes
+from rljax.training.learner import TRANSITION
+from rljax.training.plan import Experiment, plan, round_up
+from rljax.training.settings import Settings, check_settings
+
+
+class NoLearnerLeft(Exception):
+    """The last learner has a metric or an observation that is not finite; the arguments are the cause and a remedy."""
+
+
+def prefer_devices(experiment: Experiment, num_learners: int) -> None:
+    """Let JAX compute with the threads and devices that suit the learners on a CPU. Before it computes anything."""
+    experience = experiment.experience
+    if experience.streams:
+        runtime.prefer_one_thread()
+    elif num_learners > 1 and (experience.needs_data or envs.is_compiled(experiment.settings.env)):
+        devices.prefer_cores()
+
+
+class Training:
+    """The learners of an experiment on their way through its stages."""
+
+    def __init__(self, experiment: Experiment, on_compile: Callable[[], None] = lambda: None) -> None:
+        """Check everything that can be wrong; nothing is compiled yet. `on_compile` is called when JAX compiles."""
+        settings = experiment.settings
+        check_settings(settings)
+        runtime.persist_compilations()
+        prefer_devices(experiment, len(settings.seeds))
+        self.experiment, self.settings, self.module = experiment, settings, experiment.module
+        self.dataset = experiment.dataset
+        self.clock = runtime.CompileClock(on_compile)
+        self.schedule = schedules.schedule(settings.schedule)
+        self.members = population.members(experiment.config, settings.seeds)
+        if self.schedule is not None:  # learners begin with settings that they do not keep
+            self.members = [population.Member(member.seed, {}) for member in self.members]
+        made = plan(experiment)
+        self.stages, self.stage, self.evaluator, self.spec = made.stages, made.stages[0], made.evaluator, made.spec
+        self.warnings = [] if made.warning is None else [made.warning]
+        self.log_every = round_up(
+            min(settings.log_every, settings.eval_every, settings.checkpoint_every), made.multiple
+        )
+        self.eval_every = self._rounded("eval_every", made.multiple)
+        self.checkpoint_every = self._rounded("checkpoint_every", made.multiple)
+        self.total = made.stages[-1].end
+        if isinstance(self.schedule, schedules.PopulationBased):
+            self._check_schedule(self.schedule)
+            # Learners are ranked by an evaluation of the same step.
+            every = round_up(self.schedule.every, self.eval_every)
+            self.schedule = dataclasses.replace(self.schedule, every=every)
+        self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
+        self.best: Any = None
+        self.best_return = np.full(len(settings.seeds), -np.inf)
+        self.last_return = np.full(len(settings.seeds), np.nan)
+        self.frozen = population.Frozen(len(settings.seeds))
+        self.latest = float("nan")  # mean return of the latest episodes or evaluation
+
+    def _rounded(self, name: str, multiple: int) -> int:
+        """A setting as a multiple of `log_every`; where that is another number, a warning says so."""
+        asked = getattr(self.settings, name)
+        kept = round_up(asked, self.log_every)
+        if kept > round_up(asked, multiple):
+            flag = f"--{name.replace('_', '-')}"
+            self.warnings.append(f"{flag} {asked:,} is {kept:,} here, a multiple of --log-every {self.log_every:,}.")
+        return kept
+
+    def _check_schedule(self, schedule: schedules.PopulationBased) -> None:
+        if schedule.every < 1:
+            raise ValueError(f"settings are to change every {schedule.every} steps, it must be at least 1.")
+        varied = configuration.varied(self.experiment.config)
+        for name in schedule.ranges:
+            if name not in varied:
+                raise ValueError(
+                    f"population-based training changes '{name}', of which each learner needs its own value."
+                )
+
+    @property
+    def driver(self) -> Driver:
+        """What moves the learners in this stage."""
+        return self.stage.driver
+
+    @property
+    def config(self) -> Any:
+        """The agent's Config in this stage."""
+        return self.stage.config
+
+    @property
+    def stacked(self) -> Any:
+        """The same, with every float as an array [P]."""
+        return configuration.stack(self.config, len(self.members))
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.step >= self.total
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Environment steps of all learners per second of the loop alone."""
+        return self.loop_steps * len(self.settings.seeds) / self.loop_seconds if self.loop_seconds else None
+
+    # Memory
+
+    @functools.cached_property
+    def templates(self) -> list[dict[str, Any]]:
+        """The structure, shapes and dtypes of each stage's arrays: traced once, which takes a while."""
+        return [stage.driver.template(self.settings.seeds) for stage in self.stages]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes that do not grow with the number of learners: the data set's, where the device holds it."""
+        return 0 if self.dataset is None or self.settings.data_on_host else self.dataset.nbytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes of the largest state, and of the data set."""
+        return max(hardware.nbytes(template) for template in self.templates) + self.shared_bytes
+
+    def check_memory(self) -> None:
+        """Raise `ValueError` where the device cannot hold this process's part."""
+        shared = self.shared_bytes
+        own = shared + (self.needed_bytes - shared) // processes.number()
+        limit = hardware.available_memory()
+        if limit is None or own <= limit:
+            return
+        kind = jax.local_devices()[0].device_kind
+        remedy = "Lower --config.replay-size or --seeds."
+        if self.dataset is not None and not self.settings.data_on_host:
+            remedy = (
+                f"The data set takes {self.dataset.nbytes / 1e9:.1f} GB of them: keep it on the host with "
+                "--data-on-host, which is slower, or lower --seeds."
+            )
+        raise ValueError(f"the run needs {own / 1e9:.1f} GB on {kind}, {limit / 1e9:.1f} GB are there. {remedy}")
+
+    # Going on
+
+    def start(self) -> None:
+        """Begin with fresh learners."""
+        with self.clock.counting():
+            self.driver.start(self.settings.seeds)
+
+    def chunk(self) -> dict[str, Any]:
+        """Go on to the next multiple of `log_every`, or to the stage's end; return a line of metrics.
+
+        Raises `NoLearnerLeft` where no learner is left, and `FloatingPointError` for what an environment raises.
+        """
+        if self.step >= self.stage.end:
+            self._next_stage()
+        until = min(self.stage.end, self.step + self.log_every - self.step % self.log_every)
+        began, compiled = time.perf_counter(), self.clock.seconds
+        with self.clock.counting():
+            if len(self.members) > 1:
+                self.frozen.remember(self.driver.agent_state)
+            try:
+                self.driver.advance((until - self.step) // self.stage.iteration)
+            except FloatingPointError:
+                self._freeze_diverged(self.driver.report(), until)  # the cause, where it is a loss
+                raise
+            report = self.driver.report()
+        seconds, taken = time.perf_counter() - began, until - self.step
+        self.step = until
+        self._freeze_diverged(report, self.step)
+        speed = taken * len(self.settings.seeds) / seconds
+        if self.clock.seconds == compiled:  # a chunk that compiled says nothing of the loop's speed
+            self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
+        metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
+        if np.isfinite(metrics["episode/return"]).any():
+            self.latest = float(np.nanmean(metrics["episode/return"]))
+        line = {"step": self.step, "update": report.updates, "wall_seconds": None, "steps_per_second": speed}
+        return line | {name: value.tolist() for name, value in metrics.items()}
+
+    def _next_stage(self) -> None:
+        learnt = self.driver.learners
+        self.driver.close()
+        self.stage = self.stages[self.stages.index(self.stage) + 1]
+        with self.clock.counting():
+            self.driver.start(self.settings.seeds, learnt)
+
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether this step has an evaluation."""
+        due = self.step % self.eval_every == 0 or self.step >= self.stage.end
+        return self.evaluator is not None and due
+
+    def evaluate(self) -> list[dict[str, Any]]:
+        """Play complete episodes with each learner; return one line each."""
+        with self.clock.counting():
+            episodes = evaluate(self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked)
+        means = self.last_return = episodes.returns.mean(axis=1)
+        improved = means > self.best_return
+        self.best_return = np.where(improved, means, self.best_return)
+        self.best = population.choose(improved, self.driver.agent_state, self.best)
+        self.latest = float(means.mean())
+        return [self._line(episodes, learner, seed) for learner, seed in enumerate(self.settings.seeds)]
+
+    def _line(self, episodes: Episodes, learner: int, seed: int) -> dict[str, Any]:
+        line = {"step": self.step, "learner": learner, "seed": seed, "returns": episodes.returns[learner].tolist()}
+        line |= {"lengths": episodes.lengths[learner].tolist(), "wall_seconds": None}
+        if episodes.success is not None:
+            line["success"] = episodes.success[learner].tolist()
+        if self.dataset is not None and self.dataset.reference is not None:
+            line["scores"] = self.dataset.score(episodes.returns[learner]).tolist()
+        if learner in self.frozen.found:
+            line["diverged"] = True
+        return line
+
+    def change_settings(self) -> dict[str, Any] | None:
+        """Change settings, and go on with other learners' agents, where the schedule says so; return a line of it."""
+        if self.schedule is None or self.complete:
+            return None
+        scores = np.where(self.frozen.mask, -np.inf, self.last_return)
+        change = self.schedule.change(self.step, scores, configuration.varied(self.config))
+        if change is None:
+            return None
+        self.driver.agent_state = population.take(self.driver.agent_state, change.parents)
+        self.set(change.values)
+        for learner in np.flatnonzero(change.parents != np.arange(len(self.members))):
+            self.frozen.found.pop(int(learner), None)
+        return {"step": self.step, "parents": change.parents, "values": change.values, "scores": scores}
+
+    def set(self, values: Mapping[str, Sequence[float]]) -> None:
+        """Let the learners have these settings, one value each, from here on."""
+        changes = {name: tuple(own) for name, own in values.items()}
+        index = self.stages.index(self.stage)
+        self.stages = [
+            dataclasses.replace(stage, config=dataclasses.replace(stage.config, **changes)) for stage in self.stages
+        ]
+        self.stage = self.stages[index]
+        for stage in self.stages:
+            stage.driver.reconfigure(configuration.stack(stage.config, len(self.members)))
+
+    def _freeze_diverged(self, report: Report, step: int) -> None:
+        """Freeze learners with a metric that is not finite; raise `NoLearnerLeft` where no other one is left."""
+        for learner in np.flatnonzero(~self.frozen.mask):
+            bad = [(int(found[learner]), name) for name, found in report.first_bad.items() if found[learner] >= 0]
+            if bad:
+                update, name = min(bad)
+                cause, remedy = self._explain(int(learner), name, update, step)
+                self.frozen.found[int(learner)] = {"learner": int(learner), "step": step, "cause": cause}
+                if self.frozen.mask.all():
+                    raise NoLearnerLeft(cause, remedy)
+                self.warnings.append(f"{cause}: it is kept as it was before, the others go on. {remedy}")
+        self.driver.agent_state = self.frozen.put_back(self.driver.agent_state)
+
+    def _explain(self, learner: int, name: str, update: int, step: int) -> tuple[str, str]:
+        """What is not finite, and what can be done."""
+        member = self.members[learner]
+        of = f"of learner {learner} (seed {member.seed}"
+        of += f", {population.label(member.settings)})" if member.settings else ")"
+        if name == TRANSITION:
+            cause = f"an observation or reward {of} is not finite in its step {update + 1}"
+            return cause, "Mend the environment, or choose another."
+        cause = f"metric '{name}' {of} is not finite from update {update} on, before step {step}"
+        return cause, "If it happens again, lower the learning rates or scale the rewards."
+
+    def extend(self, steps: int) -> None:
+        """Let the last stage end when the whole run has had `steps`."""
+        last, before = self.stages[-1], self.stages[-2].end if len(self.stages) > 1 else 0
+        if steps <= before:
+            raise ValueError(f"--steps is {steps}, the run has {before} updates from its data set before it goes on.")
+        self.total = before + round_up(steps - before, last.iteration)
+        index = self.stages.index(self.stage)
+        self.stages[-1] = dataclasses.replace(last, end=self.total)
+        self.stage = self.stages[index]
+        name = "then_online" if before else "steps"
+        self.settings = dataclasses.replace(self.settings, **{name: steps - before})
+
+    def close(self) -> None:
+        """Release data and environments."""
+        for stage in self.stages:
+            stage.driver.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
+
+    # Checkpoints
+
+    def structure(self) -> dict[str, Any]:
+        """What a checkpoint's arrays depend on, ready for JSON."""
+        found: dict[str, Any] = {}
+        for prefix, stage in zip(("config", "online"), self.stages, strict=False):
+            traced, settings = float_fields(type(stage.config)), configuration.as_json(stage.config)
+            own = {name: value for name, value in settings.items() if name not in traced}
+            found |= {f"{prefix}.{name}": x for name, x in own.items() if found.get(f"config.{name}") != x}
+        return found | {
+            "seeds": list(self.settings.seeds),
+            "observation_shape": list(self.spec.observation_shape),
+            "action_size": self.spec.action_size,
+        }
+
+    def arrays(self) -> dict[str, Any]:
+        """All of the state that is arrays: "agent", "training", and "best", the agents of the best evaluations."""
+        best = self.best
+        if best is None:
+            best = population.choose(self.best_return < 0, self.driver.agent_state, None)
+        return self.driver.arrays() | {"best": best}
+
+    def notes(self, environments: bytes | None) -> dict[str, Any]:
+        """The rest of the state, ready for JSON; `environments` is what the driver could save of them."""
+        return {
+            "step": self.step,
+            "compile_seconds": self.clock.seconds,
+            "loop_seconds": self.loop_seconds,
+            "loop_steps": self.loop_steps,
+            "phase": self.stages.index(self.stage),
+            "best_return": [None if np.isinf(x) else x for x in self.best_return.tolist()],
+            "diverged": list(self.frozen.found.values()),
+            "values": None if self.schedule is None else configuration.varied(self.config),
+            "structure": self.structure(),
+            "environments": "saved" if environments is not None else self.driver.without_environments,
+            "reason": self.driver.save_failure,
+        }
+
+    def enter_stage(self, notes: Mapping[str, Any]) -> None:
+        """Be in the stage that a checkpoint with these notes is of."""
+        self.stage = self.stages[notes.get("phase", 0)]
+
+    def restore(self, arrays: dict[str, Any], best: Any, notes: Mapping[str, Any], environments: bytes | None) -> None:
+        """Continue exactly from what `arrays`, `notes` and the driver's `environments` returned."""
+        with self.clock.counting():
+            self.best = self.driver.spread.learners(best)
+            self.driver.restore(arrays, environments)
+        self.step = notes["step"]
+        self.loop_seconds, self.loop_steps = notes["loop_seconds"], notes["loop_steps"]
+        self.clock.seconds += notes["compile_seconds"]
+        self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
+        self.frozen.found = {found["learner"]: found for found in notes.get("diverged", [])}
+        if notes.get("values"):
+            self.set(notes["values"])
+
+
+def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
+    """Play `eval_episodes` episodes of each learner, on seeds that depend on its seed and the step."""
+    number = settings.eval_episodes
+    seeds = [s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)]
+    return evaluator(state, seeds, config)

@@ -1,0 +1,129 @@
+"""Agents by name or by file, and their presets."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import importlib.util
+import sys
+import tomllib
+import types
+from pathlib import Path
+from typing import Any
+
+from rljax import agents, envs
+from rljax.training.configuration import nearest, replace
+
+AGENTS = Path(agents.__file__).parent
+PRESETS = AGENTS / "presets"
+_WITHOUT_EXPERIENCE = """\
+'{path}' does not say what it learns from. In place of the line `storage = ...` an agent has a function, such as
+
+    def experience(config):
+        return buffers.Replay(replay_size=config.replay_size, batch_size=config.batch_size)
+
+with `from rljax import buffers`. The four declarations are Replay, Rollout, Stream and Dataset: docs/new_agent.md."""
+
+
+def names() -> list[str]:
+    """Names of the agents that ship with rljax."""
+    return sorted(path.stem for path in AGENTS.glob("*.py") if not path.stem.startswith("_"))
+
+
+def load_agent(name: str) -> types.ModuleType:
+    """An agent's module, by name ("sac") or by the path of a user's own file ("./mine.py").
+
+    Raises `ValueError` for an unknown name (with the nearest), a missing file, or a file that is not an agent.
+    """
+    if name.endswith(".py"):
+        return _load_file(Path(name))
+    if name not in names():
+        raise ValueError(
+            f"no agent '{name}'. {nearest(name, names())}All of them: rljax list. "
+            "A file of your own is given by its path, for example ./mine.py"
+        )
+    return importlib.import_module(f"rljax.agents.{name}")
+
+
+def source(name: str) -> str:
+    """The text of an agent that ships with rljax. Raises `ValueError` for an unknown name."""
+    if name not in names():
+        raise ValueError(f"no agent '{name}' to start from. {nearest(name, names())}All of them: rljax list agents")
+    return (AGENTS / f"{name}.py").read_text()
+
+
+def copy(name: str, file: Path) -> list[Path]:
+    """Write an agent that ships with rljax to `file`, and its presets beside it; returns what was written.
+
+    Raises `ValueError` for an unknown name, and `FileExistsError` where one of the files exists.
+    """
+    contents = {file: source(name)}
+    if (PRESETS / f"{name}.toml").exists():
+        contents[file.with_suffix(".toml")] = (PRESETS / f"{name}.toml").read_text()
+    for path in contents:
+        if path.exists():
+            raise FileExistsError(f"'{path}' exists. Choose another name.")
+    for path, text in contents.items():
+        path.write_text(text)
+    return list(contents)
+
+
+def summary(name: str) -> str:
+    """The first line of an agent's docstring, without importing it."""
+    return source(name).split('"""', 2)[1].strip().splitlines()[0].partition(": ")[2]
+
+
+def agent_name(name: str) -> str:
+    """What to call an agent in paths and tables: the name, or its file's stem."""
+    return Path(name).stem if name.endswith(".py") else name
+
+
+def _load_file(path: Path) -> types.ModuleType:
+    if not path.is_file():
+        raise ValueError(f"no agent file '{path}'. Write one to start from: rljax new {path} --from sac")
+    if path.resolve().parent == AGENTS.resolve():
+        return importlib.import_module(f"rljax.agents.{path.stem}")
+    spec = importlib.util.spec_from_file_location(f"rljax_user_agent_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"'{path}' cannot be read as Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    from rljax.agent import PARTS
+
+    missing = [part for part in PARTS if not hasattr(module, part)]
+    if missing == ["experience"]:
+        raise ValueError(_WITHOUT_EXPERIENCE.format(path=path))
+    if missing:
+        raise ValueError(
+            f"'{path}' is not an agent: it lacks {', '.join(missing)}. What an agent has is described in "
+            "rljax/agent.py; a file to start from: rljax new mine.py --from sac"
+        )
+    return module
+
+
+def presets(agent: str) -> dict[str, dict[str, Any]]:
+    """An agent's presets: environment (or a pattern such as "brax/*") to settings and their `source`.
+
+    Those of a user's own file stand beside it, in a .toml file of the same name.
+    """
+    beside = Path(agent).with_suffix(".toml")
+    path = beside if agent.endswith(".py") and beside.exists() else PRESETS / f"{agent_name(agent)}.toml"
+    return tomllib.loads(path.read_text()) if path.exists() else {}
+
+
+def preset(agent: str, module: types.ModuleType, environment: str | None, *data: str | None) -> Any:
+    """The agent's Config for an environment or a data set or both: its defaults, then every preset that matches.
+
+    `data` are the names that the data set goes by. Longer patterns come later, the exact name of the environment and
+    then that of the data set last.
+    """
+    config = module.Config()
+    sections = presets(agent)
+    names = [] if environment is None else [environment, envs.task(environment)]
+    names += [name for name in data if name is not None]
+    for pattern in sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern))):
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            values = {name: value for name, value in sections[pattern].items() if name != "source"}
+            config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
+    return config
