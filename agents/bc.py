@@ -62,7 +62,7 @@ class Config:
 
 
 class Actor(struct.PyTreeNode):
-    """What the actor's optimiser moves."""
+    """The parameters that the actor's optimiser moves."""
 
     mean: networks.Network  # [O] -> [A]: before tanh
     log_std: Array | None  # [A]; None for a deterministic policy

@@ -1,7 +1,7 @@
 """DQN: Q-learning from replayed transitions with a target network; settings add later extensions.
 
 gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smallest) of them;  s' is k <= n steps ahead
-  R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: buffers/samplers.py        [4]
+  R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: buffers/samplers.py    [4]
   y        = R + gamma^k (1 - terminated) max_a Q'(s', a)                                       [1, algorithm 1]
        or    R + gamma^k (1 - terminated) Q'(s', argmax_a Q(s', a))                             double [2]
   L(Q)     = sum_c mean l(Q_c(s, a) - y)                 l: Huber's, the clipped error of [1], or the square

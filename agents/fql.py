@@ -73,7 +73,7 @@ class Config:
 
 
 class Actor(struct.PyTreeNode):
-    """What the actor's optimiser moves."""
+    """The parameters that the actor's optimiser moves."""
 
     flow: networks.Network  # a_t [A], s [O], t [] -> [A]: velocity at t
     one_step: networks.Network  # z [A], s [O] -> [A]
