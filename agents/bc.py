@@ -1,15 +1,15 @@
-"""BC: supervised learning of the data's actions, by regression or maximum likelihood; rewards are not read.
+"""BC: supervised learning of the data's actions, by regression or maximum likelihood. It does not read rewards.
 
 mu actor, pi its Gaussian, A action dimensions
   mse_mean   L = mean [ |mu(s) - a|^2 ] / A                             [2]
   mse_sum    L = mean [ |mu(s) - a|^2 ]
   log_prob   L = mean [ -log pi(a|s) ]
 
-mu(s) is tanh of the actor's output; with log_prob, pi(.|s) is a diagonal Gaussian around it, its std the same in all
+mu(s) is tanh of the actor's output. With log_prob, pi(.|s) is a diagonal Gaussian around it, with the same std in all
 states.
 
-Departs from the paper: which is no more than the idea, for a road seen by a camera. Losses, sizes, learning rate and
-batch are those of the baselines of today, as in CORL [2].
+Departs from the paper: the paper gives only the idea, for a car that sees the road by a camera. Losses, sizes,
+learning rate and batch size are those of current baselines, as in CORL [2].
 
 [1] Pomerleau, ALVINN: An Autonomous Land Vehicle in a Neural Network, NIPS 1988
 [2] Tarasov et al., CORL: Research-oriented Deep Offline Reinforcement Learning Library, arXiv:2210.07105
@@ -40,7 +40,7 @@ class Config:
     decay_steps: float | None = None  # updates over which actor_lr falls to 0 as a cosine; None: it stays; JAXRL: 1e6
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, which nothing here reads
+    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, which BC does not read
     normalise_observations: bool = True  # by the data set's mean and std; [2]
     replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice
@@ -48,7 +48,7 @@ class Config:
     num_steps: int = 1  # online: steps of each environment per iteration
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     # Policy
-    loss: Literal["mse_mean", "mse_sum", "log_prob"] = "mse_mean"  # see above: CORL and JAXRL, ReBRAC's term, IQL's
+    loss: Literal["mse_mean", "mse_sum", "log_prob"] = "mse_mean"  # in this order: CORL and JAXRL, ReBRAC's term, IQL
     log_std_min: float = -5.0  # lower clip of log std, with log_prob; IQL
     log_std_max: float = 2.0  # upper clip of log std, with log_prob; IQL
     exploration_noise: float = 0.1  # online: std of the noise on actions, unless log_prob learns it; TD3
@@ -60,7 +60,7 @@ class Config:
 
 
 class Actor(struct.PyTreeNode):
-    """What the actor's optimiser moves."""
+    """The parameters that the actor's optimiser moves."""
 
     mean: networks.Network  # [O] -> [A]: before tanh
     log_std: Array | None  # [A]; None for a deterministic policy
@@ -137,7 +137,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: the policy's mean, or around it when exploring."""
+    """Actions [..., A] for observations [..., O]: the policy's mean, or a sample around it when exploring."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     action = policy(state.actor, observation)
@@ -152,7 +152,7 @@ def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = 
 
 
 def std(actor: Actor, config: Config) -> Array | float:
-    """The policy's std [A], or [] that of the noise around a deterministic one."""
+    """The policy's std [A], or the std [] of the noise around a deterministic policy."""
     if actor.log_std is None:
         return config.exploration_noise
     return jnp.exp(jnp.clip(actor.log_std, config.log_std_min, config.log_std_max))

@@ -1,7 +1,7 @@
-"""CQL: SAC from a data set, with critics held low wherever an action is not in the data.
+"""CQL: SAC from a data set, with critics that are held low at actions outside the data.
 
-Beside its error, each critic is charged its gap: how far its soft maximum over all actions lies above its value at the
-data's action. What the policy would like and the data do not show is pushed down, so values are lower bounds.
+Each critic's loss has a penalty beside its error: the gap between its soft maximum over all actions and its value at
+the data's action. The penalty lowers actions that the policy would choose and the data lack: values are lower bounds.
 
 gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a' ~ pi(.|s'),  a~ ~ pi(.|s)
 a_k, p_k: 3 N candidates and their densities;  a_k ~ U[-1, 1]^A, where p_k = 2^-A,  a_k ~ pi(.|s),  a_k ~ pi(.|s')
@@ -14,8 +14,8 @@ a_k, p_k: 3 N candidates and their densities;  a_k ~ U[-1, 1]^A, where p_k = 2^-
   L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
 
-Departs from the paper: defaults are those of the authors' code [2], which fixes w, begins by cloning, takes candidates
-of pi(.|s') too and leaves their number out of G. Where it, CORL [3] and JaxCQL [4] differ there is a setting for each.
+Departs from the paper: defaults are those of the authors' code [2]. It fixes w, begins by cloning, takes candidates of
+pi(.|s') too, and does not divide by their number in G. Where it, CORL [3] and JaxCQL [4] differ, settings choose.
 
 [1] Kumar et al., Conservative Q-Learning for Offline Reinforcement Learning, arXiv:2006.04779
 [2] github.com/aviralkumar2907/CQL, [3] github.com/corl-team/CORL, [4] github.com/young-geng/JaxCQL
@@ -46,7 +46,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam learning rate of the critics and of log m; [2]
     temperature_lr: float = 1e-4  # Adam learning rate of log alpha; [2], the actor's
     batch_size: int = 256  # transitions per update; [2]
-    num_parts: int = 4  # of a batch, one after another: quicker within a CPU's cache, 1 on a GPU; own setting
+    num_parts: int = 4  # parts of a batch, computed in turn: faster in a CPU's cache, use 1 on a GPU; own setting
     # Experience
     reward_transform: agent.RewardTransform = "none"  # of the data set's rewards; [2]
     normalise_observations: bool = False  # by the data set's mean and std; [2], True in [3] but for antmaze
@@ -71,17 +71,17 @@ class Config:
     weighted_target: bool = False  # P_c = m w (G_c - tau): tau is a gap without w; [2], True in [3] and [4]
     init_multiplier: float = 1.0  # m at the start; [2], e in [3] and [4]
     # Policy
-    bc_steps: int = 40_000  # first updates, in which the actor clones the data set's actions; [2], 0 in [3] and [4]
+    bc_steps: int = 40_000  # first updates, where the actor clones the data set's actions; [2], 0 in [3] and [4]
     update_order: Literal["critic_first", "together"] = "critic_first"  # actor by new critics [2], by old ones [3], [4]
     init_temperature: float = 1.0  # alpha at the start; [2]
     target_entropy: float | None = None  # in nats of the normalised action; None is -A, [2]
     log_std_min: float = -5.0  # lower clip of log std; [2], -20 in [3] and [4]
     log_std_max: float = 2.0  # upper clip of log std; [2]
-    log_std_offset: float = 0.0  # added to the network's log std; [2], -1 in [3] and [4], learnt there
+    log_std_offset: float = 0.0  # added to the network's log std; [2], -1 in [3] and [4], which learn it
     # Networks
     hidden: tuple[int, ...] = (256, 256, 256)  # widths of the actor's hidden layers; [2]
     critic_hidden: tuple[int, ...] = (256, 256, 256)  # widths of the critics' hidden layers; [2]
-    num_critics: int = 2  # C, of which the smallest counts; [2]
+    num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     initialisation: networks.Initialisation = "torch"  # of the actor's layers; [3], close to [2]
     critic_initialisation: networks.Initialisation = "torch"  # of the critics' layers; close to [2], orthogonal in [3]
@@ -194,7 +194,7 @@ def policy(actor: networks.Network, observation: Array, config: Config) -> distr
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the target and what their gaps cost, summed over critics."""
+    """Squared error of all critics to the target, plus the penalty on their gaps, summed over critics."""
     key_policy, key_uniform = jax.random.split(key)
     both = jnp.concatenate([batch.observation, batch.next_observation])  # [2 B, O], in one pass
     drawn = policy(state.actor, both, config).sample_and_log_prob(seed=key_policy, sample_shape=1 + config.num_actions)
@@ -221,7 +221,7 @@ def critic_loss(
 
 
 def penalty(log_multiplier: Array, gap: Array, config: Config) -> Array:
-    """What gaps [...] cost."""
+    """P, the penalty on gaps [...]."""
     if not config.lagrange:
         return config.penalty_weight * gap
     multiplier = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6)
@@ -231,7 +231,7 @@ def penalty(log_multiplier: Array, gap: Array, config: Config) -> Array:
 
 # [1, eq. 30]
 def multiplier_loss(log_multiplier: Array, gap: Array, config: Config) -> tuple[Array, Metrics]:
-    """The mean gap's [] cost with its sign turned: the multiplier rises while the gap is above its target."""
+    """Minus the penalty on the mean gap []: the multiplier rises while the gap is above its target."""
     loss = -penalty(log_multiplier, gap, config)
     return loss, {"multiplier/loss": loss, "multiplier/value": jnp.exp(log_multiplier)}
 
@@ -239,10 +239,10 @@ def multiplier_loss(log_multiplier: Array, gap: Array, config: Config) -> tuple[
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """Temperature-weighted log-probability less the smallest critic's value, or less the data's likelihood at first."""
+    """Temperature-weighted log-probability minus the smallest critic's value, at first minus the data's log pi(a|s)."""
     distribution = policy(actor, batch.observation, config)
     action, log_prob = distribution.sample_and_log_prob(seed=key)
-    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # at the bounds themselves a density can be infinite
+    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # at the bounds a density can be infinite
     merit = jax.lax.cond(
         step < config.bc_steps,
         lambda: distribution.log_prob(inside),
@@ -255,7 +255,7 @@ def actor_loss(
 def temperature_loss(
     log_temperature: Array, entropy: Array, batch: Transition, config: Config
 ) -> tuple[Array, Metrics]:
-    """The policy's entropy [] less the target, times log alpha."""
+    """The policy's entropy [] minus the target, times log alpha."""
     target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
     loss = log_temperature * (entropy - target_entropy)
     return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}
@@ -270,7 +270,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
             next_observation=normalise.standardise(state.statistics, batch.next_observation),
         )
 
-    # All candidates at once leave a CPU's cache. The loss is a mean over the batch: its gradient is that of the parts'.
+    # All candidates at once exceed a CPU's cache. The loss is a mean over the batch: so is the gradient over the parts.
     parts = jax.tree.map(lambda x: x.reshape(config.num_parts, -1, *x.shape[1:]), batch)
     keys, slope = jax.random.split(key_critic, config.num_parts), jax.grad(critic_loss, has_aux=True)
     slopes = jax.lax.map(lambda part: slope(state.critic, state, *part, config), (parts, keys))

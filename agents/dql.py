@@ -1,25 +1,26 @@
 """Diffusion-QL: a diffusion model of the data's actions that follows the critics through its own denoising steps.
 
 The policy starts from noise and removes it step by step, so that it can be as multimodal as the data. It learns to
-remove noise from the data's actions, and to let its own actions be of high value.
+remove noise from the data's actions, and to choose actions of high value.
 
 gamma discount, pi noise predictor, pi' its moving average, Q_c twin critics, Q'_c their targets, eta value weight, beta
-inverse temperature, e standard normal noise, abar_t what t steps leave of an action's variance, (i, j) = (1, 2) or
-(2, 1) by tossing a coin
+inverse temperature, e standard normal noise, abar_t the share of an action's variance that is left after t steps,
+(i, j) = (1, 2) or (2, 1) by tossing a coin
   a(s)     = DDPM's reverse process from noise: denoising_steps times   [1, eq. 1]
   t        ~ U{1..T},  a_t = sqrt(abar_t) a + sqrt(1 - abar_t) e
   L(pi)    = mean (pi(a_t, s, t) - e)^2 - eta mean Q_i(s, a(s)) / mean |Q_j(s, a(s))|    [1, eqs. 2 and 3]
-  a'       = a(s') of pi'; max_q_backup > 1: so many, of which the best counts for each critic
+  a'       = a(s') of pi'; max_q_backup > 1: so many, and the best counts for each critic
   y        = r + gamma (1 - terminated) min_c Q'_c(s', a')
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2                               [1, eq. 4]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
   pi'     <- (1 - rho') pi' + rho' pi    every average_every-th update from average_from on; rho' average_rate
   acts by one of num_candidates actions a(s), drawn with weights exp(beta min_c Q'_c(s, a))
 
-With `improvement = "one_step"`, a(s) of L(pi) is what pi makes of a_t at once, EDP's action approximation [3, eq. 10].
-Gradients of actor and critics are scaled down to max_gradient_norm each, and both losses are means over dimensions.
+With `improvement = "one_step"`, a(s) of L(pi) is pi's estimate from a_t in one step, EDP's action approximation
+[3, eq. 10]. The gradients of actor and critics are each scaled down to max_gradient_norm. Losses are means over
+dimensions.
 
-Departs from the paper: nowhere; noise, average and the norms' limits are those of the authors' code [2].
+Departs from the paper: nowhere. The noise, the average and the norms' limits are those of the authors' code [2].
 
 [1] Wang et al., Diffusion Policies as an Expressive Policy Class for Offline RL, arXiv:2208.06193
 [2] github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL
@@ -65,10 +66,10 @@ class Config:
     average_rate: float = 0.005  # rho', share of the actor in its average per move; [2]
     average_every: int = 5  # updates between moves of the average; [2]
     average_from: int = 1_000  # updates before its first move; [2]
-    max_q_backup: int = 1  # actions per next state, of which the best makes the target; 10 on AntMaze; [2], presets
+    max_q_backup: int = 1  # actions per next state; the best makes the target; 10 on AntMaze; [2], presets
     # Policy
     value_weight: float = 1.0  # eta: 0 imitates the data, more follows the critics; [2], presets
-    improvement: Literal["chain", "one_step"] = "chain"  # through all denoising steps [1], or EDP's one [3]
+    improvement: Literal["chain", "one_step"] = "chain"  # gradient through all denoising steps [1], or EDP's one [3]
     denoising_steps: int = 5  # T; [2]
     noising: generative.Noising = "vp"  # how noise grows over the steps; [2]
     num_candidates: int = 50  # actions drawn to act by one of them; [2]
@@ -149,7 +150,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(rate: Array | float, config: Config) -> optax.GradientTransformation:
-    """Adam, on gradients within the limit of their norm."""
+    """Adam on gradients whose norm is limited to `max_gradient_norm`."""
     if config.max_gradient_norm is None:
         return optax.adam(rate)
     return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
@@ -164,7 +165,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O], of `num_candidates` drawn by value, whether exploring or not."""
+    """Actions [..., A] for observations [..., O], drawn by value from `num_candidates`, whether exploring or not."""
     del explore
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
@@ -184,7 +185,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 
 
 def policy(actor: networks.Network, observation: Array, key: Array, config: Config) -> Array:
-    """Actions a(s) [..., A] for observations [..., O], from noise."""
+    """Actions a(s) [..., A] for observations [..., O], made from noise."""
     schedule = generative.schedule(config.noising, config.denoising_steps)
     shape = (*observation.shape[:-1], actor.module.features)
     return generative.ancestral(schedule, lambda a, t: actor(a, observation, t), key, shape)
@@ -207,7 +208,7 @@ def critic_loss(
 
 # [1, eq. 2]
 def imitation_loss(actor: networks.Network, batch: Transition, key: Array, config: Config) -> tuple[Array, Array]:
-    """Squared error [] to the noise in the data's actions, and the actions [B, A] that are left without it."""
+    """Squared error [] to the noise in noisy actions, and the actions [B, A] that pi estimates without it."""
     key_step, key_noise = jax.random.split(key)
     schedule = generative.schedule(config.noising, config.denoising_steps)
     step = jax.random.randint(key_step, batch.reward.shape, 0, config.denoising_steps)
@@ -221,7 +222,7 @@ def imitation_loss(actor: networks.Network, batch: Transition, key: Array, confi
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """The imitation's loss, and less one critic's value of the policy's actions over the size of the other's."""
+    """The imitation loss minus one critic's value of the policy's actions over the other's mean absolute value."""
     key_imitation, key_policy, key_coin = jax.random.split(key, 3)
     imitation, action = imitation_loss(actor, batch, key_imitation, config)
     if config.improvement == "chain":
@@ -234,7 +235,7 @@ def actor_loss(
 
 
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
-    """One update of the critics, the actor, the targets and, now and then, the actor's average."""
+    """One update of the critics, the actor, the targets and, every `average_every`-th time, the actor's average."""
     if config.normalise_observations:
         batch = batch.replace(
             observation=normalise.standardise(state.statistics, batch.observation),

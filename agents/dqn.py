@@ -1,4 +1,4 @@
-"""DQN: Q-learning from replayed transitions with a target network, and what was added to it since as settings.
+"""DQN: Q-learning from replayed transitions with a target network; settings add later extensions.
 
 gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smallest) of them;  s' is k <= n steps ahead
   R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: `buffers.NStep`     [4]
@@ -9,7 +9,7 @@ gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smal
   L(alpha) = mean [ (H(softmax(Q(s, .) / alpha)) - target_entropy)^2 ]                          [5], its code
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                    every target_every-th update, rho target_rate
 
-Actions are greedy but for a share epsilon of uniform ones, which falls linearly, or drawn from softmax(Q(s, .) /
+Actions are greedy except for a share epsilon of uniform ones, which falls linearly, or drawn from softmax(Q(s, .) /
 alpha). Torsos that think (rljax/networks/torsos.py) may learn by (1 - w) L(Q) + w L(Q after a part of the steps) [6].
 
 Departs from the paper: Adam and not RMSProp; V and A share all but the last layer.
@@ -56,32 +56,32 @@ class Config:
     num_steps: int = 10  # steps of each environment per iteration; CleanRL
     num_updates: int = 1  # updates per iteration, each on a fresh batch; CleanRL
     n_step: int = 1  # n, rewards summed before the bootstrap; [1], 3 in [4]
-    hindsight: float = 0.0  # share of goals replaced: half by what followed, half by other episodes' states; 1 in [5]
+    hindsight: float = 0.0  # share of goals replaced: half by later states, half by other episodes' states; 1 in [5]
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
     target_rate: float = 1.0  # rho, share of the online critics in the targets: 1 is a copy; [1], 0.005 in [5]
     target_every: int = 500  # updates between moves of the targets; CleanRL, 1 in [5]
-    double: bool = False  # choose the next action by Q, judge it by Q'; [2]
-    loss: Literal["huber", "squared"] = "huber"  # of the error; [1], squared in [5]
+    double: bool = False  # choose the next action by Q, evaluate it by Q'; [2]
+    loss: Literal["huber", "squared"] = "huber"  # loss of the error; [1], squared in [5]
     # Policy
     exploration: Literal["epsilon", "softmax"] = "epsilon"  # how actions are drawn; [1], softmax in [5]
     epsilon_start: float = 1.0  # share of uniform actions at first; [1]
-    epsilon_end: float = 0.05  # and at last; CleanRL, 0.1 in [1]
+    epsilon_end: float = 0.05  # and at the end; CleanRL, 0.1 in [1]
     epsilon_steps: float = 250_000.0  # environment steps over which it falls, from the warm-up's end; CleanRL
-    evaluation: Literal["greedy", "softmax"] = "greedy"  # the actions that are judged: [1], draws in [5]
+    evaluation: Literal["greedy", "softmax"] = "greedy"  # how evaluation takes actions; [1], softmax in [5]
     init_temperature: float = 1.0  # alpha at the start; [5]
     target_entropy: float | None = None  # of the softmax in nats; None is log(A / 2), [5]
     temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [5]
     # Networks
-    torso: torsos.Kind = "mlp"  # what lies before the last layer: rljax/networks/torsos.py
+    torso: torsos.Kind = "mlp"  # the layers before the last one: rljax/networks/torsos.py
     compute: int = 1  # T, thinking steps of torsos that take any number of them; 5 in [5]
     progressive: float | None = None  # w, weight of the loss after a part of the thinking steps; 0.01 for mazes in [6]
     hidden: tuple[int, ...] = (120, 84)  # widths of the torso's parts; CleanRL
-    grid: tuple[int, int] | None = None  # rows and columns of the pictures that a drc sees in vectors
+    grid: tuple[int, int] | None = None  # rows and columns of the picture, where a drc gets it as a vector
     num_critics: int = 1  # C; 2 in [5]
-    reduction: Literal["mean", "min"] = "mean"  # of the critics, for actions and targets; [5]
+    reduction: Literal["mean", "min"] = "mean"  # of the critics' values, for actions and targets; [5]
     dueling: bool = False  # a value and advantages in place of Q; [3]
-    action_input: bool = False  # the action is an input of the critics, one-hot, and not one of their outputs; [5]
+    action_input: bool = False  # the critics take the action as a one-hot input, not as an output; [5]
     activation: networks.Activation = "relu"  # of the hidden layers; [1]
     layer_norm: bool = False  # normalise an mlp's hidden layers before activation; own setting
     initialisation: networks.Initialisation = "torch"  # of all layers; CleanRL, SB3
@@ -93,11 +93,11 @@ class State(struct.PyTreeNode):
 
     critic: networks.Network  # [O] -> [C, A], or [C, 1 + A] dueling; [O], [A] -> [C] with action_input
     target_critic: networks.Network
-    log_temperature: Array | None  # [], of softmax exploration
+    log_temperature: Array | None  # [], with softmax exploration
     critic_optimiser: optax.OptState
     temperature_optimiser: optax.OptState | None
     statistics: normalise.Statistics  # of observations [O]
-    steps: Array  # [] int32: updates so far, which epsilon falls over
+    steps: Array  # [] int32: updates so far, for epsilon
     action_size: int = struct.field(pytree_node=False)  # A
 
 
@@ -166,7 +166,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(config: Config) -> optax.GradientTransformation:
-    """Adam on limited gradients."""
+    """Adam on gradients whose norm is limited to `max_grad_norm`."""
     limit = jnp.where(jnp.asarray(config.max_grad_norm) > 0, config.max_grad_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optax.adam(config.learning_rate))
 
@@ -180,7 +180,7 @@ def perceive(state: State, observation: Array, first: Array, config: Config) -> 
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [...] for observations [..., O]: the greedy ones, but for what explores, or is judged by draws."""
+    """Actions [...] for observations [..., O]: greedy, or drawn when exploring or with `evaluation = "softmax"`."""
     q = reduced(values(state.critic, scaled(state, observation, config), state, config), config)
     greedy = q.argmax(axis=-1).astype(jnp.int32)
     if not explore and config.evaluation == "greedy":
@@ -193,7 +193,7 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
 
 
 def epsilon(state: State, config: Config) -> Array:
-    """The share of uniform actions, []: by the environment steps that came with the updates so far."""
+    """The share of uniform actions []. It falls with the environment steps that came with the updates so far."""
     steps = state.steps * (config.num_envs * config.num_steps / config.num_updates)
     passed = jnp.minimum(steps / config.epsilon_steps, 1.0)
     return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * passed
@@ -221,7 +221,7 @@ def values(critic: networks.Network, observation: Array, state: State, config: C
 
 
 def reduced(q: Array, config: Config) -> Array:
-    """One value [..., A] of the critics' [C, ..., A]."""
+    """The mean or the smallest [..., A] of the critics' values [C, ..., A]."""
     return q.mean(axis=0) if config.reduction == "mean" else q.min(axis=0)
 
 
@@ -233,7 +233,7 @@ def critic_loss(critic: networks.Network, state: State, batch: Transition, confi
     if config.double:
         judge = reduced(values(state.critic, batch.next_observation, state, config), config)
     best = jax.nn.one_hot(judge.argmax(axis=-1), state.action_size)
-    discount = config.discount if config.n_step == 1 else batch.extras["discount"]  # gamma^k [B], with R in the reward
+    discount = config.discount if config.n_step == 1 else batch.extras["discount"]  # gamma^k [B]; the reward is R
     target = batch.reward + discount * (1.0 - batch.terminated) * (next_q * best).sum(axis=-1)
     action = jax.nn.one_hot(batch.action, state.action_size)
     if config.action_input:
@@ -257,14 +257,14 @@ def temperature_loss(log_temperature: Array, q: Array, config: Config) -> tuple[
 
 
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
-    """One update of the critics, of the temperature if it counts, and every `target_every`-th time of the targets."""
+    """One update of the critics, any temperature and, every `target_every`-th time, the targets."""
     batch = batch.replace(
         observation=scaled(state, batch.observation, config),
         next_observation=scaled(state, batch.next_observation, config),
     )
 
     def loss(critic: networks.Network, key: Array) -> tuple[Array, Metrics]:
-        del key  # chooses the part of the thinking steps
+        del key  # only `progressive` needs it, to choose a part of the thinking steps
         return critic_loss(critic, state, batch, config)
 
     gradient, metrics = jax.grad(torsos.progressive(loss, config), has_aux=True)(state.critic, key)

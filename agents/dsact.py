@@ -1,7 +1,7 @@
-"""DSAC-T: SAC with critics that learn the distribution of returns, in the three refinements of DSACv2.
+"""DSAC-T: SAC with critics that learn the distribution of returns, with the three refinements of DSACv2.
 
 Each critic is a Gaussian over soft returns. Its mean learns from an expected target, its std from a random target
-clipped to a moving boundary, and the moving variance scales the gradient, so that rewards of any size will do.
+clipped to a moving boundary. The moving variance scales the gradient, so that rewards can have any size.
 
 gamma discount, alpha temperature, pi actor, pi' its target;  a' ~ pi'(.|s'),  a~ ~ pi(.|s)
 Q_c, sigma_c mean and std of the critics, Q'_c, sigma'_c of their targets;  j = argmin_c Q'_c(s', a'),  z ~ N(0, 1)
@@ -15,8 +15,8 @@ Q_c, sigma_c mean and std of the critics, Q'_c, sigma'_c of their targets;  j = 
   L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c,  pi' likewise                    rho target_rate; sg: no gradient
 
-Departs from the paper: log-probabilities count in normalised units, actions in [-1, 1]; `critic_loss = "huber"` is the
-loss of the authors' code since July 2025, "v1" that of the first DSAC [2] (with `num_critics = 1`).
+Departs from the paper: log-probabilities are in normalised units, with actions in [-1, 1]. `critic_loss = "huber"` is
+the loss of the authors' code since July 2025, "v1" that of the first DSAC [2] (with `num_critics = 1`).
 
 [1] Duan et al., Distributional Soft Actor-Critic with Three Refinements, arXiv:2310.05858
 [2] Duan et al., Distributional Soft Actor-Critic: Off-Policy Reinforcement Learning for Addressing Value Estimation
@@ -51,7 +51,7 @@ class Config:
     batch_size: int = 256  # transitions per update; [1, table 1]
     # Experience
     replay_size: int = 1_000_000  # transitions kept, the oldest give way; [1, table 1]
-    warmup_steps: int = 10_000  # environment steps with uniform actions and no update; [3], there of the first policy
+    warmup_steps: int = 10_000  # environment steps with uniform actions and no update; [3], where the first policy acts
     num_envs: int = 1  # environments stepped side by side; [3] takes 20 samples per update
     num_steps: int = 1  # steps of each environment per iteration
     num_updates: int = 1  # updates per iteration, each on a fresh batch
@@ -62,7 +62,7 @@ class Config:
     # Distribution of returns
     critic_loss: Literal["paper", "huber", "v1"] = "paper"  # [1]; the authors' code since July 2025 [3]; first DSAC [2]
     std_rate: float = 0.005  # rho of the moving std b, per update, in [0, 1]; [3]
-    std_epsilon: float = 0.1  # epsilon, keeps the gradient finite as sigma vanishes; [1]
+    std_epsilon: float = 0.1  # epsilon keeps the gradient finite as sigma vanishes; [1]
     clip_range: float = 3.0  # bound of the random target's error, in moving stds; [1]
     fixed_bound: float = 10.0  # bound of the random target's error in "v1", in units of return; [3] for Hopper
     huber_limit: float = 50.0  # error beyond which "huber" is linear, in units of return; [3]
@@ -76,7 +76,7 @@ class Config:
     policy_delay: int = 2  # updates between moves of the actor, the temperature and all targets; [1, table 1]
     # Networks
     hidden: tuple[int, ...] = (256, 256, 256)  # widths of the hidden layers, actor and critics alike; [1, table 1]
-    num_critics: int = 2  # C, of which the smallest mean counts; [1], 1 in [2]
+    num_critics: int = 2  # C; the smallest mean counts; [1], 1 in [2]
     activation: networks.Activation = "gelu"  # of the hidden layers; [1, table 1]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
     initialisation: networks.Initialisation = "torch"  # of all layers; [3]
@@ -180,7 +180,7 @@ def returns(critic: networks.Network, observation: Array, action: Array) -> tupl
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, tuple[Array, Metrics]]:
-    """Loss with the gradient of each critic's likelihood, summed over critics; and the moving std [C]."""
+    """Loss with the gradient of each critic's likelihood, summed over critics, and the moving std [C]."""
     key_action, key_return = jax.random.split(key)
     next_policy = policy(state.target_actor, batch.next_observation, config)
     next_action, next_log_prob = next_policy.sample_and_log_prob(seed=key_action)
@@ -214,14 +214,14 @@ def critic_loss(
 
 
 def huber(error: Array, config: Config) -> Array:
-    """error^2 / 2 as far as `huber_limit`, linear beyond."""
+    """error^2 / 2 up to `huber_limit`, linear beyond."""
     return optax.losses.huber_loss(error, delta=config.huber_limit)  # pyright: ignore[reportArgumentType]
 
 
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """Temperature-weighted log-probability less the smallest critic's mean."""
+    """Temperature-weighted log-probability minus the smallest critic's mean."""
     action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key)
     q = networks.smallest(returns(state.critic, batch.observation, action)[0])  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - q).mean()
@@ -231,7 +231,7 @@ def actor_loss(
 def temperature_loss(
     log_temperature: Array, entropy: Array, batch: Transition, config: Config
 ) -> tuple[Array, Metrics]:
-    """The policy's entropy [] less the target, times log alpha (or alpha)."""
+    """The policy's entropy [] minus the target, times log alpha (or alpha)."""
     target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
     factor = log_temperature if config.temperature_loss == "log_alpha" else jnp.exp(log_temperature)
     loss = factor * (entropy - target_entropy)

@@ -1,7 +1,7 @@
-"""EDAC: SAC from a data set, with many critics of which the smallest counts and that are kept unlike each other.
+"""EDAC: SAC from a data set, with many critics whose smallest value counts, and a penalty that keeps them diverse.
 
-The minimum of many critics is low wherever they disagree, which is where the data show nothing. Critics that would like
-to move actions the same way are charged for it, so that fewer of them disagree as much. Without the charge it is SAC-N.
+The minimum of many critics is low wherever they disagree, which is where data are missing. A penalty on critics with
+similar slopes lets fewer of them disagree as much. Without the penalty it is SAC-N.
 
 gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a' ~ pi(.|s'),  a~ ~ pi(.|s)
   y        = r + gamma (1 - terminated) [ min_c Q'_c(s', a') - alpha log pi(a'|s') ]
@@ -12,7 +12,7 @@ gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a
   L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
 
-Departs from the paper: first layers and last ones begin a little differently from the authors' [2] (see the page).
+Departs from the paper: first and last layers begin a little differently than in the authors' code [2] (see the page).
 
 [1] An et al., Uncertainty-Based Offline Reinforcement Learning with Diversified Q-Ensemble, arXiv:2110.01548
 [2] github.com/snu-mllab/EDAC, [3] github.com/corl-team/CORL
@@ -55,7 +55,7 @@ class Config:
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
     # Diversity
-    diversity_weight: float | None = 1.0  # eta, of D; None is SAC-N, without what D costs; [2] for most of gym
+    diversity_weight: float | None = 1.0  # eta, of D; None is SAC-N and does not compute D; [2] for most of gym
     # Policy
     update_order: Literal["together", "actor_first"] = "together"  # target by the old actor [2], the new one [3]
     init_temperature: float = 1.0  # alpha at the start; [2]
@@ -64,7 +64,7 @@ class Config:
     log_std_max: float = 2.0  # upper clip of log std; [2]
     # Networks
     hidden: tuple[int, ...] = (256, 256, 256)  # widths of the hidden layers, actor and critics alike; [2]
-    num_critics: int = 10  # C, of which the smallest counts; [2], 50 on Hopper
+    num_critics: int = 10  # C; the smallest value counts; [2], 50 on Hopper
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     initialisation: networks.Initialisation = "edac"  # of all layers; [3], close to [2]
 
@@ -169,7 +169,7 @@ def policy(actor: networks.Network, observation: Array, config: Config) -> distr
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the soft target, summed over critics, and what their likeness costs."""
+    """Squared error of all critics to the soft target, summed over critics, plus the penalty on their similarity."""
     next_action, next_log_prob = policy(state.actor, batch.next_observation, config).sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
@@ -199,11 +199,11 @@ def values(critic: networks.Network, observation: Array, action: Array) -> tuple
 
 
 def likeness(slope: Array) -> Array:
-    """Mean cosine [B] of the angles between the critics' slopes [C, B, A]: 1 where they are all the same."""
+    """Mean cosine [B] of the angles between the critics' slopes [C, B, A]: 1 where all point the same way."""
     number = len(slope)
-    # A slope of zero, of a critic whose units are all at rest, has no direction; safe_norm keeps its gradient finite.
+    # A critic with only inactive units has a slope of zero, without direction; safe_norm keeps its gradient finite.
     direction = slope / (optax.safe_norm(slope, 1e-20, axis=-1, keepdims=True) + 1e-10)
-    # Of all pairs: |sum_c g_c|^2 = sum_c |g_c|^2 + sum_{c != k} <g_c, g_k>.
+    # The sum over all pairs: |sum_c g_c|^2 = sum_c |g_c|^2 + sum_{c != k} <g_c, g_k>.
     pairs = jnp.square(direction.sum(axis=0)).sum(axis=-1) - jnp.square(direction).sum(axis=(0, -1))
     return pairs / (number * (number - 1))
 
@@ -211,7 +211,7 @@ def likeness(slope: Array) -> Array:
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """Temperature-weighted log-probability less the smallest critic's value."""
+    """Temperature-weighted log-probability minus the smallest critic's value."""
     action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - q).mean()
@@ -221,7 +221,7 @@ def actor_loss(
 def temperature_loss(
     log_temperature: Array, entropy: Array, batch: Transition, config: Config
 ) -> tuple[Array, Metrics]:
-    """The policy's entropy [] less the target, times log alpha."""
+    """The policy's entropy [] minus the target, times log alpha."""
     target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
     loss = log_temperature * (entropy - target_entropy)
     return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}

@@ -1,10 +1,10 @@
 """FQL: flow Q-learning. A flow imitates the data's actions, and a one-step policy learns from the flow and the critics.
 
-The flow can be as multimodal as the data, and is never asked to maximise anything; the policy maps noise to actions in
-one step, is held near the flow's actions from the same noise, and follows the critics' gradient. Only it acts.
+The flow can be as multimodal as the data, and maximises nothing. The policy maps noise to actions in one step. It stays
+near the flow's actions from the same noise, and follows the critics' gradient. Only the policy acts.
 
 gamma discount, v flow, mu one-step policy, Q_c critics, Q'_c their targets, x and z standard normal noise, alpha
-distillation weight, flow(s, z) where v leads from z within flow_steps steps of Euler
+distillation weight, flow(s, z) the action that flow_steps Euler steps along v reach from z
   t        ~ U(0, 1),  a_t = (1 - t) x + t a
   L(v)     = mean (v(s, a_t, t) - (a - x))^2                            [1, eq. 4]
   L(mu)    = alpha mean (mu(s, z) - flow(s, z))^2 - mean Q(s, mu(s, z)) [1, eq. 7]; Q = mean_c Q_c
@@ -13,9 +13,9 @@ distillation weight, flow(s, z) where v leads from z within flow_steps steps of 
   L(Q)     = mean_c mean (Q_c(s, a) - y)^2
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
 
-Actions are clipped to [-1, 1] where they leave mu, and where they leave the flow. Means are over rows and dimensions.
+The actions of mu and of the flow are clipped to [-1, 1]. Means are over rows and dimensions.
 
-Departs from the paper: nowhere; what the paper leaves open is as in the authors' code [2].
+Departs from the paper: nowhere. What the paper leaves open is as in the authors' code [2].
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql
@@ -71,7 +71,7 @@ class Config:
 
 
 class Actor(struct.PyTreeNode):
-    """What the actor's optimiser moves."""
+    """The parameters that the actor's optimiser moves."""
 
     flow: networks.Network  # a_t [A], s [O], t [] -> [A]: velocity at t
     one_step: networks.Network  # z [A], s [O] -> [A]
@@ -148,7 +148,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O], drawn from the one-step policy whether exploring or not."""
+    """Actions [..., A] for observations [..., O], drawn from the one-step policy, whether exploring or not."""
     del explore
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
@@ -184,15 +184,15 @@ def critic_loss(
     return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
 
 
-# [1, eqs. 4 and 7], which have no parameter in common
+# [1, eqs. 4 and 7], which share no parameter
 def actor_loss(actor: Actor, state: State, batch: Transition, key: Array, config: Config) -> tuple[Array, Metrics]:
-    """The flow's loss, the policy's distance to the flow, and less the critics' value of the policy."""
+    """The flow's loss, plus the policy's distance to the flow, minus the critics' value of the policy."""
     key_flow, key_noise = jax.random.split(key)
     imitation = generative.flow_matching_loss(lambda a, t: actor.flow(a, batch.observation, t), batch.action, key_flow)
     noise = jax.random.normal(key_noise, batch.action.shape)
     velocity = state.actor.flow
     flow = generative.euler(lambda a, t: velocity(a, batch.observation, t), noise, config.flow_steps)
-    action = actor.one_step(noise, batch.observation)  # its distance counts before the clip
+    action = actor.one_step(noise, batch.observation)  # its distance is taken before the clip
     distillation = jnp.square(action - flow).mean()
     q = state.critic(batch.observation, jnp.clip(action, -1.0, 1.0)).mean(axis=0)  # [B]
     scale = 1.0 / jax.lax.stop_gradient(jnp.abs(q).mean()) if config.normalise_value else 1.0

@@ -1,7 +1,7 @@
 """GCIQL: IQL for goals. Values, critics and policy see a goal beside the state, and any state of the data can be one.
 
-The data need no rewards: each transition is given a goal anew, another state of its trajectory or of any, and what is
-learnt is how many steps away it is.
+The data need no rewards. Each transition gets a new goal, another state of its own trajectory or of any other, and the
+agent learns how many steps away that goal is.
 
 gamma discount, g goal of the values, h goal of the actor, V value, Q_c critics, Q'_c their targets, tau expectile,
 alpha imitation weight, beta inverse temperature, pi(.|s, h) = N(mu(s, h), 1) with mu the actor
@@ -16,10 +16,10 @@ alpha imitation weight, beta inverse temperature, pi(.|s, h) = N(mu(s, h), 1) wi
   L(Q)         = sum_c mean (Q_c(s, a, g) - y)^2                        [3, eq. 6]
   Q'_c        <- (1 - rho) Q'_c + rho Q_c                               rho target_rate
 
-All losses are of the networks as they were before the update. `rljax.buffers.Goals` draws the goals.
+All losses use the networks from before the update. `rljax.buffers.Goals` draws the goals.
 
-Departs from the paper: goals from the future of a trajectory that are drawn evenly are all equally likely, the next
-state and the last one too, which have half the chance in the authors' code [2].
+Departs from the paper: goals drawn evenly from the future of a trajectory are all equally likely. In the authors' code
+[2] the next state and the last one have half the chance of the others.
 
 [1] Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092
 [2] github.com/seohongpark/ogbench, impls/agents/gciql.py and impls/utils/datasets.py
@@ -45,7 +45,7 @@ from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, normalise, torsos
 
 STD = 1.0  # of the policy; [2]
-OUTPUT_SCALE = 0.1  # of the actor's last layer, by which it begins smaller than others; [2]
+OUTPUT_SCALE = 0.1  # factor on the actor's last layer at the start; [2]
 
 
 @agent.config
@@ -63,22 +63,22 @@ class Config:
     # Goals
     value_goal_current: float = 0.2  # share of the values' goals that are the state itself, in [0, 1]; [2]
     value_goal_future: float = 0.5  # share that come later in its trajectory; the rest are any states; [2]
-    value_goal_times: Literal["geometric", "even"] = "geometric"  # how much later: by the discount, or whenever; [2]
+    value_goal_times: Literal["geometric", "even"] = "geometric"  # how much later: by the discount, or at any time; [2]
     actor_goal_current: float = 0.0  # share of the actor's goals that are the state itself, in [0, 1]; [2]
     actor_goal_future: float = 1.0  # share that come later in its trajectory; the rest are any states; [2], presets
-    actor_goal_times: Literal["geometric", "even"] = "even"  # how much later: by the discount, or whenever; [2]
+    actor_goal_times: Literal["geometric", "even"] = "even"  # how much later: by the discount, or at any time; [2]
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2], presets
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
     expectile: float = 0.9  # tau, in [0, 1]: 0.5 is the mean, towards 1 the maximum; [2]
     # Policy
-    policy_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"  # follow the critics near the data, or weigh the data; [2]
+    policy_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"  # follow the critics near the data, or weight the data; [2]
     imitation_weight: float = 0.3  # alpha of ddpg_bc: more imitates, less follows the critics; [2], presets
     inverse_temperature: float = 3.0  # beta of awr: 0 imitates the data, more follows the advantage; [2]
     max_weight: float = 100.0  # bound of the weights of awr; [2]
     # Networks
     hidden: tuple[int, ...] = (512, 512, 512)  # parts of each torso, of all networks; [2]
-    num_critics: int = 2  # C, of which the smallest counts; [2]
+    num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "gelu_tanh"  # of the hidden layers; [2]
     layer_norm: bool = True  # of an mlp: normalise hidden layers of values and critics, after activation; [2]
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
@@ -88,7 +88,7 @@ class Config:
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes. An observation [O] is a state and a goal behind it, each [O / 2]."""
+    """Everything that learning changes. An observation [O] is a state followed by a goal, each [O / 2]."""
 
     actor: networks.Network  # [O] -> [A]
     critic: networks.Network  # [O], [A] -> [C]
@@ -97,7 +97,7 @@ class State(struct.PyTreeNode):
     actor_optimiser: optax.OptState
     critic_optimiser: optax.OptState
     value_optimiser: optax.OptState
-    statistics: normalise.Statistics  # of observations [O]: of states, twice
+    statistics: normalise.Statistics  # of observations [O]: those of states, twice
 
 
 def experience(config: Config) -> buffers.Dataset:
@@ -160,7 +160,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Count the states of a data set [N, O / 2] into the input statistics: those of a goal are the same."""
+    """Count the states of a data set [N, O / 2] into the input statistics. Goals have the same statistics."""
     if not config.normalise_observations:
         return state
     statistics = normalise.update(normalise.create(data.observation.shape[1:]), data.observation)
@@ -168,7 +168,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for states with goals [..., O]: the policy's mean, or around it when exploring."""
+    """Actions [..., A] for states with goals [..., O]: the policy's mean, or a sample around it when exploring."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     mean = state.actor(observation)
@@ -188,7 +188,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 def value_loss(
     value: networks.Network, q: Array, batch: Transition, config: Config, key: Array
 ) -> tuple[Array, Metrics]:
-    """Squared distance to the actions' values q [B], of which those above weigh `expectile`."""
+    """Squared distance to the actions' values q [B]; weight `expectile` above V, 1 - `expectile` below."""
     del key
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
@@ -200,7 +200,7 @@ def value_loss(
 def guided_loss(
     actor: networks.Network, state: State, batch: Transition, config: Config, key: Array
 ) -> tuple[Array, Metrics]:
-    """The critics' values of the policy's mean, by their size, and the data's actions imitated."""
+    """Minus the critics' values of the policy's mean over their mean absolute value, plus imitation of the data."""
     del key
     observation = batch.extras["actor_observation"]
     mean = actor(observation)  # [B, A]
@@ -229,7 +229,7 @@ def weighted_loss(
 def critic_loss(
     critic: networks.Network, next_v: Array, batch: Transition, config: Config, key: Array
 ) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the target made of V(s', g) [B], summed over critics."""
+    """Squared error of all critics to the target from V(s', g) [B], summed over critics."""
     del key
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
@@ -241,8 +241,8 @@ def critic_loss(
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
     """One update of the value, the actor, the critics and their targets.
 
-    `batch.observation` [B, O] and its successors hold the values' goals, `batch.extras["actor_observation"]` [B, O] the
-    actor's.
+    `batch.observation` and `batch.next_observation` [B, O] hold the values' goals, and
+    `batch.extras["actor_observation"]` [B, O] holds the actor's.
     """
     del step
     key_value, key_actor, key_critic = jax.random.split(key, 3)

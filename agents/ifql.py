@@ -1,10 +1,10 @@
-"""IFQL: IQL's values over a flow that imitates the data, and the best of several of its actions (IDQL with a flow).
+"""IFQL: IQL's values and a flow that imitates the data; acts by the best of several flow actions (IDQL with a flow).
 
-Values are learnt without a policy, the policy without values; they meet only where it acts: of num_candidates actions
-of the flow the one that the critics prefer is taken.
+The values are learnt without the policy, and the policy without the values. They meet only in acting: the critics
+choose the best of num_candidates actions of the flow.
 
 gamma discount, V value, Q_c critics, Q'_c their targets, v flow, tau expectile, x and z standard normal noise,
-flow(s, z) where v leads from z within flow_steps steps of Euler
+flow(s, z) the action that flow_steps Euler steps along v reach from z
   u        = min_c Q'_c(s, a) - V(s)
   L(V)     = mean [ |tau - 1(u < 0)| u^2 ]                              [3, eq. 5]
   t        ~ U(0, 1),  a_t = (1 - t) x + t a
@@ -14,8 +14,8 @@ flow(s, z) where v leads from z within flow_steps steps of Euler
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
   acts by a(s) = flow(s, z_i) with the largest min_c Q_c(s, a), i = 1..num_candidates
 
-Departs from the paper: IDQL [4] has a diffusion model, and draws by IQL's implicit policy; this is what FQL's authors
-compare with, in their paper [1] and code [2].
+Departs from the paper: IDQL [4] has a diffusion model, and samples from IQL's implicit policy. This is the baseline of
+FQL's authors, in their paper [1] and code [2].
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql
@@ -59,11 +59,11 @@ class Config:
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
     expectile: float = 0.9  # tau, in [0, 1]: 0.5 is the mean, towards 1 the maximum; [2]
     # Policy
-    num_candidates: int = 32  # actions of the flow, of which the best is taken; [2]
+    num_candidates: int = 32  # actions of the flow; the best one is taken; [2]
     flow_steps: int = 10  # steps of Euler from noise to an action; [2]
     # Networks
     hidden: tuple[int, ...] = (512, 512, 512, 512)  # widths of the hidden layers, of all networks; [2]
-    num_critics: int = 2  # C, of which the smallest counts; [2]
+    num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "gelu_tanh"  # of the hidden layers; [2]
     layer_norm: bool = True  # normalise the critics' and value's hidden layers, after their activation; [2]
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
@@ -164,7 +164,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 
 # [3, eq. 5]
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Squared distance to the actions' values q [B], of which those above weigh `expectile`."""
+    """Squared distance to the actions' values q [B]; weight `expectile` above V, 1 - `expectile` below."""
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
@@ -173,14 +173,14 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 
 # [1, eq. 4]
 def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> tuple[Array, Metrics]:
-    """Squared error of the flow to the straight line from noise to the data's actions."""
+    """Squared error of the flow's velocity to the straight line from noise to the data's actions."""
     loss = generative.flow_matching_loss(lambda a, t: actor(a, batch.observation, t), batch.action, key)
     return loss, {"actor/loss": loss}
 
 
 # [3, eq. 6]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the target made of V(s') [B], summed over critics."""
+    """Squared error of all critics to the target from V(s') [B], summed over critics."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     q = critic(batch.observation, batch.action)  # [C, B]
@@ -189,7 +189,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 
 
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
-    """One update of the value, the flow, the critics and the targets, each from what the others were before."""
+    """One update of the value, the flow, the critics and the targets; each uses the others from before the update."""
     del step
     if config.normalise_observations:
         batch = batch.replace(

@@ -1,6 +1,6 @@
-"""IQL: offline actor-critic that never asks for the value of an action outside the data.
+"""IQL: offline actor-critic that never evaluates an action outside the data.
 
-A state's value is an upper expectile of its actions' values in the data, the critics bootstrap from it, and the policy
+A state's value is an upper expectile of its actions' values in the data. The critics bootstrap from it. The policy
 imitates the data's actions, each weighted by the exponential of its advantage.
 
 gamma discount, V value, Q_c critics, Q'_c their targets, pi actor, tau expectile, beta inverse temperature
@@ -12,10 +12,10 @@ gamma discount, V value, Q_c critics, Q'_c their targets, pi actor, tau expectil
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2                               [1, eq. 6]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
 
-pi(.|s) is a diagonal Gaussian around tanh of the actor's output, its std the same in all states.
+pi(.|s) is a diagonal Gaussian around tanh of the actor's output, with the same std in all states.
 
 Departs from the paper: the weights' bound, the actor's falling learning rate and the clipped log std are those of the
-authors' code [2]. With `values = "old"`, advantages and targets use V before its step (CORL).
+authors' code [2]. With `values = "old"`, advantages and targets use V from before its step (CORL).
 
 [1] Kostrikov et al., Offline Reinforcement Learning with Implicit Q-Learning, arXiv:2110.06169
 [2] github.com/ikostrikov/implicit_q_learning
@@ -69,7 +69,7 @@ class Config:
     exploration_noise: float = 0.03  # online: std of the noise on actions of a deterministic policy; CORL
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, of all networks; [2]
-    num_critics: int = 2  # C, of which the smallest counts; [2]
+    num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
     dropout: float | None = None  # share of the actor's hidden units left out while learning; [2] on Adroit: 0.1
@@ -77,7 +77,7 @@ class Config:
 
 
 class Actor(struct.PyTreeNode):
-    """What the actor's optimiser moves."""
+    """The parameters that the actor's optimiser moves."""
 
     mean: networks.Network  # [O] -> [A]: before tanh
     log_std: Array | None  # [A]; None for a deterministic policy
@@ -172,7 +172,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: the policy's mean, or around it when exploring."""
+    """Actions [..., A] for observations [..., O]: the policy's mean, or a sample around it when exploring."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     action = policy(state.actor, observation)
@@ -194,7 +194,7 @@ def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = 
 
 
 def std(actor: Actor, config: Config) -> Array | float:
-    """The policy's std [A], or [] that of the noise around a deterministic one."""
+    """The policy's std [A], or the std [] of the noise around a deterministic policy."""
     if actor.log_std is None:
         return config.exploration_noise
     return jnp.exp(jnp.clip(actor.log_std, config.log_std_min, config.log_std_max))
@@ -217,7 +217,7 @@ def expected(value: networks.Network, batch: Transition) -> tuple[Array, Array]:
 
 # [1, eq. 5]
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Squared distance to the actions' values q [B], of which those above weigh `expectile`."""
+    """Squared distance to the actions' values q [B]; weight `expectile` above V, 1 - `expectile` below."""
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
@@ -234,7 +234,7 @@ def actor_loss(actor: Actor, advantage: Array, batch: Transition, key: Array, co
 
 # [1, eq. 6]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the target made of V(s') [B], summed over critics."""
+    """Squared error of all critics to the target from V(s') [B], summed over critics."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     q = critic(batch.observation, batch.action)  # [C, B]
