@@ -1,7 +1,7 @@
-"""RIQL: IQL for corrupted data: Huber critics, a low quantile of several, and normalised observations.
+"""RIQL: IQL for corrupted data, with a Huber loss, a low quantile of several critics and normalised observations.
 
-Corrupted successors give targets heavy tails, which a Huber loss bounds. Where critics disagree the data are suspect: a
-low quantile of them penalises that, less harshly than the minimum.
+Corrupted successors give targets heavy tails; a Huber loss limits their effect. Data on which critics disagree may be
+corrupted: a low quantile of the critics penalises disagreement, less than the minimum does.
 
 gamma discount, V value, Q_c critics, Q'_c their targets, mu actor, tau expectile, beta inverse temperature
   Q(s, a)  = quantile_alpha over c of Q'_c(s, a),  u = Q(s, a) - V(s)   [1, section 5]; alpha quantile
@@ -13,8 +13,8 @@ gamma discount, V value, Q_c critics, Q'_c their targets, mu actor, tau expectil
   L(Q)     = mean h(y - Q_c(s, a)), over critics too                    [1, section 5]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
 
-Departs from the paper: the authors' code [2] is followed, whose targets are clipped and whose Huber loss has this
-threshold and this scale.
+Departs from the paper: it follows the authors' code [2], which clips the targets and has this threshold and this scale
+of the Huber loss.
 
 [1] Yang et al., Towards Robust Offline Reinforcement Learning under Diverse Data Corruption, arXiv:2310.12955
 [2] github.com/YangRui2015/RIQL
@@ -73,7 +73,7 @@ class Config:
     exploration_noise: float = 0.03  # online: std of the noise on actions of a deterministic policy; CORL
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, of all networks; [2]
-    num_critics: int = 5  # C, of which the quantile counts; [2]
+    num_critics: int = 5  # C; the quantile of their values counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
     dropout: float | None = None  # share of the actor's hidden units left out while learning; RDT on Adroit: 0.1
