@@ -82,7 +82,7 @@ class Config:
 
 
 class Actor(struct.PyTreeNode):
-    """What the actor's optimiser moves."""
+    """The parameters that the actor's optimiser moves."""
 
     mean: networks.Network  # [O] -> [A]: before tanh
     log_std: Array | None  # [A]; None for a deterministic policy
@@ -159,7 +159,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: the policy's mean, or around it when exploring."""
+    """Actions [..., A] for observations [..., O]: the policy's mean, or a sample around it when exploring."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     action = policy(state.actor, observation)
@@ -175,7 +175,7 @@ def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = 
 
 
 def std(actor: Actor, config: Config) -> Array | float:
-    """The policy's std [A], or [] that of the noise around a deterministic one."""
+    """The policy's std [A], or the std [] of the noise around a deterministic policy."""
     if actor.log_std is None:
         return config.exploration_noise
     return jnp.exp(jnp.clip(actor.log_std, config.log_std_min, config.log_std_max))
@@ -192,7 +192,7 @@ def distance(actor: Actor, batch: Transition, key: Array, config: Config) -> Arr
 
 # IQL's, arXiv:2110.06169, eq. 5
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Squared distance to the actions' values q [B], of which those above weigh `expectile`."""
+    """Squared distance to the actions' values q [B]; weight `expectile` above V, 1 - `expectile` below."""
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
@@ -209,7 +209,7 @@ def actor_loss(actor: Actor, advantage: Array, batch: Transition, key: Array, co
 
 # [1, section 5]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Huber loss of all critics' errors to the target made of V(s') [B], the mean over critics."""
+    """Huber loss of all critics' errors to the target from V(s') [B], the mean over critics."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = jnp.clip(batch.reward + bootstrap * next_v, config.target_min, config.target_max)
     q = critic(batch.observation, batch.action)  # [C, B]
