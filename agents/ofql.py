@@ -1,7 +1,7 @@
-"""OFQL: one-step flow Q-learning. Diffusion-QL whose policy makes an action of noise in one step.
+"""OFQL: one-step flow Q-learning. Diffusion-QL with a policy that turns noise into an action in one step.
 
-The policy is the average velocity of a flow between data and noise, learnt from the data by an identity and no teacher
-(MeanFlow [2]): noise less that velocity is an action. Critics are followed through that one step.
+The policy is the average velocity of a flow between data and noise. It learns from the data by an identity, without a
+teacher (MeanFlow [2]). Noise minus that velocity is an action. The critics' gradient passes through that one step.
 
 gamma discount, u average velocity, u' its moving average, Q_c twin critics, Q'_c their targets, eta value weight, beta
 inverse temperature, e standard normal noise, sg without a gradient, (i, j) = (1, 2) or (2, 1) by tossing a coin
@@ -10,16 +10,16 @@ inverse temperature, e standard normal noise, sg without a gradient, (i, j) = (1
   a_t      = (1 - t) a + t e,  v = e - a
   u*       = v - (t - r) (v . grad_a u + d_t u)  at (a_t, s, r, t)      [2, eq. 6]
   L(u)     = mean (u(a_t, s, r, t) - sg u*)^2 - eta mean Q_i(s, a(s)) / mean |Q_j(s, a(s))|
-  a'       = a(s') of u'; max_q_backup > 1: so many, of which the best counts for each critic
+  a'       = a(s') of u'; max_q_backup > 1: so many, and the best counts for each critic
   y        = r + gamma (1 - terminated) min_c Q'_c(s', a')
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
   u'      <- (1 - rho') u' + rho' u      every average_every-th update from average_from on; rho' average_rate
   acts by one of num_candidates actions a(s), drawn with weights exp(beta min_c Q'_c(s, a))
 
-Departs from the paper: nowhere that it is explicit; what it leaves open, and docs/agents/ofql.md lists, is as in
-Diffusion-QL's code [3], but for acting by the average, as [4] does, whose evaluation the paper follows. No code of the
-authors is public.
+Departs from the paper: nowhere that it is explicit. docs/agents/ofql.md lists what it leaves open. There, OFQL is as
+Diffusion-QL's code [3], except that the average acts, as in [4], whose evaluation the paper follows. The authors have
+published no code.
 
 [1] Nguyen and Yoo, One-Step Flow Q-Learning: Addressing the Diffusion Policy Bottleneck in Offline RL,
     arXiv:2508.13904
@@ -65,7 +65,7 @@ class Config:
     average_rate: float = 0.005  # rho', share of the actor in its average per move; [3]
     average_every: int = 5  # updates between moves of the average; [3]
     average_from: int = 1_000  # updates before its first move; [3]
-    max_q_backup: int = 1  # actions per next state, of which the best makes the target; 10 on AntMaze; [1], presets
+    max_q_backup: int = 1  # actions per next state; the best makes the target; 10 on AntMaze; [1], presets
     # Policy
     value_weight: float = 0.1  # eta: 0 imitates the data, more follows the critics; [1] tunes it in 0.001 to 0.5
     flow_ratio: float = 0.5  # share of rows with r = t, where u is the flow's velocity itself, in [0, 1]; [1]
@@ -146,7 +146,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(rate: Array | float, config: Config) -> optax.GradientTransformation:
-    """Adam, on gradients within the limit of their norm."""
+    """Adam on gradients whose norm is limited to `max_gradient_norm`."""
     if config.max_gradient_norm is None:
         return optax.adam(rate)
     return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
@@ -161,7 +161,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O], of `num_candidates` drawn by value, whether exploring or not."""
+    """Actions [..., A] for observations [..., O], drawn by value from `num_candidates`, whether exploring or not."""
     del explore
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
@@ -181,7 +181,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 
 
 def policy(actor: networks.Network, observation: Array, key: Array, config: Config) -> Array:
-    """Actions a(s) [..., A] for observations [..., O], from noise."""
+    """Actions a(s) [..., A] for observations [..., O], made from noise."""
     del config
     shape = observation.shape[:-1]
     noise = jax.random.normal(key, (*shape, actor.module.features))
@@ -204,7 +204,7 @@ def critic_loss(
 
 
 def times(key: Array, number: int, config: Config) -> tuple[Array, Array]:
-    """r and t [number], r <= t; the first rows have r = t, as many as `flow_ratio` says."""
+    """r and t [number], r <= t; the first rows, a share `flow_ratio`, have r = t."""
     drawn = generative.logit_normal(key, (2, number))
     time = drawn.max(axis=0)
     return jnp.where(jnp.arange(number) < config.flow_ratio * number, time, drawn.min(axis=0)), time
@@ -212,7 +212,7 @@ def times(key: Array, number: int, config: Config) -> tuple[Array, Array]:
 
 # [2, eqs. 6 and 9]
 def imitation_loss(actor: networks.Network, batch: Transition, key: Array, config: Config) -> Array:
-    """Squared distance [] of u from what its own change along the flow says it is."""
+    """Squared distance [] of u from u*, the target that follows from u's own change along the flow."""
     key_times, key_noise = jax.random.split(key)
     start, time = times(key_times, batch.reward.size, config)
     noise = jax.random.normal(key_noise, batch.action.shape)
@@ -223,11 +223,11 @@ def imitation_loss(actor: networks.Network, batch: Transition, key: Array, confi
     return jnp.square(u - target).mean()
 
 
-# [1], and its scale of Q from Diffusion-QL's eq. 3 and code
+# [1]; the scale of Q is that of Diffusion-QL's eq. 3 and code
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """The imitation's loss, and less one critic's value of the policy's actions over the size of the other's."""
+    """The imitation loss minus one critic's value of the policy's actions over the other's mean absolute value."""
     key_imitation, key_policy, key_coin = jax.random.split(key, 3)
     imitation = imitation_loss(actor, batch, key_imitation, config)
     action = policy(actor, batch.observation, key_policy, config)
@@ -239,7 +239,7 @@ def actor_loss(
 
 
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
-    """One update of the critics, the actor, the targets and, now and then, the actor's average."""
+    """One update of the critics, the actor, the targets and, every `average_every`-th time, the actor's average."""
     if config.normalise_observations:
         batch = batch.replace(
             observation=normalise.standardise(state.statistics, batch.observation),

@@ -1,19 +1,18 @@
-"""PPO: on-policy actor-critic whose policy moves no further than a clipped ratio rewards.
+"""PPO: on-policy actor-critic. A clipped ratio keeps the policy near the one that collected the rollout.
 
-gamma discount, lambda trace decay, epsilon clip range, pi actor, pi_old the actor that gathered, V critic
+gamma discount, lambda trace decay, epsilon clip range, pi actor, pi_old the rollout's actor, V critic
   delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
-  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}                      [2, eq. 16], ended: either end
+  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}                      [2, eq. 16], ended: terminated | truncated
   ratio_t = pi(a_t|s_t) / pi_old(a_t|s_t)
   L(pi)   = -mean [ min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon) A) ]   [1, eq. 7]
   L(V)    = mean [ (V(s) - (A + V_old(s)))^2 ] / 2                            [1, eq. 9]
   L       = L(pi) + value_cost L(V) - entropy_cost mean H(pi(.|s))            [1, eq. 9]
 
-pi(.|s) is a diagonal Gaussian whose actions are clipped to [-1, 1] on their way out, tanh of a Gaussian, or, over
-discrete actions, a softmax. Actor and critic are two networks, or two last layers behind one torso (`shared`).
+pi(.|s) is a diagonal Gaussian whose actions are clipped to [-1, 1] when they leave the agent, tanh of a Gaussian, or a
+softmax over discrete actions. Actor and critic are two networks, or two last layers after one torso (`shared`).
 
-Departs from the paper: what [3] found to matter, each a setting. Bootstraps at time limits, and can recompute
-advantages in each epoch, as Tianshou does. Statistics of observations and rewards move once per rollout and not once
-per step, so that pi_old is exactly the policy that gathered.
+Departs from the paper in what [3] found to matter; each is a setting. It bootstraps at time limits and can recompute
+advantages in each epoch, as in Tianshou. Statistics move once per rollout, so that pi_old is exactly its policy.
 
 [1] Schulman et al., Proximal Policy Optimization Algorithms, arXiv:1707.06347
 [2] Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation, arXiv:1506.02438
@@ -54,7 +53,7 @@ class Config:
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1, table 3]
     trace_decay: float = 0.95  # lambda of the advantages, in [0, 1]; [1, table 3]
-    recompute_advantages: bool = True  # with the critic of each epoch, not of the first alone; Tianshou
+    recompute_advantages: bool = True  # in each epoch with its critic, not only in the first one; Tianshou
     normalise_advantages: bool = True  # to zero mean and unit std per minibatch; [3]
     reward_scale: float = 1.0  # factor on rewards; Brax's presets use 0.1 to 10
     normalise_rewards: bool = True  # divide by the running std of the discounted return, clip to +-10; [3]
@@ -69,7 +68,7 @@ class Config:
     torso: torsos.Kind = "mlp"  # of actor and critic; [1]
     compute: int = 1  # T, thinking steps of torsos that take any number of them; own setting
     progressive: float | None = None  # weight of the loss after a part of the thinking steps; arXiv:2202.05826
-    grid: tuple[int, int] | None = None  # rows and columns of pictures that a torso `drc` is given as vectors
+    grid: tuple[int, int] | None = None  # rows and columns of the picture, where a drc gets it as a vector
     shared: bool = False  # one torso, the actor's, for actor and critic; arXiv:2602.05999
     actor_hidden: tuple[int, ...] = (64, 64)  # widths of the actor's hidden layers; [1]
     critic_hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers; [1]
@@ -79,9 +78,9 @@ class Config:
 
 
 class Parameters(struct.PyTreeNode):
-    """What the one optimiser moves."""
+    """The parameters that the one optimiser moves."""
 
-    torso: networks.Network | None  # [O] -> [m], where it is shared; then m is O below
+    torso: networks.Network | None  # [O] -> [m], where it is shared; then the inputs below are [m]
     actor: networks.Network  # [O] -> [A]: mean, or logits; [2 A] for tanh_gaussian
     critic: networks.Network  # [O] -> [1]
     log_std: Array | None  # [A] for gaussian
@@ -144,7 +143,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
-    """Adam on limited gradients; its learning rate falls with the environment steps of `step` [] rollouts."""
+    """Adam on gradients of limited norm; the learning rate falls with the environment steps of `step` [] rollouts."""
     rate: Any = config.learning_rate
     if config.decay_steps is not None:
         rate = rate * jnp.maximum(0.0, 1.0 - step * config.num_envs * config.num_steps / config.decay_steps)
@@ -153,7 +152,7 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O]: sampled, or the likeliest when not exploring."""
+    """Actions [..., A] or [...] for observations [..., O]: sampled, or the mode when not exploring."""
     features = embedded(state.parameters, scaled(state, observation, config))
     pi = policy(state.parameters, features, state.discrete, config)
     if not explore:
@@ -168,12 +167,12 @@ def scaled(state: State, observation: Array, config: Config) -> Array:
 
 
 def embedded(parameters: Parameters, observation: Array) -> Array:
-    """What actor and critic read [..., m] of observations [..., O]: these themselves unless a torso is shared."""
+    """The inputs of actor and critic [..., m]: features of observations [..., O] by a shared torso, or themselves."""
     return observation if parameters.torso is None else parameters.torso(observation)
 
 
 def policy(parameters: Parameters, features: Array, discrete: bool, config: Config) -> distributions.Distribution:
-    """pi(.|s) for features [..., m] of observations, over raw actions: before they are clipped or squashed."""
+    """pi(.|s) for features [..., m] of observations, over raw actions, which are not yet clipped or squashed."""
     output = parameters.actor(features)
     if discrete:
         return distributions.categorical(output)
@@ -184,7 +183,7 @@ def policy(parameters: Parameters, features: Array, discrete: bool, config: Conf
 
 
 def emitted(raw: Array, discrete: bool, config: Config) -> Array:
-    """The action that the environment is given."""
+    """The action that the environment gets, from a raw action."""
     if discrete:
         return raw
     return jnp.clip(raw, -1.0, 1.0) if config.policy == "gaussian" else jnp.tanh(raw)
@@ -200,7 +199,7 @@ def log_prob(pi: distributions.Distribution, raw: Array, discrete: bool, config:
 
 # [2, eq. 16]
 def advantages(parameters: Parameters, batch: Transition, config: Config) -> tuple[Array, Array]:
-    """A_t and V(s_t), [T, E] each, of a rollout whose observations are scaled."""
+    """A_t and V(s_t), [T, E] each, of a rollout with scaled observations."""
     value = parameters.critic(embedded(parameters, batch.observation)).squeeze(-1)
     next_value = parameters.critic(embedded(parameters, batch.next_observation)).squeeze(-1)
     delta = batch.reward + config.discount * (1.0 - batch.terminated) * next_value - value
@@ -225,7 +224,7 @@ def actor_loss(
     key: Array,
     config: Config,
 ) -> tuple[Array, Metrics]:
-    """Clipped surrogate of a minibatch [B], less the entropy bonus."""
+    """Minus the clipped surrogate of a minibatch [B], minus the entropy bonus."""
     if config.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     pi = policy(parameters, features, state.discrete, config)
@@ -235,7 +234,7 @@ def actor_loss(
     loss = -jnp.minimum(ratio * advantage, clipped * advantage).mean()
     entropy = pi.entropy()
     if config.policy == "tanh_gaussian" and not state.discrete:
-        entropy = entropy + distributions.tanh_log_slope(pi.sample(seed=key))  # an estimate: it has no closed form
+        entropy = entropy + distributions.tanh_log_slope(pi.sample(seed=key))  # an estimate, as there is no closed form
     return loss - config.entropy_cost * entropy.mean(), {
         "actor/loss": loss,
         "actor/entropy": entropy.mean(),

@@ -1,7 +1,7 @@
-"""RIQL: IQL for corrupted data: Huber critics, a low quantile of several, and normalised observations.
+"""RIQL: IQL for corrupted data, with a Huber loss, a low quantile of several critics and normalised observations.
 
-Corrupted successors give targets heavy tails, which a Huber loss bounds. Where critics disagree the data are suspect: a
-low quantile of them penalises that, less harshly than the minimum.
+Corrupted successors give targets heavy tails; a Huber loss limits their effect. Data on which critics disagree may be
+corrupted: a low quantile of the critics penalises disagreement, less than the minimum does.
 
 gamma discount, V value, Q_c critics, Q'_c their targets, mu actor, tau expectile, beta inverse temperature
   Q(s, a)  = quantile_alpha over c of Q'_c(s, a),  u = Q(s, a) - V(s)   [1, section 5]; alpha quantile
@@ -13,8 +13,8 @@ gamma discount, V value, Q_c critics, Q'_c their targets, mu actor, tau expectil
   L(Q)     = mean h(y - Q_c(s, a)), over critics too                    [1, section 5]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
 
-Departs from the paper: the authors' code [2] is followed, whose targets are clipped and whose Huber loss has this
-threshold and this scale.
+Departs from the paper: it follows the authors' code [2], which clips the targets and has this threshold and this scale
+of the Huber loss.
 
 [1] Yang et al., Towards Robust Offline Reinforcement Learning under Diverse Data Corruption, arXiv:2310.12955
 [2] github.com/YangRui2015/RIQL
@@ -71,7 +71,7 @@ class Config:
     exploration_noise: float = 0.03  # online: std of the noise on actions of a deterministic policy; CORL
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, of all networks; [2]
-    num_critics: int = 5  # C, of which the quantile counts; [2]
+    num_critics: int = 5  # C; the quantile of their values counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
     dropout: float | None = None  # share of the actor's hidden units left out while learning; RDT on Adroit: 0.1
@@ -80,7 +80,7 @@ class Config:
 
 
 class Actor(struct.PyTreeNode):
-    """What the actor's optimiser moves."""
+    """The parameters that the actor's optimiser moves."""
 
     mean: networks.Network  # [O] -> [A]: before tanh
     log_std: Array | None  # [A]; None for a deterministic policy
@@ -178,7 +178,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: the policy's mean, or around it when exploring."""
+    """Actions [..., A] for observations [..., O]: the policy's mean, or a sample around it when exploring."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     action = policy(state.actor, observation)
@@ -201,7 +201,7 @@ def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = 
 
 
 def std(actor: Actor, config: Config) -> Array | float:
-    """The policy's std [A], or [] that of the noise around a deterministic one."""
+    """The policy's std [A], or the std [] of the noise around a deterministic policy."""
     if actor.log_std is None:
         return config.exploration_noise
     return jnp.exp(jnp.clip(actor.log_std, config.log_std_min, config.log_std_max))
@@ -218,7 +218,7 @@ def distance(actor: Actor, batch: Transition, key: Array, config: Config) -> Arr
 
 # IQL's, arXiv:2110.06169, eq. 5
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Squared distance to the actions' values q [B], of which those above weigh `expectile`."""
+    """Squared distance to the actions' values q [B]; weight `expectile` above V, 1 - `expectile` below."""
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
@@ -235,7 +235,7 @@ def actor_loss(actor: Actor, advantage: Array, batch: Transition, key: Array, co
 
 # [1, section 5]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Huber loss of all critics' errors to the target made of V(s') [B], the mean over critics."""
+    """Huber loss of all critics' errors to the target from V(s') [B], the mean over critics."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = jnp.clip(batch.reward + bootstrap * next_v, config.target_min, config.target_max)
     q = critic(batch.observation, batch.action)  # [C, B]

@@ -1,6 +1,6 @@
 """SAC: off-policy maximum-entropy actor-critic with twin critics and a learned temperature.
 
-The policy maximises return plus entropy; two critics, of which the smaller counts, hold overestimation down.
+The policy maximises return plus entropy. The smaller of two critics makes the targets, which limits overestimation.
 
 gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a' ~ pi(.|s'),  a~ ~ pi(.|s)
   y        = r + gamma (1 - terminated) [ min_c Q'_c(s', a') - alpha log pi(a'|s') ]
@@ -9,10 +9,10 @@ gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a
   L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]        [1, eq. 18, log alpha in place of alpha]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
 
-pi(.|s) is tanh of a diagonal Gaussian; log-probabilities count in normalised units, actions in [-1, 1].
+pi(.|s) is tanh of a diagonal Gaussian. Actions are in [-1, 1], and log-probabilities are in these normalised units.
 
-Departs from the paper: the temperature's loss uses log alpha (as Stable-Baselines3 does: smaller steps while
-alpha is small; `temperature_loss = "alpha"` is the paper's form).
+Departs from the paper: the temperature's loss uses log alpha, as in Stable-Baselines3: its steps are smaller while
+alpha is small. `temperature_loss = "alpha"` is the paper's form.
 
 [1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
 
@@ -62,7 +62,7 @@ class Config:
     policy_delay: int = 1  # updates between actor and temperature updates; CleanRL: 2
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [1, table 1]
-    num_critics: int = 2  # C, of which the smallest counts; [1]
+    num_critics: int = 2  # C; the smallest value counts; [1]
     activation: networks.Activation = "relu"  # of the hidden layers; [1, table 1]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; RLPD, Playground
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; the authors' code, Dopamine
@@ -179,7 +179,7 @@ def critic_loss(
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """Temperature-weighted log-probability less the smallest critic's value."""
+    """Temperature-weighted log-probability minus the smallest critic's value."""
     action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - q).mean()
@@ -190,7 +190,7 @@ def actor_loss(
 def temperature_loss(
     log_temperature: Array, entropy: Array, batch: Transition, config: Config
 ) -> tuple[Array, Metrics]:
-    """The policy's entropy [] less the target, times log alpha (or alpha)."""
+    """The policy's entropy [] minus the target, times log alpha (or alpha)."""
     target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
     factor = log_temperature if config.temperature_loss == "log_alpha" else jnp.exp(log_temperature)
     loss = factor * (entropy - target_entropy)

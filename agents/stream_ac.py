@@ -7,8 +7,8 @@ V critic, pi actor, gamma discount, lambda trace decay, tau entropy cost, end_t:
   V, pi   <- V + alpha_V delta_t e_V,  pi + alpha_pi delta_t e_pi            ObGD, rljax/networks/traces.py
   e_V, e_pi <- 0 where end_t
 
-Observations are shifted and scaled by what was seen so far, this one included, and rewards divided by the std of their
-discounted sum. pi(.|s) is a diagonal Gaussian whose actions are clipped to [-1, 1] on their way out, or a softmax.
+Observations are standardised by statistics of all so far, this one included. Rewards are divided by the std of their
+discounted sum. pi(.|s) is a softmax, or a diagonal Gaussian whose actions are clipped to [-1, 1] on output.
 
 Departs from the paper: actions are in normalised units.
 
@@ -37,26 +37,26 @@ class Config:
 
     # Optimisation
     learning_rate: float = 1.0  # alpha before it is bounded, of actor and critic; [1]
-    actor_kappa: float = 3.0  # how far below overshooting the actor's steps are kept; [1]
-    critic_kappa: float = 2.0  # the same of the critic's; [1]
+    actor_kappa: float = 3.0  # kappa of the actor: larger values allow only smaller steps; [1]
+    critic_kappa: float = 2.0  # kappa of the critic, in the same way; [1]
     adaptive: bool = False  # divide traces by the root mean square of their steps; [1] adaptive ObGD
     second_moment_decay: float = 0.999  # beta of that mean (adaptive only), in [0, 1); [1]
     # Experience
     num_envs: int = 1  # a stream is one environment: for N streams, --seeds N
     num_steps: int = 1  # transitions between updates; a stream has one
-    num_updates: int = 1  # per transition; a stream has one
+    num_updates: int = 1  # updates per transition; a stream has one
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
     trace_decay: float = 0.8  # lambda, in [0, 1]; [1]
-    bootstrap_truncated: bool = False  # go on with V(s') at a time limit; [1] ends there, and observes the time
+    bootstrap_truncated: bool = False  # bootstrap with V(s') at a time limit; [1] does not, and observes the time
     entropy_cost: float = 0.01  # tau; [1]
     # Inputs
-    normalise_observations: bool = True  # by mean and std of all so far, no clip; [1]
-    normalise_rewards: bool = True  # divide by the std of the discounted sum, no clip; [1]
-    time_feature: bool = True  # observe the share of the time limit that has passed, less 0.5; [1]
+    normalise_observations: bool = True  # by mean and std of all observations so far, no clip; [1]
+    normalise_rewards: bool = True  # divide by the std of their discounted sum, no clip; [1]
+    time_feature: bool = True  # observe the passed share of the time limit, minus 0.5; [1]
     # Networks
     hidden: tuple[int, ...] = (128, 128)  # widths of hidden layers, each with LayerNorm; [1]
-    convolutions: tuple[tuple[int, int, int], ...] = ()  # channels, width and stride of each, for pictures
+    convolutions: tuple[tuple[int, int, int], ...] = ()  # channels, width and stride of each layer, for pictures
     activation: networks.Activation = "leaky_relu"  # of the hidden layers; [1]
     initialisation: networks.Initialisation = "sparse"  # of all layers; [1]
 
@@ -121,14 +121,14 @@ def optimiser(kappa: Array | float, config: Config) -> optax.GradientTransformat
 
 
 def perceive(state: State, observation: Array, first: Array, config: Config) -> State:
-    """Count the first observation [1, O] of an episode; the others are counted as successors, by `update`."""
+    """Count the first observation [1, O] of an episode; `update` counts the others, as successors."""
     if not config.normalise_observations:
         return state
     return state.replace(statistics=normalise.count_where(first[0], state.statistics, observation[0]))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O]: sampled, or the likeliest when not exploring."""
+    """Actions [..., A] or [...] for observations [..., O]: sampled, or the mode when not exploring."""
     pi = policy(state.actor, scaled(state, observation, config), state.discrete)
     raw: Any = pi.sample(seed=key) if explore else pi.mode()
     action: Any = raw if state.discrete else jnp.clip(raw, -1.0, 1.0)
@@ -136,7 +136,7 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
 
 
 def scaled(state: State, observation: Array, config: Config) -> Array:
-    """Observations [..., O] as the networks see them; the time, their last, as it is."""
+    """Observations [..., O] as the networks see them; their last element, the time, is not scaled."""
     if not config.normalise_observations:
         return observation
     score = normalise.standard_score(state.statistics, observation)
@@ -144,7 +144,7 @@ def scaled(state: State, observation: Array, config: Config) -> Array:
 
 
 def policy(actor: networks.Network, observation: Array, discrete: bool) -> distributions.Distribution:
-    """pi(.|s) for observations [..., O], over actions before they are clipped."""
+    """pi(.|s) for observations [..., O], over actions that are not yet clipped."""
     output = actor(observation)
     if discrete:
         return distributions.categorical(output)
@@ -153,14 +153,14 @@ def policy(actor: networks.Network, observation: Array, discrete: bool) -> distr
 
 
 def critic_gain(critic: networks.Network, observation: Array) -> Array:
-    """V(s) [], what a positive error raises."""
+    """V(s) [], which a positive error raises."""
     return critic(observation).squeeze(-1)
 
 
 def actor_gain(
     actor: networks.Network, state: State, observation: Array, raw: Array, error: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """log pi(a|s) + tau sign(delta) H(pi(.|s)) []: times delta, the bonus always raises the entropy."""
+    """log pi(a|s) + tau sign(delta) H(pi(.|s)) []. Multiplied by delta, the bonus always raises the entropy."""
     pi = policy(actor, observation, state.discrete)
     entropy, log_prob = pi.entropy(), jnp.asarray(pi.log_prob(raw))
     return log_prob + config.entropy_cost * jnp.sign(error) * entropy, {"actor/entropy": entropy}

@@ -6,10 +6,10 @@ Q critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   Q       <- Q + alpha delta_t e                                             ObGD, rljax/networks/traces.py
   e       <- 0 where end_t, and where a_t was not the greedy action
 
-Actions are greedy but for a share epsilon of uniform ones, which falls linearly. Observations are shifted and scaled by
-what was seen so far, this one included, and rewards divided by the std of their discounted sum.
+Actions are greedy except for a share epsilon of uniform ones, which falls linearly. Observations are standardised by
+statistics of all so far, this one included. Rewards are divided by the std of their discounted sum.
 
-Departs from the paper: only in how pictures of Atari are scaled; docs/agents tells.
+Departs from the paper: only in how pictures of Atari are scaled (see docs/agents/stream_q.md).
 
 [1] Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606
 
@@ -34,27 +34,27 @@ class Config:
 
     # Optimisation
     learning_rate: float = 1.0  # alpha before it is bounded; [1]
-    critic_kappa: float = 2.0  # how far below overshooting steps are kept; [1]
+    critic_kappa: float = 2.0  # kappa: larger values allow only smaller steps; [1]
     adaptive: bool = False  # divide traces by the root mean square of their steps; [1] adaptive ObGD
     second_moment_decay: float = 0.999  # beta of that mean (adaptive only), in [0, 1); [1]
     # Experience
     num_envs: int = 1  # a stream is one environment: for N streams, --seeds N
     num_steps: int = 1  # transitions between updates; a stream has one
-    num_updates: int = 1  # per transition; a stream has one
+    num_updates: int = 1  # updates per transition; a stream has one
     epsilon_start: float = 1.0  # share of uniform actions at first; [1]
-    epsilon_end: float = 0.01  # and at last; [1]
+    epsilon_end: float = 0.01  # and at the end; [1]
     epsilon_steps: float = 25_000.0  # environment steps over which it falls; [1]: 5 % of 500,000
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
     trace_decay: float = 0.8  # lambda, in [0, 1]; [1]
-    bootstrap_truncated: bool = False  # go on with Q(s', .) at a time limit; [1] ends there, and observes the time
+    bootstrap_truncated: bool = False  # bootstrap with Q(s', .) at a time limit; [1] does not, and observes the time
     # Inputs
-    normalise_observations: bool = True  # by mean and std of all so far, no clip; [1]
-    normalise_rewards: bool = True  # divide by the std of the discounted sum, no clip; [1]
-    time_feature: bool = True  # observe the share of the time limit that has passed, less 0.5; [1]
+    normalise_observations: bool = True  # by mean and std of all observations so far, no clip; [1]
+    normalise_rewards: bool = True  # divide by the std of their discounted sum, no clip; [1]
+    time_feature: bool = True  # observe the passed share of the time limit, minus 0.5; [1]
     # Networks
     hidden: tuple[int, ...] = (32, 32)  # widths of hidden layers, each with LayerNorm; [1] for classic control
-    convolutions: tuple[tuple[int, int, int], ...] = ()  # channels, width and stride of each, for pictures
+    convolutions: tuple[tuple[int, int, int], ...] = ()  # channels, width and stride of each layer, for pictures
     activation: networks.Activation = "leaky_relu"  # of the hidden layers; [1]
     initialisation: networks.Initialisation = "sparse"  # of all layers; [1]
 
@@ -66,7 +66,7 @@ class State(struct.PyTreeNode):
     critic_optimiser: optax.OptState
     statistics: normalise.Moments  # of observations [O]
     returns: normalise.DiscountedSum  # of rewards []
-    steps: Array  # [] int32: environment steps, which epsilon falls over
+    steps: Array  # [] int32: environment steps so far, for epsilon
 
 
 def experience(config: Config) -> buffers.Stream:
@@ -111,14 +111,14 @@ def optimiser(config: Config) -> optax.GradientTransformationExtraArgs:
 
 
 def perceive(state: State, observation: Array, first: Array, config: Config) -> State:
-    """Count the first observation [1, O] of an episode; the others are counted as successors, by `update`."""
+    """Count the first observation [1, O] of an episode; `update` counts the others, as successors."""
     if not config.normalise_observations:
         return state
     return state.replace(statistics=normalise.count_where(first[0], state.statistics, observation[0]))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [...] for observations [..., O]: the greedy ones, but for a share epsilon when exploring."""
+    """Actions [...] for observations [..., O]: the greedy ones, except for a share epsilon when exploring."""
     q = state.critic(scaled(state, observation, config))
     greedy = q.argmax(axis=-1).astype(jnp.int32)
     if not explore:
@@ -136,7 +136,7 @@ def epsilon(state: State, config: Config) -> Array:
 
 
 def scaled(state: State, observation: Array, config: Config) -> Array:
-    """Observations [..., O] as the network sees them; the time, their last, as it is."""
+    """Observations [..., O] as the network sees them; their last element, the time, is not scaled."""
     if not config.normalise_observations:
         return observation
     score = normalise.standard_score(state.statistics, observation)
@@ -144,7 +144,7 @@ def scaled(state: State, observation: Array, config: Config) -> Array:
 
 
 def critic_gain(critic: networks.Network, observation: Array, action: Array) -> Array:
-    """Q(s, a) [], what a positive error raises."""
+    """Q(s, a) [], which a positive error raises."""
     return critic(observation)[action]
 
 

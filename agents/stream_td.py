@@ -6,10 +6,10 @@ V critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   V       <- V + alpha delta_t e                                             ObGD, rljax/networks/traces.py
   e       <- 0 where end_t
 
-It predicts and does not control: the behaviour is that of uniform actions, also when it is evaluated. Observations are
-shifted and scaled by what was seen so far, this one included, and rewards divided by the std of their discounted sum.
+It predicts and does not control: actions are uniform, also in evaluation. Observations are standardised by statistics
+of all so far, this one included. Rewards are divided by the std of their discounted sum.
 
-Departs from the paper: nowhere; values are in units of the scaled rewards, `values` gives them in the environment's.
+Departs from the paper: nowhere. Values are in units of the scaled rewards; `values` converts to the environment's.
 
 [1] Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606
 
@@ -34,24 +34,24 @@ class Config:
 
     # Optimisation
     learning_rate: float = 1.0  # alpha before it is bounded; [1]
-    critic_kappa: float = 2.0  # how far below overshooting steps are kept; [1]
+    critic_kappa: float = 2.0  # kappa: larger values allow only smaller steps; [1]
     adaptive: bool = False  # divide traces by the root mean square of their steps; [1] adaptive ObGD
     second_moment_decay: float = 0.999  # beta of that mean (adaptive only), in [0, 1); [1]
     # Experience
     num_envs: int = 1  # a stream is one environment: for N streams, --seeds N
     num_steps: int = 1  # transitions between updates; a stream has one
-    num_updates: int = 1  # per transition; a stream has one
+    num_updates: int = 1  # updates per transition; a stream has one
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
     trace_decay: float = 0.8  # lambda, in [0, 1]; [1]
-    bootstrap_truncated: bool = False  # go on with V(s') at a time limit; [1] ends there, and observes the time
+    bootstrap_truncated: bool = False  # bootstrap with V(s') at a time limit; [1] does not, and observes the time
     # Inputs
-    normalise_observations: bool = True  # by mean and std of all so far, no clip; [1]
-    normalise_rewards: bool = True  # divide by the std of the discounted sum, no clip; [1]
-    time_feature: bool = False  # observe the share of the time limit that has passed, less 0.5; [1] for control
+    normalise_observations: bool = True  # by mean and std of all observations so far, no clip; [1]
+    normalise_rewards: bool = True  # divide by the std of their discounted sum, no clip; [1]
+    time_feature: bool = False  # observe the passed share of the time limit, minus 0.5; [1] for control
     # Networks
     hidden: tuple[int, ...] = (128, 128)  # widths of hidden layers, each with LayerNorm; [1]
-    convolutions: tuple[tuple[int, int, int], ...] = ()  # channels, width and stride of each, for pictures
+    convolutions: tuple[tuple[int, int, int], ...] = ()  # channels, width and stride of each layer, for pictures
     activation: networks.Activation = "leaky_relu"  # of the hidden layers; [1]
     initialisation: networks.Initialisation = "sparse"  # of all layers; [1]
 
@@ -108,14 +108,14 @@ def optimiser(config: Config) -> optax.GradientTransformationExtraArgs:
 
 
 def perceive(state: State, observation: Array, first: Array, config: Config) -> State:
-    """Count the first observation [1, O] of an episode; the others are counted as successors, by `update`."""
+    """Count the first observation [1, O] of an episode; `update` counts the others, as successors."""
     if not config.normalise_observations:
         return state
     return state.replace(statistics=normalise.count_where(first[0], state.statistics, observation[0]))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Uniform actions [..., A] or [...] for observations [..., O], exploring or not."""
+    """Uniform actions [..., A] or [...] for observations [..., O], whether exploring or not."""
     del config, explore
     leading = observation.shape[: observation.ndim - state.statistics.mean.ndim]
     if state.discrete:
@@ -124,7 +124,7 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
 
 
 def scaled(state: State, observation: Array, config: Config) -> Array:
-    """Observations [..., O] as the network sees them; the time, their last, as it is."""
+    """Observations [..., O] as the network sees them; their last element, the time, is not scaled."""
     if not config.normalise_observations:
         return observation
     score = normalise.standard_score(state.statistics, observation)
@@ -138,7 +138,7 @@ def values(state: State, observation: Array, config: Config) -> Array:
 
 
 def critic_gain(critic: networks.Network, observation: Array) -> Array:
-    """V(s) [...], what a positive error raises."""
+    """V(s) [...], which a positive error raises."""
     return critic(observation).squeeze(-1)
 
 

@@ -1,7 +1,7 @@
 """TD3: off-policy deterministic actor-critic with twin critics, smoothed targets and a delayed actor.
 
-Noise on the target action smooths the critics, the smaller of two holds overestimation down, and the actor and
-all targets move only every second update.
+Noise on the target action smooths the critics. The smaller of two critics makes the targets, which limits
+overestimation. The actor and all targets move only every second update.
 
 gamma discount, Q_c critics, Q'_c and mu' targets, mu actor;  e ~ clip(N(0, target_noise^2), +-target_noise_clip)
   a'       = clip(mu'(s') + e, -1, 1)                                   [1, algorithm 1]
@@ -12,8 +12,8 @@ gamma discount, Q_c critics, Q'_c and mu' targets, mu actor;  e ~ clip(N(0, targ
 
 Actions are in [-1, 1], and so is all noise.
 
-Departs from the paper: the smoothed action is clipped to [-1, 1], and sizes, learning rates and batch are those of
-the authors' later code [2].
+Departs from the paper: the smoothed action is clipped to [-1, 1]. Sizes, learning rates and batch are those of the
+authors' later code [2].
 
 [1] Fujimoto et al., Addressing Function Approximation Error in Actor-Critic Methods, arXiv:1802.09477
 [2] github.com/sfujim/TD3
@@ -58,7 +58,7 @@ class Config:
     policy_delay: int = 2  # updates between moves of the actor and of all targets; [2]
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [2]
-    num_critics: int = 2  # C, of which the smallest makes the target; [2]
+    num_critics: int = 2  # C; the smallest value makes the target; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
     initialisation: networks.Initialisation = "torch"  # of all layers; [2]
@@ -168,7 +168,7 @@ def critic_loss(
 
 # [1, algorithm 1]
 def actor_loss(actor: networks.Network, state: State, batch: Transition) -> tuple[Array, Metrics]:
-    """Less the first critic's value; the first alone, not the smallest."""
+    """Minus the first critic's value; the first critic alone, not the smallest."""
     first_critic = networks.member(state.critic, 0)
     q = first_critic(batch.observation, policy(actor, batch.observation))  # [1, B]
     loss = -q.mean()

@@ -1,15 +1,15 @@
-"""TD3+BC: TD3 on a data set, its actor held near the data's actions by regression.
+"""TD3+BC: TD3 on a data set, with an actor that regression holds near the data's actions.
 
-Two changes to TD3: a term in the actor's loss that imitates the data, against which the critic's value is scaled to one
-size whatever the rewards', and observations normalised by the data's mean and std.
+Two changes to TD3: the actor's loss has a term that imitates the data, beside a critic's value that is scaled to one
+size for any rewards, and observations are normalised by the data's mean and std.
 
 alpha value weight, Q_0 first critic, mu actor, A action dimensions; critics and targets as in TD3
   s       <- (s - mean) / (std + 1e-3)                                  [1, eq. 4], over the data set
   lambda   = alpha / mean |Q_0(s, mu(s))|                               [1, eq. 5], without a gradient
   L(mu)    = mean [ |mu(s) - a|^2 / A - lambda Q_0(s, mu(s)) ]          [1, eq. 3], every policy_delay-th update
 
-Departs from the paper: as the authors' code [2] does, which made its results: 1 / A, where eq. 3 has the sum over
-dimensions (`imitation = "sum"`), and lambda's mean over the policy's actions, where eq. 5 has the data's.
+Departs from the paper where the authors' code [2] does, which made its results. The code has 1 / A, where eq. 3 has the
+sum over dimensions (`imitation = "sum"`). Its lambda is a mean over the policy's actions, where eq. 5 has the data's.
 
 [1] Fujimoto and Gu, A Minimalist Approach to Offline Reinforcement Learning, arXiv:2106.06860
 [2] github.com/sfujim/TD3_BC
@@ -55,12 +55,12 @@ class Config:
     target_noise_clip: float = 0.5  # bound of that noise; [2]
     # Policy
     value_weight: float = 2.5  # alpha: 0 imitates the data, more follows the critic; [2]
-    imitation: Literal["mean", "sum"] = "mean"  # over action dimensions; [2], the sum as in [1] and ReBRAC
+    imitation: Literal["mean", "sum"] = "mean"  # over action dimensions; [2], sum in [1] and ReBRAC
     exploration_noise: float = 0.1  # online: std of the noise on actions while exploring; [2]
     policy_delay: int = 2  # updates between moves of the actor and of all targets; [2]
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [2]
-    num_critics: int = 2  # C, of which the smallest makes the target; [2]
+    num_critics: int = 2  # C; the smallest value makes the target; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
     initialisation: networks.Initialisation = "torch"  # of all layers; [2]
@@ -174,7 +174,7 @@ def critic_loss(
 
 # [1, eq. 3]
 def actor_loss(actor: networks.Network, state: State, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Less the first critic's value, scaled to `value_weight`, plus the squared distance to the data's actions."""
+    """Squared distance to the data's actions minus the first critic's value, which is scaled to `value_weight`."""
     first_critic = networks.member(state.critic, 0)
     action = policy(actor, batch.observation)
     q = first_critic(batch.observation, action)  # [1, B]
