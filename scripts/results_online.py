@@ -1,6 +1,6 @@
-"""Collect runs into results/: compact curves, three figures and a table, beside published curves.
+"""Collect runs into results/online/, and write the figures and tables of results/online.md and streaming.md.
 
-The runs behind the committed table are made by (one line per agent and environment):
+The runs behind the committed tables are made by (one line per agent and environment):
 
   rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/sac-HalfCheetah-v5
   rljax train sac --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/sac-Hopper-v5
@@ -59,6 +59,7 @@ import argparse
 import csv
 import json
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ from rljax.runs import records, statistics
 from rljax.training import configuration
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
+COLUMNS = (
+    "agent",
+    "environment",
+    "steps",
+    "seeds",
+    "return, mean of the last 3 evaluations +- std over seeds",
+    "95 % interval",
+    "published, mean +- std",
+    "steps/s, all seeds",
+    "wall",
+    "compile",
+    "processor",
+)
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
 
 Published = dict[tuple[str, str], dict[str, list[dict[str, Any]]]]
@@ -131,8 +145,8 @@ def changes(run: dict[str, Any]) -> list[str]:
     return [f"{name} {value}" for name, value in run["config"].items() if value != usual[name]]
 
 
-def row(run: dict[str, Any], references: Published) -> str:
-    """One line of the table: the mean of the last three evaluations, beside the nearest points of published curves."""
+def row(run: dict[str, Any], references: Published) -> list[str]:
+    """One row of a table: the mean of the last three evaluations, beside the nearest points of published curves."""
     last = np.array(run["returns"])[:, -3:].mean(axis=1)
     spread = f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"
     low, high = statistics.interval(last, statistic=statistics.mean)
@@ -149,7 +163,7 @@ def row(run: dict[str, Any], references: Published) -> str:
     name = ", ".join([run["agent"], *changes(run)])
     cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"])), spread]
     cells += [f"[{low:,.0f}, {high:,.0f}]", "; ".join(theirs) or "-", speed, wall, compiling, run["processor"]]
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -157,13 +171,20 @@ def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.n
     return steps, means, stds
 
 
-def show(name: str, table: str) -> None:
-    """Print a table, and put it between the marks called `name` in results/README.md."""
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    return [f"| {' | '.join(header)} |", len(header) * "|---" + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def show(page: str, name: str, lines: str) -> None:
+    """Print a table, and put it between the marks called `name` in results/PAGE.md."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    page = RESULTS / "README.md"
-    before, _, rest = page.read_text().partition(begin)
-    page.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}")
-    print(table)
+    path = RESULTS / f"{page}.md"
+    before, _, rest = path.read_text().partition(begin)
+    if end not in rest:
+        raise ValueError(f"{path} has no marks '{begin}' and '{end}' for this table.")
+    path.write_text(f"{before}{begin}\n\n{lines}\n\n{end}{rest.partition(end)[2]}")
+    print(lines)
 
 
 def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
@@ -176,8 +197,26 @@ def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     figures.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
 
 
+def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """All tables in Markdown, by page and name."""
+    references = published()
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in sorted(collected, key=lambda run: (run["environment"], run["agent"])):
+        storage = configuration.load_agent(run["agent"]).storage
+        if storage == "stream":
+            key = "streaming", "minatar" if "MinAtar" in run["environment"] else f"{run['reached'] // 1000}k"
+        elif run["name"].endswith("-one"):
+            key = "streaming", "one_transition"
+        elif changes(run):
+            key = "online", "settings"
+        else:
+            key = "online", "cartpole" if "CartPole" in run["environment"] else storage
+        found.setdefault(key, []).append(run)
+    return {key: "\n".join(table(COLUMNS, [row(run, references) for run in runs])) for key, runs in found.items()}
+
+
 def main() -> None:
-    """Write results/online/*.json, the figures and the table in results/README.md."""
+    """Write results/online/*.json, the figures and the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path)
     runs = parser.parse_args().runs
@@ -199,14 +238,8 @@ def main() -> None:
             if points:
                 curves[run["agent"], run["environment"]] = _columns(points)
         figures.draw([curve(run) for run in shown], folder / f"{kind}.png", curves)
-    header = (
-        "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds "
-        "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile | processor |\n"
-        + 11 * "|---"
-        + "|"
-    )
-    rows = "\n".join(row(run, references) for run in sorted(collected, key=lambda r: (r["environment"], r["agent"])))
-    show("online", f"{header}\n{rows}")
+    for (page, name), lines in tables(collected).items():
+        show(page, name, lines)
 
 
 if __name__ == "__main__":
