@@ -3,9 +3,9 @@
   python scripts/results_offline.py                                   # the tables, from the files in results/offline/
   python scripts/results_offline.py --table pendulum runs/results/*-pendulum-*     # first adds runs to one table
 
-Each folder of results/offline/ belongs to one table, and all runs of a table but those of `settings` have one protocol. A
-run is kept under the name of its folder; files that are there already stay. Learners that were trained one by one, by
---seed in place of --seeds, are runs in one folder and are kept as one.
+Each folder of results/offline/ belongs to one table, and all runs of a table have one protocol, but for those of
+`settings`. A run is kept under the name of its folder; files that are there already stay. Learners that were trained
+one by one, by --seed in place of --seeds, are runs in one folder and are kept as one.
 
 pendulum: two public files (results/offline.md names their sources), for AGENT in bc, td3_bc, iql and riql and FILE in
 tianshou and sb:
@@ -33,9 +33,9 @@ locomotion_50k: six sets by D4RL's recipe, recorded from our own runs. HalfCheet
       --steps 200000 --learner 2
   rljax data join sets/HalfCheetah-medium-expert.hdf5 sets/HalfCheetah-medium.hdf5 sets/HalfCheetah-expert.hdf5
 
-Hopper-v5's come from 2 seeds of SAC with its defaults after 150,000 steps (medium: learner 1), and its expert is learner
-2 of runs/results/dsact-Hopper-v5. The experts are runs of scripts/results_online.py. For AGENT in bc, iql, td3_bc and
-riql and each SET
+Hopper-v5's come from 2 seeds of SAC with its defaults after 150,000 steps (medium: learner 1), and its expert is
+learner 2 of runs/results/dsact-Hopper-v5. The experts are runs of scripts/results_online.py. For AGENT in bc, iql,
+td3_bc and riql and each SET
 
   rljax train AGENT --data sets/SET.hdf5 --steps 50000 --seeds 3 --eval-every 5000 --eval-episodes 10 \
       --out runs/results/AGENT-ENV-v5-KIND
@@ -44,8 +44,8 @@ replay_50k: the same command for bc, td3_bc, iql, cql and dql on another recordi
 --config.num-actions 4 --config.hidden 256 256 --config.critic-hidden 256 256.
 
 locomotion_20k: the medium and medium-replay sets of both tasks, recorded on another processor, with --steps 20000
---eval-every 4000 in place of the above, for bc, td3_bc, iql, fql, dql and ofql. fql has --config.hidden 256 256 256, and
-but for Hopper-medium-replay --seeds 1.
+--eval-every 4000 in place of the above, for bc, td3_bc, iql, fql, dql (medium sets only) and ofql. fql has
+--config.hidden 256 256 256, and --seeds 1 on all sets but Hopper-medium-replay.
 
 settings: on the recordings of locomotion_20k, with its command.
 
@@ -163,7 +163,7 @@ def named(run: Run) -> str:
     return ", ".join([NAMES[run["agent"]], *settings])
 
 
-def grid(runs: list[Run], label: str, cell: Callable[[Run], tuple[str, float]], data: Callable[[Run], str]) -> list[str]:
+def grid(runs: list[Run], label: str, cell: Callable[[Run], tuple[str, float]]) -> list[str]:
     """A table with a row for each data set and a column for each agent; the best of at least 3 seeds is bold."""
     agents = [agent for agent in NAMES if any(run["agent"] == agent for run in runs)]
     rows = []
@@ -173,7 +173,7 @@ def grid(runs: list[Run], label: str, cell: Callable[[Run], tuple[str, float]], 
         best = max((agent for agent in own if len(own[agent]["seeds"]) > 2), key=lambda agent: cells[agent][1])
         shown = {agent: f"**{text}**" if agent == best else text for agent, (text, _) in cells.items()}
         any_run = next(iter(own.values()))
-        rows.append([task(name), data(any_run), *(shown.get(agent, "") for agent in agents)])
+        rows.append([task(name), score_of_data(any_run), *(shown.get(agent, "") for agent in agents)])
     return results_online.table([label, "data", *(NAMES[agent] for agent in agents)], rows)
 
 
@@ -186,30 +186,31 @@ def recordings(runs: list[Run]) -> list[str]:
     """The data sets of a table: which file each is, and what it holds."""
     rows = []
     for name in dict.fromkeys(run["data"] for run in runs):
-        dataset = next(run["dataset"] for run in runs if run["data"] == name)
+        run = next(run for run in runs if run["data"] == name)
+        dataset = run["dataset"]
         mean, digest = dataset["mean_return"], dataset["files"][0]["sha256"][:8]
-        score = scored(next(run for run in runs if run["data"] == name), mean)
-        rows.append([task(name), digest, f"{dataset['transitions']:,}", f"{mean:,.0f}", f"{score:.1f}"])
+        rows.append([task(name), digest, f"{dataset['transitions']:,}", f"{mean:,.0f}", score_of_data(run)])
     return results_online.table(["data set", "SHA-256", "transitions", "mean return", "score"], rows)
 
 
 def locomotion(runs: list[Run]) -> list[str]:
     """Recordings, scores of the last policies, of the best of five evaluated ones, and the time of each agent."""
-    blank = [*recordings(runs), ""]
-    lines = [*blank, *grid(runs, "last policy", lambda run: (spread(last(run)), last(run).mean()), _data), ""]
+    lines = [*recordings(runs), ""]
+    lines += [*grid(runs, "last policy", lambda run: (spread(last(run)), last(run).mean())), ""]
 
     def best(run: Run) -> tuple[str, float]:
         value = scored(run, run["best"]["5"])
         return f"{value:.1f}", value
 
-    lines += [*grid(runs, "best of 5 evaluated policies", best, _data), ""]
+    lines += [*grid(runs, "best of 5 evaluated policies", best), ""]
     agents = [agent for agent in NAMES if any(run["agent"] == agent for run in runs)]
     own = {agent: [float(minutes(run).replace(",", "")) for run in runs if run["agent"] == agent] for agent in agents}
     times = ["minutes for one seed", *(_range(own[agent]) for agent in agents)]
     return lines + results_online.table(["wall time", *(NAMES[agent] for agent in agents)], [times])
 
 
-def _data(run: Run) -> str:
+def score_of_data(run: Run) -> str:
+    """The score of the data's own episodes."""
     return f"{scored(run, run['dataset']['mean_return']):.1f}"
 
 

@@ -1,6 +1,6 @@
 """Collect runs into results/online/, and write the figures and tables of results/online.md and streaming.md.
 
-The runs behind the committed tables are made by (one line per agent and environment):
+Batch methods with their own settings:
 
   rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/sac-HalfCheetah-v5
   rljax train sac --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/sac-Hopper-v5
@@ -15,23 +15,23 @@ The runs behind the committed tables are made by (one line per agent and environ
   rljax train dqn --env gymnax/CartPole-v1 --steps 50000 --seeds 5 --eval-every 2500 \
       --out runs/results/dqn-CartPole-v1
 
-those of streams, AGENT-ENV being stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5,
-stream_q-CartPole-v1, stream_q-Acrobot-v1 and stream_sarsa-CartPole-v1 (the last three with --env gymnax/ENV)
+Streams. AGENT-ENV is stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5, stream_q-CartPole-v1,
+stream_q-Acrobot-v1 or stream_sarsa-CartPole-v1. The last three have --env gymnax/ENV and --steps 500000.
+SpaceInvaders-MinAtar has the same command as Breakout:
 
   rljax train AGENT --env ENV --steps 1000000 --seeds 5 --eval-every 50000 --out runs/results/AGENT-ENV
   rljax train stream_q --env gymnax/Breakout-MinAtar --steps 1000000 --seeds 5 --eval-every 50000 \
       --config.epsilon-steps 2e5 --out runs/results/stream_q-Breakout-MinAtar
 
-of 500,000 steps where gymnax's, SpaceInvaders-MinAtar as Breakout; and what learns from batches, from one transition
-at a time:
+Batch methods that learn from one transition at a time:
 
   rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.batch-size 1 \
       --config.replay-size 1 --config.warmup-steps 1 --out runs/results/sac-HalfCheetah-v5-one
   rljax train ppo --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.num-envs 1 \
       --config.num-steps 1 --config.batch-size 1 --config.num-epochs 1 --out runs/results/ppo-HalfCheetah-v5-one
 
-and with other settings, which are PyTorch's initialisation, those of the published curves, and targets as fast as
-sbx-rl's, whose move with every update:
+Other settings: PyTorch's initialisation, the settings of the published curves, and target networks that move as fast
+as sbx-rl's, which move with every update:
 
   rljax train sac --env HalfCheetah-v5 --steps 250000 --seeds 3 --config.initialisation torch \
       --out runs/results/sac-HalfCheetah-v5-torch
@@ -44,13 +44,14 @@ sbx-rl's, whose move with every update:
   rljax train td3 --env Hopper-v5 --steps 130000 --seeds 3 --config.target-rate 0.01 \
       --out runs/results/td3-Hopper-v5-rate
 
-then
+Then
 
   python scripts/results_online.py runs/results/*
 
-A run is kept under the name of its folder, and what was kept before stays: runs can come one by one, from different
-machines. The figures show those with the agents' own settings, one of agents with a replay and one of PPO, beside
-the first published curve of each; and one of streams, beside SAC and PPO and what these are with one transition.
+A run is kept under the name of its folder. Files that are there already stay, so that runs can come one by one and from
+different machines. Two figures show runs with the agents' own settings, one for agents with a replay buffer and one for
+PPO, beside the first published curve of each. The third shows streams beside SAC and PPO, and these two with one
+transition at a time.
 """
 
 from __future__ import annotations
