@@ -56,7 +56,7 @@ settings: on the recordings of locomotion_20k, with its command.
   ofql-*-raw-rewards      --config.reward-transform none --seeds 1
   ofql-*-plain            both and --config.no-average-acts, --seeds 1 but for the recording a828b144
 
-The hash is the beginning of the SHA-256 of a third recording of HalfCheetah-medium.
+The hash is the beginning of the SHA-256 of another recording of HalfCheetah-medium.
 
 ogbench: play data, generated here, for AGENT in bc, iql and fql, with networks of 3 x 256 in place of 4 x 512:
 
