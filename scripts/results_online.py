@@ -1,6 +1,6 @@
-"""Collect runs into results/: compact curves, three figures and a table, beside published curves.
+"""Collect runs into results/online/, and write the figures and tables of results/online.md and streaming.md.
 
-The runs behind the committed table are made by (one line per agent and environment):
+Batch methods with their own settings:
 
   rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/sac-HalfCheetah-v5
   rljax train sac --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/sac-Hopper-v5
@@ -15,23 +15,23 @@ The runs behind the committed table are made by (one line per agent and environm
   rljax train dqn --env gymnax/CartPole-v1 --steps 50000 --seeds 5 --eval-every 2500 \
       --out runs/results/dqn-CartPole-v1
 
-those of streams, AGENT-ENV being stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5,
-stream_q-CartPole-v1, stream_q-Acrobot-v1 and stream_sarsa-CartPole-v1 (the last three with --env gymnax/ENV)
+Streams. AGENT-ENV is stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5, stream_q-CartPole-v1,
+stream_q-Acrobot-v1 or stream_sarsa-CartPole-v1. The last three have --env gymnax/ENV and --steps 500000.
+SpaceInvaders-MinAtar has the same command as Breakout:
 
   rljax train AGENT --env ENV --steps 1000000 --seeds 5 --eval-every 50000 --out runs/results/AGENT-ENV
   rljax train stream_q --env gymnax/Breakout-MinAtar --steps 1000000 --seeds 5 --eval-every 50000 \
       --config.epsilon-steps 2e5 --out runs/results/stream_q-Breakout-MinAtar
 
-of 500,000 steps where gymnax's, SpaceInvaders-MinAtar as Breakout; and what learns from batches, from one transition
-at a time:
+Batch methods that learn from one transition at a time:
 
   rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.batch-size 1 \
       --config.replay-size 1 --config.warmup-steps 1 --out runs/results/sac-HalfCheetah-v5-one
   rljax train ppo --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.num-envs 1 \
       --config.num-steps 1 --config.batch-size 1 --config.num-epochs 1 --out runs/results/ppo-HalfCheetah-v5-one
 
-and with other settings, which are PyTorch's initialisation, those of the published curves, and targets as fast as
-sbx-rl's, whose move with every update:
+Other settings: PyTorch's initialisation, the settings of the published curves, and target networks that move as fast
+as sbx-rl's, which move with every update:
 
   rljax train sac --env HalfCheetah-v5 --steps 250000 --seeds 3 --config.initialisation torch \
       --out runs/results/sac-HalfCheetah-v5-torch
@@ -44,13 +44,14 @@ sbx-rl's, whose move with every update:
   rljax train td3 --env Hopper-v5 --steps 130000 --seeds 3 --config.target-rate 0.01 \
       --out runs/results/td3-Hopper-v5-rate
 
-then
+Then
 
   python scripts/results_online.py runs/results/*
 
-A run is kept under the name of its folder, and what was kept before stays: runs can come one by one, from different
-machines. The figures show those with the agents' own settings, one of agents with a replay and one of PPO, beside
-the first published curve of each; and one of streams, beside SAC and PPO and what these are with one transition.
+A run is kept under the name of its folder. Files that are there already stay, so that runs can come one by one and from
+different machines. Two figures show runs with the agents' own settings, one for agents with a replay buffer and one for
+PPO, beside the first published curve of each. The third shows streams beside SAC and PPO, and these two with one
+transition at a time.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ import argparse
 import csv
 import json
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,19 @@ from rljax.runs import records, statistics
 from rljax.training import configuration, registry
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
+COLUMNS = (
+    "agent",
+    "environment",
+    "steps",
+    "seeds",
+    "return, mean of the last 3 evaluations +- std over seeds",
+    "95 % interval",
+    "published, mean +- std",
+    "steps/s, all seeds",
+    "wall",
+    "compile",
+    "processor",
+)
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
 
 Published = dict[tuple[str, str], dict[str, list[dict[str, Any]]]]
@@ -131,8 +146,8 @@ def changes(run: dict[str, Any]) -> list[str]:
     return [f"{name} {value}" for name, value in run["config"].items() if value != usual[name]]
 
 
-def row(run: dict[str, Any], references: Published) -> str:
-    """One line of the table: the mean of the last three evaluations, beside the nearest points of published curves."""
+def row(run: dict[str, Any], references: Published) -> list[str]:
+    """One row of a table: the mean of the last three evaluations, beside the nearest points of published curves."""
     last = np.array(run["returns"])[:, -3:].mean(axis=1)
     spread = f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"
     low, high = statistics.interval(last, statistic=statistics.mean)
@@ -149,7 +164,7 @@ def row(run: dict[str, Any], references: Published) -> str:
     name = ", ".join([run["agent"], *changes(run)])
     cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"])), spread]
     cells += [f"[{low:,.0f}, {high:,.0f}]", "; ".join(theirs) or "-", speed, wall, compiling, run["processor"]]
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -157,13 +172,20 @@ def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.n
     return steps, means, stds
 
 
-def show(name: str, table: str) -> None:
-    """Print a table, and put it between the marks called `name` in results/README.md."""
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    return [f"| {' | '.join(header)} |", len(header) * "|---" + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def show(page: str, name: str, lines: str) -> None:
+    """Print a table, and put it between the marks called `name` in results/PAGE.md."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    page = RESULTS / "README.md"
-    before, _, rest = page.read_text().partition(begin)
-    page.write_text(f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}")
-    print(table)
+    path = RESULTS / f"{page}.md"
+    before, _, rest = path.read_text().partition(begin)
+    if end not in rest:
+        raise ValueError(f"{path} has no marks '{begin}' and '{end}' for this table.")
+    path.write_text(f"{before}{begin}\n\n{lines}\n\n{end}{rest.partition(end)[2]}")
+    print(lines)
 
 
 def learns_from(run: dict[str, Any]) -> str:
@@ -182,8 +204,26 @@ def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     figures.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
 
 
+def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """All tables in Markdown, by page and name."""
+    references = published()
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in sorted(collected, key=lambda run: (run["environment"], run["agent"])):
+        storage = configuration.load_agent(run["agent"]).storage
+        if storage == "stream":
+            key = "streaming", "minatar" if "MinAtar" in run["environment"] else f"{run['reached'] // 1000}k"
+        elif run["name"].endswith("-one"):
+            key = "streaming", "one_transition"
+        elif changes(run):
+            key = "online", "settings"
+        else:
+            key = "online", "cartpole" if "CartPole" in run["environment"] else storage
+        found.setdefault(key, []).append(run)
+    return {key: "\n".join(table(COLUMNS, [row(run, references) for run in runs])) for key, runs in found.items()}
+
+
 def main() -> None:
-    """Write results/online/*.json, the figures and the table in results/README.md."""
+    """Write results/online/*.json, the figures and the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path)
     runs = parser.parse_args().runs
@@ -203,14 +243,8 @@ def main() -> None:
             if points:
                 curves[run["agent"], run["environment"]] = _columns(points)
         figures.draw([curve(run) for run in shown], folder / f"{kind}.png", curves)
-    header = (
-        "| agent | environment | steps | seeds | return, mean of the last 3 evaluations +- std over seeds "
-        "| 95 % interval | published, mean +- std | steps/s, all seeds | wall | compile | processor |\n"
-        + 11 * "|---"
-        + "|"
-    )
-    rows = "\n".join(row(run, references) for run in sorted(collected, key=lambda r: (r["environment"], r["agent"])))
-    show("online", f"{header}\n{rows}")
+    for (page, name), lines in tables(collected).items():
+        show(page, name, lines)
 
 
 if __name__ == "__main__":
