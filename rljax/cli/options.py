@@ -18,7 +18,7 @@ from rljax.training.settings import Settings
 # Every command that writes somewhere understands both spellings; --help shows the name of the field first.
 OUT = tyro.conf.arg(name="output", aliases=("--out",))
 OUTPUT = tyro.conf.arg(name="out", aliases=("--output",))
-LARGEST = 2**63  # whole numbers beyond it are mistakes, and 1e999999999 would fill the memory
+MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
 Agent = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="AGENT")]
 Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
@@ -127,15 +127,22 @@ def _integer(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Pri
 
 
 def whole_number(text: str) -> int:
-    """The integer that `text` says: 1000000, 1_000_000, 1e6 or 2.5e5. Raises `ValueError` for all else, such as 1.5."""
+    """The integer that a text such as 1000000, 1_000_000, 1e6 or 2.5e5 says.
+
+    Raises `ValueError` for other texts, such as 1.5, and for exponents beyond `MOST_DIGITS`.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
     try:
         number = Decimal(text)
     except InvalidOperation:
         number = Decimal("nan")
-    if not number.is_finite() or (abs(number) < LARGEST and number != number.to_integral_value()):
+    if number.is_finite() and number.adjusted() >= MOST_DIGITS:
+        raise ValueError(f"'{text}' is too large: it has more than {MOST_DIGITS} digits.")
+    if not number.is_finite() or number != number.to_integral_value():
         raise ValueError(f"'{text}' is not a whole number, such as 300000, 300_000 or 3e5.")
-    if abs(number) >= LARGEST:
-        raise ValueError(f"'{text}' is too large, it must be below 2^63.")
     return int(number)
 
 
