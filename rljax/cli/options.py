@@ -15,7 +15,7 @@ import tyro
 
 from rljax.training.settings import Settings
 
-# Every command that writes somewhere understands both spellings; --help shows the name of the field first.
+# A command understands both names of its output. tyro's help shows the alias first: here the name of the field.
 OUT = tyro.conf.arg(name="output", aliases=("--out",))
 OUTPUT = tyro.conf.arg(name="out", aliases=("--output",))
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory

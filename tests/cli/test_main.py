@@ -9,6 +9,8 @@ import pytest
 from rljax import cli
 from tests import small_runs
 
+COMMANDS = ["train", "sweep", "resume", "extract", "eval", "play", "plot", "report", "watch", "list", "data", "new"]
+
 
 def test_help_is_instant() -> None:
     small_runs.command("--help")  # the first one may have to read Python's files from the disk
@@ -16,20 +18,7 @@ def test_help_is_instant() -> None:
     done = small_runs.command("--help")
     assert time.perf_counter() - began < 0.7
     assert done.returncode == 0
-    for command in (
-        "train",
-        "sweep",
-        "resume",
-        "extract",
-        "eval",
-        "play",
-        "plot",
-        "report",
-        "watch",
-        "list",
-        "data",
-        "new",
-    ):
+    for command in COMMANDS:
         assert f"\n  {command} " in done.stdout
 
 
