@@ -13,19 +13,17 @@ from rljax.buffers.draws import uniform, with_columns
 from rljax.buffers.experience import declaration, random_rows, rows_of
 from rljax.buffers.replay import Replay, ReplayBuffer
 
-POOLED = "pooled"  # as offline share: a data set and new experience are one storage, drawn from uniformly
-
 
 @declaration
 class Mixed(Replay):
     """Batches of which a share comes from the data set and the rest from new experience.
 
     With a number as share, each batch has that part of its rows from the data set, and they come first; the default is
-    RLPD's (Ball et al., arXiv:2302.02948). With `POOLED` every transition of both is as likely, so that the share
+    RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every transition of both is as likely, so that the share
     falls as experience gathers.
     """
 
-    offline_share: Any = 0.5  # in [0, 1), or `POOLED`; it shapes the program
+    offline_share: Any = 0.5  # in [0, 1), or "pooled"; it shapes the program
     reward_affine: Any = (1.0, 0.0)  # scale and shift of new rewards, as the data set's have had them already
 
     kind: ClassVar[str] = "mixed"
@@ -50,7 +48,7 @@ class Mixed(Replay):
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...]; `extras` are those that old and new rows both have."""
         assert data is not None
-        return (self._pooled if self.offline_share == POOLED else self._shared)(buffer, data, keys)
+        return (self._pooled if isinstance(self.offline_share, str) else self._shared)(buffer, data, keys)
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)

@@ -1,4 +1,4 @@
-"""The command line for data sets: rljax data list | info | check | convert | join | corrupt | record."""
+"""Commands for data sets: rljax data list | info | check | convert | join | corrupt | record."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Annotated, Any
 
 import tyro
 
+from rljax.cli import options as shared
+
 USAGE = """\
 usage: rljax data COMMAND ...
 
   list [FAMILY]        known data sets: d4rl, minari, ogbench, neorl2
   info DATA            sizes, returns, lengths and scores, and a picture of them
-  check DATA           what is wrong with it, and what that would do to learning; exit code 1 for errors
+  check DATA           find what is wrong with it, and what that would do to learning; exit code 1 for errors
   convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
-  join FILE DATA...    write several one behind the other, as D4RL's medium-expert sets are
+  join FILE DATA...    write several one after the other, as D4RL's medium-expert sets are
   corrupt DATA FILE    write it with part of its rows corrupted, by RIQL's protocol
   record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
   record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
 
 DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
-$RLJAX_DATA or ~/.rljax/data. FILE is a new one: none is overwritten.
+$RLJAX_DATA or ~/.rljax/data. FILE must be new: no file is overwritten.
 """
 
 Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-NewFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
 
 
 @dataclasses.dataclass
@@ -35,66 +36,63 @@ class Names:
     family: tyro.conf.Positional[str | None] = None  # d4rl, minari, ogbench or neorl2; default: all
 
 
-@dataclasses.dataclass
-class Actions:
-    """How actions of a data set are read."""
+@dataclasses.dataclass(kw_only=True)
+class Input:
+    """A data set, and how its actions are read."""
 
+    data: Data  # name or file
     clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
     action_bounds: tuple[float, float] | None = None  # low and high in a file that does not say; default: -1 and 1
 
 
 @dataclasses.dataclass
-class Info(Actions):
-    """Sizes, returns, lengths and scores of a data set, and a picture of them."""
+class Info(Input):
+    """Show sizes, returns, lengths and scores of a data set, and a picture of them."""
 
-    data: Data = tyro.MISSING  # name or file
-    output: Path | None = None  # picture: .png, .svg or .pdf; default: NAME.png in the current folder
-
-
-@dataclasses.dataclass
-class Check(Actions):
-    """What is wrong with a data set, what that would do to learning, and what to do about it."""
-
-    data: Data = tyro.MISSING  # name or file
+    # picture: .png, .svg or .pdf; default: NAME.png in the current folder
+    output: Annotated[Path | None, shared.OUTPUT] = None
 
 
 @dataclasses.dataclass
-class Convert(Actions):
+class Check(Input):
+    """Find what is wrong with a data set. Say what that would do to learning, and what to do about it."""
+
+
+@dataclasses.dataclass
+class Convert(Input):
     """Write a data set in another form."""
 
-    data: Data = tyro.MISSING  # name or file
     # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
-    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")] = tyro.MISSING
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
     env: str | None = None  # environment that the data are of, such as Hopper-v5; default: the one that DATA names
     top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
-    discount: float = 1.0  # of the returns by which they are chosen
+    discount: float = 1.0  # discount of the returns that rank the trajectories
 
 
 @dataclasses.dataclass
 class Join:
-    """Write several data sets one behind the other."""
+    """Write several data sets one after the other."""
 
-    output: NewFile  # file.npz or file.hdf5
+    output: shared.NewFile  # file.npz or file.hdf5
     data: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA...")]  # names or files
 
 
 @dataclasses.dataclass
-class Corrupt(Actions):
+class Corrupt(Input):
     """Write a data set with part of its rows corrupted, by RIQL's protocol."""
 
-    data: Data = tyro.MISSING  # name or file
-    output: NewFile = tyro.MISSING  # file.npz or file.hdf5
-    what: tuple[str, ...] = tyro.MISSING  # observation, action, reward or dynamics, or several of them
+    output: shared.NewFile  # file.npz or file.hdf5
+    what: tuple[str, ...]  # observation, action, reward or dynamics, or several of them
     how: str = "random"  # random or adversarial
     rate: float = 0.3  # share of the rows
-    scale: float = 1.0  # of the noise or attack, in standard deviations
-    seed: int = 0  # of the choice of rows and of the noise
-    attacker: Path | None = None  # folder of a run with critics, such as EDAC's on the same data: for adversarial ones
-    learner: int = 0  # which learner of that run
+    scale: float = 1.0  # size of the noise or the attack, in standard deviations
+    seed: int = 0  # seed of the choice of rows and of the noise
+    attacker: Path | None = None  # for adversarial: folder of a run with critics, such as EDAC's on the same data
+    learner: int = 0  # which learner of the attacker's run
 
 
 @dataclasses.dataclass
-class Record:
+class Record(shared.Learner):
     """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
 
     # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
@@ -102,16 +100,14 @@ class Record:
     # file.npz or .hdf5; of OGBench: .npz, default: where it is found
     output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
     steps: int | None = None  # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
-    # of a run: policy, exploring, random, or replay; the last alone where the environment is inside the program
+    # of a run: policy, exploring, random or replay; only replay where the environment is inside the program
     acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"
-    learner: int = 0  # which learner of the run
-    best: bool = False  # the policy of the learner's best evaluation, not the last one
     envs: int | None = None  # environments side by side, default: 10; of OGBench: processes, default: 1
-    seed: int = 0  # of the environments and of exploration
+    seed: int = 0  # seed of the environments and of exploration
 
 
 def main(arguments: list[str]) -> None:
-    """Run one of the commands; raises `ValueError` for what a user can mend."""
+    """Run one of the commands. Raises `ValueError` for a mistake that the user can correct."""
     commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "join": _join}
     commands |= {"corrupt": _corrupt, "record": _record}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -122,16 +118,10 @@ def main(arguments: list[str]) -> None:
     commands[arguments[0]](arguments[1:])
 
 
-def _parse(options: Any, arguments: list[str], command: str) -> Any:
-    flags = (tyro.conf.FlagCreatePairsOff,)
-    return tyro.cli(options, args=arguments, prog=f"rljax data {command}", config=flags)
-
-
-def _load(options: Actions) -> Any:
+def _load(options: Input) -> Any:
     from rljax import datasets
 
-    data: str = options.data  # type: ignore[attr-defined]
-    return datasets.load(data, clip_actions=options.clip_actions, action_bounds=options.action_bounds)
+    return datasets.load(options.data, clip_actions=options.clip_actions, action_bounds=options.action_bounds)
 
 
 def _require_new(path: Path) -> None:
@@ -140,7 +130,7 @@ def _require_new(path: Path) -> None:
 
 
 def _list(arguments: list[str]) -> None:
-    family = _parse(Names, arguments, "list").family
+    family = shared.parse(Names, arguments, "data list").family
     from rljax import datasets
 
     known = datasets.names()
@@ -152,7 +142,7 @@ def _list(arguments: list[str]) -> None:
 
 
 def _info(arguments: list[str]) -> None:
-    options = _parse(Info, arguments, "info")
+    options = shared.parse(Info, arguments, "data info")
     from rljax import datasets
 
     dataset = _load(options)
@@ -172,7 +162,7 @@ def _info(arguments: list[str]) -> None:
 
 
 def _check(arguments: list[str]) -> None:
-    options = _parse(Check, arguments, "check")
+    options = shared.parse(Check, arguments, "data check")
     from rljax import datasets
 
     findings = datasets.check(_load(options))
@@ -185,7 +175,7 @@ def _check(arguments: list[str]) -> None:
 
 
 def _convert(arguments: list[str]) -> None:
-    options = _parse(Convert, arguments, "convert")
+    options = shared.parse(Convert, arguments, "data convert")
     into_minari = options.output.startswith("minari/")
     if not into_minari:
         _require_new(Path(options.output))
@@ -203,7 +193,7 @@ def _convert(arguments: list[str]) -> None:
 
 
 def _join(arguments: list[str]) -> None:
-    options = _parse(Join, arguments, "join")
+    options = shared.parse(Join, arguments, "data join")
     from rljax import datasets
 
     if not options.data:
@@ -214,7 +204,7 @@ def _join(arguments: list[str]) -> None:
 
 
 def _corrupt(arguments: list[str]) -> None:
-    options = _parse(Corrupt, arguments, "corrupt")
+    options = shared.parse(Corrupt, arguments, "data corrupt")
     _require_new(options.output)
     from rljax import datasets
     from rljax.runs import corruption
@@ -233,7 +223,7 @@ def _corrupt(arguments: list[str]) -> None:
 
 
 def _record(arguments: list[str]) -> None:
-    options = _parse(Record, arguments, "record")
+    options = shared.parse(Record, arguments, "data record")
     if options.source.startswith("ogbench/"):
         _record_play(options)
         return

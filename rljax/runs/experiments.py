@@ -33,6 +33,8 @@ def prepare(
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
+    if settings.get("then_online") and settings.get("online") is None:
+        settings["online"] = registry.preset_online(agent, *_task(env, data)) or None
     chosen = Settings(agent, _environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
         config = configuration.replace(preset(agent, module, env, data), config or {}, "config")
@@ -55,10 +57,14 @@ def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
     What is learnt does not depend on how it is evaluated: without an environment the data set's own one counts. A
     published data set is known by its file, too.
     """
+    return registry.preset(agent, module, *_task(env, data))
+
+
+def _task(env: str | None, data: str | None) -> tuple[str | None, ...]:
+    """The names by which presets know a task: of its environment, and of its data set."""
     if data is None:
-        return registry.preset(agent, module, env)
-    own = datasets.environment(data) if env in (None, "none") else env
-    return registry.preset(agent, module, own, data, datasets.identity(data))
+        return (env,)
+    return (datasets.environment(data) if env in (None, "none") else env, data, datasets.identity(data))
 
 
 def default_folder(settings: Settings) -> Path:

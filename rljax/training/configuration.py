@@ -7,8 +7,11 @@ import difflib
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from numbers import Real
 from typing import Any
+
+MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
 # Names that Stable-Baselines3 and CleanRL have for settings, and what each may mean here.
 ELSEWHERE = {
@@ -32,6 +35,26 @@ def nearest(name: str, known: Sequence[str]) -> str:
     """ "Nearest: 'a', 'b'. ", or nothing where nothing is near."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"Nearest: {', '.join(repr(x) for x in close)}. " if close else ""
+
+
+def whole_number(text: str) -> int:
+    """The integer that a text such as 1000000, 1_000_000, 1e6 or 2.5e5 says.
+
+    Raises `ValueError` for other texts, such as 1.5, and for exponents beyond `MOST_DIGITS`.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal("nan")
+    if number.is_finite() and number.adjusted() >= MOST_DIGITS:
+        raise ValueError(f"'{text}' is too large: it has more than {MOST_DIGITS} digits.")
+    if not number.is_finite() or number != number.to_integral_value():
+        raise ValueError(f"'{text}' is not a whole number, such as 300000, 300_000 or 3e5.")
+    return int(number)
 
 
 def setting(config: Any, name: str) -> str:
@@ -72,7 +95,7 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
     if text.lower() == "none" and type(None) in kinds:
         return None
     hint = _given(hint)
-    readers: dict[Any, Any] = {float: float, int: int, bool: {"true": True, "false": False}.__getitem__}
+    readers: dict[Any, Any] = {float: float, int: whole_number, bool: {"true": True, "false": False}.__getitem__}
     try:
         for kind in kinds:
             if kind in readers:

@@ -8,6 +8,7 @@ import importlib.util
 import sys
 import tomllib
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,8 @@ def _load_file(path: Path) -> types.ModuleType:
 def presets(agent: str) -> dict[str, dict[str, Any]]:
     """An agent's presets: environment (or a pattern such as "brax/*") to settings and their `source`.
 
+    A table `online` holds the settings that change when a run from a data set goes on in an environment.
+
     Those of a user's own file stand beside it, in a .toml file of the same name.
     """
     beside = Path(agent).with_suffix(".toml")
@@ -120,10 +123,23 @@ def preset(agent: str, module: types.ModuleType, environment: str | None, *data:
     """
     config = module.Config()
     sections = presets(agent)
+    for pattern in _matching(sections, environment, *data):
+        values = {name: value for name, value in sections[pattern].items() if name not in ("source", "online")}
+        config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
+    return config
+
+
+def preset_online(agent: str, environment: str | None, *data: str | None) -> dict[str, Any]:
+    """What the same presets change when a run goes on online: their tables `online`."""
+    sections, found = presets(agent), {}
+    for pattern in _matching(sections, environment, *data):
+        found |= sections[pattern].get("online", {})
+    return found
+
+
+def _matching(sections: Mapping[str, Any], environment: str | None, *data: str | None) -> list[str]:
+    """The patterns that match, the most particular last."""
     names = [] if environment is None else [environment, envs.task(environment)]
     names += [name for name in data if name is not None]
-    for pattern in sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern))):
-        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            values = {name: value for name, value in sections[pattern].items() if name != "source"}
-            config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
-    return config
+    ordered = sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern)))
+    return [pattern for pattern in ordered if any(fnmatch.fnmatchcase(name, pattern) for name in names)]

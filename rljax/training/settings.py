@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from rljax.buffers.mixed import POOLED
+POOLED = "pooled"  # as offline share: data set and new experience are drawn from as one, uniformly
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`rljax data` as a person meets it: what is kept of a file, what is refused before anything is read, and its help."""
+"""`rljax data` as a user meets it: what it keeps of a file, what it refuses before it reads anything, and its help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.datasets.files import arrays, npz
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """A file that does not say of which environment it is."""
+    """A file that does not name its environment."""
     return npz(tmp_path / "foreign.npz", arrays([5, 4, 6], "tot"))
 
 

@@ -1,0 +1,68 @@
+"""Commands about agents: rljax list | new."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rljax.cli import options as shared
+
+
+@dataclasses.dataclass
+class List:
+    """List agents, environments and presets."""
+
+    what: tyro.conf.Positional[str | None] = None  # agents, environments or presets; default: all
+
+
+@dataclasses.dataclass
+class New:
+    """Copy an agent to a file of your own, with its settings per environment beside it."""
+
+    file: shared.NewFile  # file to write
+    source: Annotated[str, tyro.conf.arg(name="from")] = "sac"  # agent to start from
+
+
+def list_names(arguments: list[str]) -> None:
+    """rljax list"""
+    options = shared.parse(List, arguments, "list")
+    from rljax import envs
+    from rljax.training import registry
+
+    if options.what not in (None, "agents", "environments", "presets"):
+        raise ValueError(f"nothing called '{options.what}' to list: agents, environments or presets.")
+    if options.what in (None, "agents"):
+        print("agents")
+        for name in registry.names():
+            print(f"  {name:<12} {registry.summary(name)}")
+    if options.what in (None, "environments"):
+        for family, names in envs.names().items():
+            print(f"environments: {family}")
+            print("\n".join(f"  {name}" for name in names))
+    if options.what in (None, "presets"):
+        for name in registry.names():
+            print(f"presets: {name}")
+            for pattern, values in registry.presets(name).items():
+                changes = ", ".join(f"{key}={value}" for key, value in values.items() if key != "source")
+                print(f"  {pattern:<28} {changes or 'the defaults'}  ({values['source']})")
+
+
+def new(arguments: list[str]) -> None:
+    """rljax new"""
+    options = shared.parse(New, arguments, "new")
+    from rljax.training import registry
+
+    if options.file.suffix != ".py":
+        raise ValueError(f"'{options.file}' must end in .py: rljax new {options.file.with_suffix('.py')}")
+    file, *presets = registry.copy(options.source, options.file)
+    print(f"{file}: {options.source}, yours to change")
+    for path in presets:
+        print(f"{path}: its settings per environment and data set")
+    print(f"Train it: rljax train {_path(file)} --env Hopper-v5")
+
+
+def _path(file: Path) -> str:
+    return str(file) if file.parent != Path() else f"./{file}"

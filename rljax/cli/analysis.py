@@ -1,0 +1,65 @@
+"""Commands that show what runs came to: rljax plot | report | watch."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+from rljax.cli import options as shared
+
+
+@dataclasses.dataclass
+class Plot:
+    """Draw the evaluation curves of runs. Learners with the same agent, settings and task make one curve."""
+
+    runs: shared.Folders  # folders of runs
+    output: Annotated[Path | None, shared.OUTPUT] = None  # .png or .svg; default FIRST/curve.png
+
+
+@dataclasses.dataclass
+class Paths:
+    """Where to look for runs."""
+
+    paths: shared.Folders  # folders of runs, or folders with runs at any depth
+
+
+@dataclasses.dataclass
+class Report(Paths):
+    """Compare runs on one page, with figures and tables beside it. Every number has its interval over learners."""
+
+    # the page; figures and tables.md go to the folder report/ beside it
+    output: Annotated[Path, shared.OUTPUT] = Path("report.html")
+    at: int | None = None  # compare at this step; default: at the end of the runs' budget, which must be the same
+
+
+@dataclasses.dataclass
+class Watch(Paths):
+    """Follow runs in the terminal: how far they are, how fast, and what the latest evaluation says."""
+
+    once: bool = False  # print once and leave, as always where the output is no terminal
+    every: float = 2.0  # seconds between looks
+
+
+def plot(arguments: list[str]) -> None:
+    """rljax plot"""
+    options = shared.parse(Plot, arguments, "plot")
+    from rljax.analysis import learning_curves
+
+    print(learning_curves.plot(options.runs, options.output))
+
+
+def report(arguments: list[str]) -> None:
+    """rljax report"""
+    options = shared.parse(Report, arguments, "report")
+    from rljax.analysis import report
+
+    print(report.write(options.paths, options.output, options.at))
+
+
+def watch(arguments: list[str]) -> None:
+    """rljax watch"""
+    options = shared.parse(Watch, arguments, "watch")
+    from rljax.analysis import watch
+
+    watch.follow(options.paths, once=options.once, every=options.every)

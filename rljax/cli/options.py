@@ -1,0 +1,208 @@
+"""Options that several commands share, and how a command line becomes options and an agent's Config.
+
+A command's options are a dataclass. A field's comment is what --help prints. Commands share options by inheritance;
+Python collects the fields from the last base class to the first, so --help shows those of the last base first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from rljax.training.configuration import whole_number
+from rljax.training.settings import Settings
+
+# A command understands both names of its output. tyro's help shows the alias first: here the name of the field.
+OUT = tyro.conf.arg(name="output", aliases=("--out",))
+OUTPUT = tyro.conf.arg(name="out", aliases=("--output",))
+
+Agent = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="AGENT")]
+Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
+Folders = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="DIR...")]
+NewFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+
+
+@dataclasses.dataclass
+class Task:
+    """An agent and what it learns from."""
+
+    agent: Agent  # name (see rljax list) or path of your own agent file
+    env: str | None = None  # environment, such as Hopper-v5, brax/ant, rljax/Pendulum; default: the data set's
+    steps: int = Settings.steps  # environment steps of each learner, such as 3e5; from a data set alone, updates
+    data: str | None = Settings.data  # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
+
+
+@dataclasses.dataclass(kw_only=True)
+class Recording:
+    """Where a run writes, and how often."""
+
+    out: Annotated[Path | None, OUT] = None  # folder to write; default runs/AGENT/ENV/TIME
+    log_every: int = Settings.log_every  # steps between lines of metrics
+    eval_every: int = Settings.eval_every  # steps between evaluations
+    eval_episodes: int = Settings.eval_episodes  # complete episodes per evaluation and learner
+    checkpoint_every: int = Settings.checkpoint_every  # steps between checkpoints
+
+
+@dataclasses.dataclass(kw_only=True)
+class Quiet:
+    """What the terminal shows."""
+
+    quiet: bool = False  # no live progress
+
+
+@dataclasses.dataclass(kw_only=True)
+class Cluster:
+    """Where the launches of a grid or a sweep run."""
+
+    ray: str | None = None  # Ray cluster for the launches of a grid or a sweep: auto, or HOST:PORT
+    ray_cpus: int = 1  # processors of each launch there
+
+    def workers(self) -> Any:
+        """The Ray cluster that the options name, if any."""
+        from rljax.distributed import ray_cluster
+
+        return None if self.ray is None else ray_cluster.Cluster(self.ray, self.ray_cpus)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Launches(Cluster):
+    """How the learners of a grid or a sweep are shared out."""
+
+    learners_per_launch: int | None = None  # learners in one launch, at most; default: as many as memory holds
+
+
+@dataclasses.dataclass(kw_only=True)
+class Hosts:
+    """Several processes that train one run."""
+
+    coordinator: str | None = None  # for several hosts: HOST:PORT of process 0, or auto on a cluster that JAX knows
+    num_processes: int | None = None  # processes of the run, usually one on each host; start all with the same command
+    process_id: int | None = None  # number of this process, from 0
+    join_timeout: int = 300  # seconds to wait for the other processes
+
+    def join(self) -> None:
+        """Become one of the processes that the options name, if any."""
+        if self.coordinator is None:
+            if self.num_processes is not None or self.process_id is not None:
+                raise ValueError("--num-processes and --process-id need --coordinator HOST:PORT.")
+            return
+        from rljax.distributed import processes
+
+        processes.join(self.coordinator, self.num_processes, self.process_id, self.join_timeout)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Best:
+    """Which policy of a learner."""
+
+    best: bool = False  # the policy of each learner's best evaluation, not the last one
+
+
+@dataclasses.dataclass(kw_only=True)
+class Learner(Best):
+    """Which policy of a run."""
+
+    learner: int = 0  # which learner of the run
+
+
+integers = tyro.constructors.ConstructorRegistry()
+
+
+@integers.primitive_rule
+def _integer(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """All integers of the command line, those of an agent's Config too, may be written as 1e6."""
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole_number(words[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def parse(options: Any, arguments: list[str], command: str) -> Any:
+    """The options of a command. Prints help or an error and leaves with `SystemExit`, where tyro does."""
+    flags = (tyro.conf.FlagCreatePairsOff,)
+    return tyro.cli(options, args=arguments, prog=f"rljax {command}", config=flags, registry=integers)
+
+
+def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[Any, Any]:
+    """The options of a command that begins with an agent, and the agent's Config."""
+    if not arguments or arguments[0].startswith("-"):
+        parse(options, arguments, command)  # prints --help, or what is wrong
+        raise ValueError(f"the agent comes first: rljax {command} sac --env Hopper-v5")
+    from rljax.training import registry
+
+    agent = registry.load_agent(arguments[0])
+    environment, data = value_of(arguments, "--env"), value_of(arguments, "--data")
+    if data is None:
+        config = registry.preset(arguments[0], agent, environment)
+    else:
+        from rljax.runs import experiments
+
+        config = experiments.preset(arguments[0], agent, environment, data)
+
+    both = dataclasses.make_dataclass(
+        f"{options.__name__}Agent",
+        [
+            ("options", Annotated[options, tyro.conf.arg(name="")]),
+            ("config", agent.Config, dataclasses.field(default=config)),
+        ],
+    )
+    both.__doc__ = (agent.__doc__ or "").split("\n\n")[0]
+    renamed = [_with_name_here(argument, config) for argument in arguments]
+    parsed = parse(both, renamed, f"{command} {arguments[0]}")
+    return parsed.options, parsed.config
+
+
+def run_settings(options: Any) -> dict[str, Any]:
+    """The options that are fields of a run's `Settings`, except its seeds."""
+    names = {field.name for field in dataclasses.fields(Settings)} - {"seeds"}
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in names}
+
+
+def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:
+    """Settings of an agent's Config, each written as config.actor-lr=1e-4."""
+    from rljax.training import configuration
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name.startswith("config.") or not equals or not value:
+            raise ValueError(f"{flag} {text}: write a setting and its value, such as config.actor-lr=1e-4.")
+        known = configuration.setting(config, name.removeprefix("config.").replace("-", "_"))
+        found[known] = configuration.parse(config, known, value, f"{flag} {name}")
+    return found
+
+
+def config_flags(arguments: list[str], config: Any) -> set[str]:
+    """Names of the agent's settings that the arguments set with flags."""
+    flags = [_with_name_here(argument, config).partition("=")[0] for argument in arguments]
+    names = {flag.removeprefix("--config.").replace("-", "_") for flag in flags if flag.startswith("--config.")}
+    return names | {name.removeprefix("no_") for name in names}
+
+
+def value_of(arguments: list[str], flag: str) -> str | None:
+    """The value of a flag, before tyro has seen the arguments."""
+    for i, argument in enumerate(arguments):
+        if argument == flag and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(flag + "="):
+            return argument.split("=", 1)[1]
+    return None
+
+
+def _with_name_here(argument: str, config: Any) -> str:
+    """A flag such as --config.tau, with the name that the setting has in this agent's Config."""
+    from rljax.training.configuration import setting
+
+    flag, equals, value = argument.partition("=")
+    name = flag.removeprefix("--config.").replace("-", "_")
+    known = setting(config, name) if flag.startswith("--config.") else name
+    return argument if known == name else f"--config.{known.replace('_', '-')}{equals}{value}"

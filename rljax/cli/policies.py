@@ -1,0 +1,56 @@
+"""Commands that use the policy of a run: rljax eval | play."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from rljax.cli import options as shared
+
+
+@dataclasses.dataclass
+class Evaluate(shared.Best):
+    """Play complete episodes with the policy of a run, without exploration, and print their returns."""
+
+    run: shared.Folder  # folder of the run
+    episodes: int = 10  # complete episodes of each learner
+    env: str | None = None  # another environment of the same shapes; default: the run's
+    seed: int = 0  # seed of the episodes
+    compute: tuple[int, ...] = ()  # thinking steps of an action, one evaluation each; default: as in training
+
+
+@dataclasses.dataclass
+class Play(shared.Learner):
+    """Write a video of the policy, without exploration (MP4), and Brax's HTML view for brax/ environments."""
+
+    run: shared.Folder  # folder of the run
+    seed: int = 0  # seed of the episode
+    max_steps: int = 1_000  # steps at most
+    output: Annotated[Path | None, shared.OUTPUT] = None  # file to write; default DIR/play.mp4
+    terminal: bool = False  # print the episode as text instead: environments on grids
+
+
+def evaluate(arguments: list[str]) -> None:
+    """rljax eval"""
+    options = shared.parse(Evaluate, arguments, "eval")
+    from rljax.runs import policy
+
+    same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed")}
+    for compute in options.compute or (None,):
+        print(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
+
+
+def play(arguments: list[str]) -> None:
+    """rljax play"""
+    options = shared.parse(Play, arguments, "play")
+    from rljax.runs import policy
+
+    episode: dict[str, Any] = {name: getattr(options, name) for name in ("learner", "best", "seed", "max_steps")}
+    if options.terminal:
+        shown = policy.tell(options.run, **episode, colours=sys.stdout.isatty())
+    else:
+        shown = policy.play(options.run, **episode, output=options.output)
+    for part in shown:
+        print(part)

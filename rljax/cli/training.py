@@ -1,0 +1,183 @@
+"""Commands that train: rljax train | sweep | resume | extract."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from rljax.cli import options as shared
+from rljax.training.settings import Settings
+
+
+@dataclasses.dataclass(kw_only=True)
+class Learners:
+    """How many learners a training has, and how they use a data set."""
+
+    seed: int = 0  # seed S of the first learner
+    seeds: int = 1  # number of learners, with seeds S, S + 1, ..., as one program
+    grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # train all values of a setting: config.actor-lr=1e-4,3e-4
+    dry_run: bool = False  # show the programs that a grid would be, and do nothing
+    then_online: int = Settings.then_online  # environment steps of each learner after the updates from the data set
+    # share of each batch that comes from the data set; pooled: drawn uniformly from the data set and new experience
+    offline_share: float | Literal["pooled"] = 0.5
+    # a setting that changes when the run goes on online: config.actor-lr=1e-4; give it once for each setting
+    online: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    base: str | None = Settings.base  # folder of a run whose policy is an input of the agent, for agents that take one
+    data_on_host: bool = Settings.data_on_host  # keep a data set too large for the device in the host's memory: slower
+
+
+@dataclasses.dataclass
+class Train(shared.Hosts, shared.Launches, shared.Quiet, shared.Recording, Learners, shared.Task):
+    """Train an agent. Steps are environment steps of each learner; from a data set alone, updates of each."""
+
+    keep_checkpoints: int = Settings.keep_checkpoints  # newest checkpoints kept
+    tensorboard: bool = Settings.tensorboard  # write TensorBoard events too
+    wandb: str | None = Settings.wandb  # Weights & Biases project to log to (WANDB_MODE=offline keeps it local)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Search:
+    """How a sweep searches: the fields of `rljax.tuning.search_spaces.Protocol`, and its space."""
+
+    method: Literal["random", "tpe", "hyperband", "pbt"] = "tpe"  # how trials are chosen
+    trials: int = 64  # settings tried
+    population: int = 16  # trials chosen together, or learners of pbt; hyperband's brackets set their own number
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # each trial is trained with all of them
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # only the settings that are found are trained with them
+    space: Path | None = None  # TOML file of the settings to search; default: the agent's own
+    every: int | None = None  # steps between pbt's changes of settings; default: a twentieth of all
+    eta: int = 3  # hyperband keeps one trial in ETA, and trains it ETA times as long
+    min_steps: int | None = None  # steps of hyperband's shortest trials; default: a 27th of all
+    search_seed: int = 0  # seed of the search itself
+    storage: str | None = None  # URL of Optuna's storage; default: an SQLite file in the folder
+    study: str = "sweep"  # name of the study in that storage
+
+
+@dataclasses.dataclass
+class Sweep(shared.Launches, shared.Quiet, shared.Recording, Search, shared.Task):
+    """Search an agent's settings on tuning seeds, and train the best ones anew on test seeds."""
+
+    steps: int = Settings.steps  # steps of each learner in a whole trial, and in the test
+
+
+@dataclasses.dataclass
+class Resume(shared.Hosts, shared.Cluster, shared.Quiet):
+    """Continue a run exactly from its last checkpoint."""
+
+    run: shared.Folder  # folder of the run, the grid or the sweep
+    steps: int | None = None  # new total of environment steps; default: as first planned
+    then_online: int | None = None  # let a run from a data set go on in its environment, for so many steps
+    offline_share: float | Literal["pooled"] | None = None  # share of each batch from the data set then; default 0.5
+
+
+@dataclasses.dataclass
+class Extract:
+    """Copy some learners of a run into a run of their own, which goes on exactly from where they stand."""
+
+    run: shared.Folder  # folder of the run
+    learners: tuple[int, ...]  # numbers of the learners, from 0
+    out: Annotated[Path | None, shared.OUT] = None  # folder to write; default: the run's name and the learners' numbers
+
+
+def train(arguments: list[str]) -> None:
+    """rljax train"""
+    options, config = shared.parse_with_agent(Train, arguments, "train")
+    if options.seeds < 1:
+        raise ValueError(f"--seeds is {options.seeds}, it must be at least 1.")
+    what = {
+        **shared.run_settings(options),
+        "seeds": range(options.seed, options.seed + options.seeds),
+        "config": config,
+        "online": shared.assignments(options.online, config, "--online") or None,
+    }
+    how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}
+    if options.grid and options.coordinator is not None:
+        raise ValueError("--coordinator joins hosts for one run; a grid's launches go to many machines with --ray.")
+    options.join()
+    from rljax.runs import run
+
+    if not options.grid:
+        if options.dry_run or options.learners_per_launch is not None or options.ray is not None:
+            raise ValueError(
+                "--dry-run, --learners-per-launch and --ray are for a grid: --grid config.actor-lr=1e-4,3e-4"
+            )
+        _print_once(run.train(**what, **how))
+        return
+    from rljax.tuning import grids
+
+    axes = grids.parse(options.grid, config)
+    for name in sorted(shared.config_flags(arguments, config).intersection(axes)):
+        flag = f"config.{name.replace('_', '-')}"
+        raise ValueError(f"--{flag} and --grid {flag} both set {name}: leave out the flag, or list its value.")
+    from rljax.runs import experiments
+
+    points = grids.points(axes)
+    experiment = experiments.prepare(**what)
+    if options.dry_run:
+        print(grids.plan(experiment, points, options.learners_per_launch))
+    else:
+        print(grids.train(experiment, points, most=options.learners_per_launch, workers=options.workers(), **how))
+
+
+def sweep(arguments: list[str]) -> None:
+    """rljax sweep"""
+    options, config = shared.parse_with_agent(Sweep, arguments, "sweep")
+    from rljax.runs import experiments
+    from rljax.tuning import search_spaces, sweeps
+
+    protocol = {field.name: getattr(options, field.name) for field in dataclasses.fields(search_spaces.Protocol)}
+    experiment = experiments.prepare(**shared.run_settings(options), seeds=options.tuning_seeds, config=config)
+    print(
+        sweeps.begin(
+            experiment,
+            search_spaces.Protocol(**protocol),
+            search_spaces.space(options.agent, config, options.space),
+            out=options.out,
+            quiet=options.quiet,
+            command=shlex.join(["rljax", "sweep", *arguments]),
+            workers=options.workers(),
+            most=options.learners_per_launch,
+        )
+    )
+
+
+def resume(arguments: list[str]) -> None:
+    """rljax resume"""
+    options = shared.parse(Resume, arguments, "resume")
+    from rljax.runs import run
+    from rljax.tuning import grids, sweeps
+
+    many = grids if grids.is_grid(options.run) else sweeps if sweeps.is_sweep(options.run) else None
+    online = {"then_online": options.then_online, "offline_share": options.offline_share}
+    if many is not None and any(value is not None for value in online.values()):
+        raise ValueError(f"--then-online is for one run, '{options.run}' holds many: resume one of those in it.")
+    if many is not None and options.coordinator is not None:
+        raise ValueError(f"--coordinator joins hosts for one run, '{options.run}' holds many: --ray spreads them.")
+    if many is not None:
+        print(many.resume(options.run, options.steps, quiet=options.quiet, workers=options.workers()))
+    elif options.ray is not None:
+        raise ValueError(f"--ray is for a grid or a sweep, '{options.run}' is a run.")
+    else:
+        options.join()
+        how = {**online, "quiet": options.quiet, "command": shlex.join(["rljax", "resume", *arguments])}
+        _print_once(run.resume(options.run, options.steps, **how))
+
+
+def extract(arguments: list[str]) -> None:
+    """rljax extract"""
+    options = shared.parse(Extract, arguments, "extract")
+    from rljax.runs import extract
+
+    print(extract.extract(options.run, options.learners, options.out))
+
+
+def _print_once(text: Any) -> None:
+    """Print in the first of several processes alone."""
+    from rljax.distributed import processes
+
+    if processes.is_first():
+        print(text)

@@ -1,0 +1,210 @@
+"""The options of all commands, their defaults, and how they may be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax import cli
+from rljax.cli import options, training
+from rljax.training.settings import Settings
+
+# What each command's --help lists: the options and their defaults.
+OPTIONS = {
+    "train": """
+        env None, steps 1000000, data None, then-online 0, offline-share 0.5, data-on-host False, seed 0, seeds 1,
+        grid repeatable, learners-per-launch None, dry-run False, ray None, ray-cpus 1, out None, log-every 1000,
+        eval-every 10000, eval-episodes 10, checkpoint-every 50000, keep-checkpoints 2, tensorboard False, wandb None,
+        quiet False, coordinator None, num-processes None, process-id None, join-timeout 300
+    """,
+    "sweep": """
+        env None, steps 1000000, data None, method tpe, trials 64, population 16, tuning-seeds 0 1 2,
+        test-seeds 100 101 102 103 104 105 106 107 108 109, space None, every None, eta 3, min-steps None,
+        search-seed 0, storage None, study sweep, learners-per-launch None, ray None, ray-cpus 1, out None,
+        log-every 1000, eval-every 10000, eval-episodes 10, checkpoint-every 50000, quiet False
+    """,
+    "resume": """
+        steps None, then-online None, offline-share None, ray None, ray-cpus 1, quiet False, coordinator None,
+        num-processes None, process-id None, join-timeout 300
+    """,
+    "extract": "learners required, out None",
+    "eval": "episodes 10, env None, best False, seed 0, compute",
+    "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False",
+    "plot": "output None",
+    "report": "output report.html, at None",
+    "watch": "once False, every 2.0",
+    "list": "",
+    "new": "from sac",
+    "data list": "",
+    "data info": "clip-actions False, action-bounds None, output None",
+    "data check": "clip-actions False, action-bounds None",
+    "data convert": "clip-actions False, action-bounds None, env None, top 1.0, discount 1.0",
+    "data join": "",
+    "data corrupt": """
+        clip-actions False, action-bounds None, what required, how random, rate 0.3, scale 1.0, seed 0, attacker None,
+        learner 0
+    """,
+    "data record": "steps None, from policy, learner 0, best False, envs None, seed 0",
+}
+WRITE = {"train": "out", "sweep": "out", "extract": "out", "play": "output", "plot": "output", "report": "output"}
+WRITE["data info"] = "output"
+
+
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command prints with --help."""
+    with pytest.raises(SystemExit) as exit:
+        cli.main([*command.split(), "--help"])
+    assert not exit.value.code
+    return capsys.readouterr().out
+
+
+def listed(text: str) -> dict[str, str]:
+    """Options and defaults in a command's help; "required" or "repeatable" where there is no default."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        words = line.strip("│╭─╮╰╯ ")
+        if words.startswith("--"):
+            found[words.split()[0][2:]] = words
+        elif found and words:
+            found[list(found)[-1]] += f" {words}"
+    ends = r"\((?:default: ?)?([^()]*)\)$"
+    return {name: match[1].strip() for name, words in found.items() if (match := re.search(ends, words))}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_lists_the_options_and_their_defaults(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [option.strip().partition(" ") for option in OPTIONS[command].split(",") if option.strip()]
+    assert listed(help_of(command, capsys)) == {name: default for name, _, default in pairs}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_explains_each_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(help_of(command, capsys).replace("│", " ").split())
+    unexplained = r"--([a-z-]+) (?:\S+ )?\((?:default|required|repeatable)"
+    assert not re.findall(unexplained, text)
+
+
+def test_train_has_an_option_for_each_setting() -> None:
+    options_of_train = {field.name: field.default for field in dataclasses.fields(training.Train)}
+    settings = {field.name: field.default for field in dataclasses.fields(Settings)}
+    assert set(settings) - set(options_of_train) == {"course"}, "changes of settings come from a sweep"
+    for name in set(settings) - {"course", "agent", "env", "seeds"}:
+        assert options_of_train[name] == settings[name], name
+
+
+@pytest.mark.parametrize(("command", "first"), WRITE.items())
+def test_help_shows_both_names_of_the_output(command: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+    second = {"out": "output", "output": "out"}[first]
+    assert re.search(rf"--{first} \S+, --{second} ", help_of(command, capsys))
+
+
+@pytest.mark.parametrize("spelling", ["--out", "--output"])
+@pytest.mark.parametrize(
+    ("words", "function"),
+    [
+        ("train sac --env rljax/Pendulum", "runs.run.train"),
+        ("sweep sac --env rljax/Pendulum", "tuning.sweeps.begin"),
+        ("extract run --learners 0", "runs.extract.extract"),
+        ("play run", "runs.policy.play"),
+        ("plot run", "analysis.learning_curves.plot"),
+        ("report run", "analysis.report.write"),
+    ],
+)
+def test_out_and_output_are_one_option(
+    words: str, function: str, spelling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(f"rljax.{function}", lambda *args, **kwargs: called.extend([*args, *kwargs.values()]) or "")
+    cli.main([*words.split(), spelling, "there.png"])
+    assert Path("there.png") in called
+
+
+@pytest.mark.parametrize("text", ["300000", "300_000", "3e5", "0.3e6", "3E+5", "300000.0"])
+def test_whole_numbers_have_many_spellings(text: str) -> None:
+    number = options.whole_number(text)
+    assert number == 300_000
+    assert isinstance(number, int)
+
+
+def test_large_whole_numbers_are_exact() -> None:
+    assert options.whole_number("9007199254740993") == 9007199254740993
+    assert options.whole_number("123456789.012345678e9") == 123456789012345678
+    assert options.whole_number("-1e3") == -1000
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-3", "many", "", "nan", "inf", "1e6x"])
+def test_other_numbers_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{re.escape(text)}' is not a whole number, such as 300000, 300_000 or 3e5"):
+        options.whole_number(text)
+
+
+@pytest.mark.parametrize("text", ["1e30", "1e999999999", "-1e999999999"])
+def test_large_exponents_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is too large"):
+        options.whole_number(text)
+
+
+def test_steps_may_be_written_with_an_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: dict[str, Any] = {}
+    monkeypatch.setattr("rljax.runs.run.train", lambda **what: called.update(what))
+    steps = ["--steps", "1e6", "--eval-every=3e5", "--checkpoint-every", "1_000_000", "--then-online", "2.5e5"]
+    cli.main(["train", "sac", "--env", "rljax/Pendulum", *steps, "--config.warmup-steps", "1e4"])
+    assert [called[name] for name in ("steps", "eval_every", "checkpoint_every", "then_online")] == [
+        1_000_000,
+        300_000,
+        1_000_000,
+        250_000,
+    ]
+    assert called["config"].warmup_steps == 10_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train sac --env rljax/Pendulum --steps 1.5",
+        "train sac --env rljax/Pendulum --eval-every 1.5",
+        "train sac --env rljax/Pendulum --config.warmup-steps 1.5",
+        "sweep sac --env rljax/Pendulum --min-steps 1.5",
+        "resume run --steps 1.5",
+        "play run --max-steps 1.5",
+        "report run --at 1.5",
+        "data record run file.npz --steps 1.5",
+    ],
+)
+def test_half_a_step_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(words.split())
+    assert exit.value.code == 2
+    printed = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "'1.5' is not a whole number, such as 300000, 300_000 or 3e5." in printed
+
+
+def test_help_explains_each_hyperparameter(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = " ".join(help_of("train sac", capsys).split())
+    assert "usage: rljax train sac" in printed
+    assert "--config.discount FLOAT" in printed
+    assert "per environment step, in [0, 1]" in printed
+
+
+def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "(default: 0.001)" in help_of("train sac --env Pendulum-v1", capsys)
+
+
+@pytest.mark.parametrize("flags", [["--config.tau=0.25"], ["--config.tau", "0.25"], ["--config.target-rate", "0.25"]])
+def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path: Path) -> None:
+    sizes = ["--config.warmup-steps", "16", "--config.batch-size", "8", "--config.hidden", "8"]
+    out = ["--steps", "32", "--eval-every", "32", "--eval-episodes", "1", "--quiet", "--out", str(tmp_path / "run")]
+    cli.main(["train", "sac", "--env", "rljax/Pendulum", *out, *sizes, *flags])
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["target_rate"] == 0.25
+
+
+def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["train", "--env", "Hopper-v5", "sac"])
+    assert exit.value.code == 2
+    assert "the agent comes first: rljax train sac --env Hopper-v5" in capsys.readouterr().err
