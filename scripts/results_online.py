@@ -209,7 +209,7 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     references = published()
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in sorted(collected, key=lambda run: (run["environment"], run["agent"])):
-        storage = configuration.load_agent(run["agent"]).storage
+        storage = registry.load_agent(run["agent"]).storage
         if storage == "stream":
             key = "streaming", "minatar" if "MinAtar" in run["environment"] else f"{run['reached'] // 1000}k"
         elif run["name"].endswith("-one"):
