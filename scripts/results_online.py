@@ -209,7 +209,7 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     references = published()
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in sorted(collected, key=lambda run: (run["environment"], run["agent"])):
-        storage = registry.load_agent(run["agent"]).storage
+        storage = learns_from(run)
         if storage == "stream":
             key = "streaming", "minatar" if "MinAtar" in run["environment"] else f"{run['reached'] // 1000}k"
         elif run["name"].endswith("-one"):
