@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax import datasets, envs
 from rljax.agent import EnvSpec
-from rljax.envs import drawing
+from rljax.envs.host import rendering as drawing
 from rljax.runs import checkpoints, records, statistics, videos
 from rljax.runs.records import read_config
 from rljax.training import action_cost, configuration, evaluation

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.envs import drawing
+from rljax.envs.host import rendering as drawing
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.timed import Timed

@@ -22,7 +22,7 @@ import numpy as np
 
 from rljax.agent import Array, Step, Transition
 from rljax.distributed.devices import Spread
-from rljax.envs.gymnasium import Hosted
+from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.training.drivers.compiled import Carry, CompiledDriver
 from rljax.training.drivers.driver import TRAIN, environment_rows, environment_seeds, split, taught
