@@ -1,4 +1,4 @@
-"""Modules that have moved, under the names by which users' files import them."""
+"""Modules that have moved can be imported under their former names."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""Names of environments: which family they mean, and what is said where there is none."""
+"""Names of environments: the family that a name means, and the errors for unknown names."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Atari games: pictures, lives and games, against the console driven by hand."""
+"""Atari games: pictures, lives and games, compared with a console that the test steps itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def actions(number: int, size: int, seed: int = 0) -> np.ndarray:
 
 
 def console(seed: int) -> Any:
-    """Breakout, untouched."""
+    """Breakout without preprocessing."""
     importlib.import_module("ale_py")
     made: Any = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0, obs_type="grayscale")
     made.reset(seed=seed)
@@ -29,7 +29,7 @@ def console(seed: int) -> Any:
 
 
 def averaged(frame: np.ndarray) -> np.ndarray:
-    """A frame [210, 160] as 84 x 84, by way of a finer grid that both divide."""
+    """A frame [210, 160] resized to 84 x 84, through a finer grid that both sizes divide."""
     fine = np.repeat(np.repeat(frame.astype(np.float64), 2, axis=0), 21, axis=1)
     return fine.reshape(84, 5, 84, 40).mean(axis=(1, 3))
 

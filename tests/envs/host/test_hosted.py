@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("walk_is_registered")
 
 
 def test_steps_by_hand():
-    """Against Gymnasium's own loop: one environment, seeded once, reset where an episode ends."""
+    """Compared with Gymnasium's own loop: one environment, seeded once, reset where an episode ends."""
     theirs = gymnasium.make("Walk-v0")
     ours = make_hosted("Walk-v0", 1)
     observation, _ = theirs.reset(seed=3)

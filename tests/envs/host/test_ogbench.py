@@ -1,4 +1,4 @@
-"""OGBench's environments score policies as its own evaluation does: success of an episode's last step."""
+"""OGBench's environments score policies as OGBench does: by the success of an episode's last step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ assert picture.std() > 5
 
 
 def played(hosted: Hosted, seeds: list[int], steps: int) -> list[tuple[np.ndarray, ...]]:
-    """What environments 0 and 1 return for the same actions, those of others being other ones."""
+    """What environments 0 and 1 return for the same actions. All other environments get other actions."""
     rng = np.random.default_rng(0)
     rows = [(hosted.reset(seeds)[:2],)]
     for index in range(steps):
@@ -45,7 +45,7 @@ def played(hosted: Hosted, seeds: list[int], steps: int) -> list[tuple[np.ndarra
 
 
 @pytest.mark.parametrize("name", [CUBE, "scene-singletask-v0", "puzzle-3x3-singletask-v0"])
-def test_copies_step_as_what_is_made_each_by_itself(name: str) -> None:
+def test_copies_step_as_environments_made_one_by_one(name: str) -> None:
     steps = 210 if name == CUBE else 60
     copied = envs.make_hosted(f"ogbench:{name}", 4)
     alone = Hosted(Serial([gymnasium.make(name) for _ in range(2)], name), name)
@@ -92,7 +92,7 @@ def test_success_is_that_of_the_last_step() -> None:
     hosted.close()
 
 
-def test_tasks_with_goals_are_dealt_and_ended_by_success() -> None:
+def test_tasks_with_goals_take_turns_and_end_with_success() -> None:
     hosted = envs.make_hosted("goals/ogbench:cube-single-v0", 6)
     assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == ((56,), 200, 5)
     first = hosted.reset(range(6))
@@ -131,7 +131,7 @@ def test_it_is_drawn_without_a_display() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_no_arm_is_made_as_others_are() -> None:
+def test_other_environments_are_not_taken_for_arms() -> None:
     maze = gymnasium.make("pointmaze-medium-singletask-v0")
     assert not ogbench.is_arm(maze)
     maze.close()

@@ -61,9 +61,7 @@ def test_how_mujoco_draws_without_a_display(monkeypatch, libraries, given, chose
 
 @pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs EGL")
 def test_pictures_of_mujoco_without_a_display():
-    program = (
-        "from rljax.envs.host.gymnasium import make_hosted; h = make_hosted('Hopper-v5', 1, render_mode='rgb_array');"
-    )
+    program = "from rljax.envs import make_hosted; h = make_hosted('Hopper-v5', 1, render_mode='rgb_array');"
     program += "h.reset([0]); picture = h.render(); h.close(); print(picture.shape, picture.dtype, picture.std() > 1)"
     hidden = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "MUJOCO_GL")}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=hidden)

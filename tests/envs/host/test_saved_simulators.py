@@ -32,7 +32,7 @@ SAVED = [
 
 
 def check_continuation(make: Any, before: int, after: int) -> bytes:
-    """What a saved state continues equals what went on, across ends of episodes; returns the state."""
+    """A restored environment steps as the one that was saved, across ends of episodes. Returns the saved state."""
     hosted = make()
     hosted.reset(range(hosted.num_envs))
     actions = actions_for(hosted, before + after)
@@ -43,7 +43,7 @@ def check_continuation(make: Any, before: int, after: int) -> bytes:
     expected = roll(hosted, actions[before:])
     assert (expected["terminated"] | expected["truncated"]).any()
     other = make()
-    other.reset([77] * other.num_envs)  # has been used for something else
+    other.reset([77] * other.num_envs)  # has been used before
     roll(other, actions[:3])
     for restored in (make(), other):
         observation = restored.restore(blob)
@@ -88,7 +88,7 @@ def test_restored_continues_with_wrappers():
 
 
 class Heavier(gymnasium.Wrapper):
-    """Changes its model at every reset, and keeps a name for the simulator and a sampled goal."""
+    """Changes its model at every reset, and refers to the simulator and to a sampled goal."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -124,7 +124,7 @@ def test_all_of_a_simulator_is_restored():
         one.step(action)
         two.restore(one.save() or b"")
         ours, theirs = inner(two)[0].data, inner(one)[0].data
-        # Without what every step computes anew for its constraints: some versions leave part of it unset.
+        # Without the fields that every step computes for its constraints: some versions leave a part of them unset.
         anew = ("_", "efc_", "i", "map_", "dof_island", "tree_island")
         for name in [name for name in dir(theirs) if not name.startswith(anew)]:
             value = getattr(theirs, name)
@@ -212,7 +212,7 @@ def test_nothing_to_save_before_the_first_reset():
 
 
 class Extra:
-    """What code that has changed no longer holds."""
+    """A class that a later version of the code no longer has."""
 
 
 def test_states_that_do_not_fit(monkeypatch):
@@ -256,7 +256,7 @@ def test_every_module_that_moved_is_there(former):
     ],
 )
 def test_states_that_name_former_modules_are_restored(monkeypatch, former, name):
-    """A state is saved while the class or function says that it lives in the former module, as it did then."""
+    """The state is saved while the class or function is in the former module, as it was before the move."""
     current = saved_simulators.MOVED.get(former, former)
     kept = getattr(importlib.import_module(current), name)
     with monkeypatch.context() as earlier:

@@ -25,7 +25,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Walk(gymnasium.Env):
-    """A random walk of two numbers, whose episodes end at random and report success then."""
+    """A random walk of two numbers. Its episodes end at random, and then report success or failure."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
 
@@ -33,7 +33,7 @@ class Walk(gymnasium.Env):
         self.observation_space = observation_space or spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space, self.render_mode = action_space, render_mode
         self.actions: list[Any] = []
-        self.spoil: Any = None  # (which of what step returns, what it is replaced by)
+        self.spoil: Any = None  # (the index of a result of step, its replacement)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -62,7 +62,7 @@ class Walk(gymnasium.Env):
 
 
 class Batch(gymnasium.vector.VectorEnv):
-    """Walks as a vector environment of one's own, with as little as the interface allows."""
+    """Walks as a user's own vector environment, with the least that the interface asks for."""
 
     def __init__(self, mode: AutoresetMode | None, behaviour: AutoresetMode, honours_mask: bool = True) -> None:
         self.inner = SyncVectorEnv([limited] * 3, autoreset_mode=behaviour)
@@ -102,7 +102,7 @@ def actions_for(hosted: Hosted, steps: int) -> np.ndarray:
 
 
 def roll(hosted: Hosted, actions: np.ndarray) -> dict[str, np.ndarray]:
-    """Steps stacked over time [T, N, ...], and the success noted after each."""
+    """Steps stacked over time [T, N, ...], and `success` after each step."""
     steps = [(hosted.step(action), hosted.success.copy()) for action in actions]
     record = {name: np.stack([getattr(step, name) for step, _ in steps]) for name in FIELDS}
     return record | {"success": np.stack([success for _, success in steps])}

@@ -54,7 +54,7 @@ def test_failures_of_the_package_are_reported():
 
 
 class StandIn:
-    """An environment with Brax's interface that is done after its first step, and writes into what it is given."""
+    """An environment with Brax's interface. It is done after its first step, and writes into its arguments."""
 
     def step(self, state, action):
         state.metrics.update(speed=2.0)

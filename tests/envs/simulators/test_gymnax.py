@@ -1,4 +1,4 @@
-"""The adapter of gymnax, 0.0.9 and 1.0 alike."""
+"""The adapter of gymnax, for both 0.0.9 and 1.0."""
 
 import types
 from typing import Any
@@ -74,7 +74,7 @@ def test_the_environments_own_end_terminates():
     np.testing.assert_allclose(step.episode_return[first, 0], first + 1)
 
 
-def test_an_environment_below_its_limit_is_told_apart_by_itself():
+def test_without_auto_reset_the_two_ends_are_told_apart():
     environment: Any = adapter.make("gymnax/MountainCar-v0")
     _, state = environment.reset(jax.random.key(0), environment.params)
     state = state.replace(time=199)

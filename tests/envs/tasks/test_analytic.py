@@ -1,4 +1,4 @@
-"""Our own environments: conformance to the protocol, their known values, and the pendulum against Gymnasium's."""
+"""The analytic tasks follow the protocol and have the known values; the pendulum moves as Gymnasium's."""
 
 import itertools
 from typing import Any
@@ -29,7 +29,7 @@ def bounds_and_random_actions(spec, number=8):
 
 
 def check_environment(environment: Any) -> None:
-    """What every environment inside the program keeps to; those that truncate themselves are not of ours."""
+    """What every environment inside the program has to do. None of ours truncates episodes by itself."""
     spec, params = environment.spec, environment.params
     actions = bounds_and_random_actions(spec)
     assert actions.dtype == spec.action_dtype

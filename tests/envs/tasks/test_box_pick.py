@@ -1,4 +1,4 @@
-"""Box pick beside a plain simulation: rules, problems and their splits, goals in hindsight, shortest solutions."""
+"""Box pick, compared with a plain simulation: rules, problems, splits, goals in hindsight, shortest solutions."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def problems(environment: BoxPick, number: int) -> tuple[np.ndarray, Any]:
 
 
 class Simulation:
-    """The rules once more: a set of boxes, and where the agent is."""
+    """The rules in plain Python: a set of boxes, and the agent's cell."""
 
     def __init__(self, environment: BoxPick, state: Any) -> None:
         self.rows, self.columns = environment.rows, environment.columns
@@ -57,7 +57,7 @@ class Simulation:
         return grid + [SEEN[int(cell == self.start), cell in self.targets] for cell in cells]
 
     def carry_all(self) -> list[int]:
-        """Actions that carry one box after another to a free target, rows first; they are done as they are found."""
+        """Actions that carry one box after another to a free target, rows first. Each is applied at once."""
         done: list[int] = []
 
         def walk(to: tuple[int, int], then: int) -> None:
@@ -74,7 +74,7 @@ class Simulation:
 
 
 def busy_actions(number: int, seed: int = 0) -> np.ndarray:
-    """Random actions of which picking and putting are half."""
+    """Random actions. Half of them are pick and put."""
     return np.random.default_rng(seed).choice(6, number, p=[0.125] * 4 + [0.25] * 2)
 
 
@@ -195,7 +195,7 @@ def test_halves_are_left_in_tests_only(name: str, axis: int) -> None:
     ["6x6", "6x6-test", "6x6-quarter", "6x6-quarter-test", "6x6-horizontal-test", "6x6-vertical-test", "9x8-test"],
 )
 def test_every_problem_can_be_solved_in_time(name: str) -> None:
-    """Where it has to be solved in a half, it may be impossible: see the module."""
+    """Problems that have to be solved in one half may be impossible: see the module."""
     environment = made(name)
     _, state = problems(environment, 200)
     longest = 0
@@ -291,7 +291,7 @@ def test_targets_are_hidden() -> None:
 
 
 def fewest_steps(simulation: Simulation) -> int:
-    """By a search that widens step by step from where the simulation stands."""
+    """The fewest steps, by a breadth-first search from the state of the simulation."""
     front = {(frozenset(simulation.boxes), simulation.agent, simulation.carrying)}
     seen, steps = set(front), 0
     while all(boxes != simulation.targets for boxes, _, _ in front):

@@ -1,4 +1,4 @@
-"""What environments on a grid share."""
+"""What tasks on a grid share: pictures, text, and random sets of cells."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from rljax.envs.tasks import gridworld
 
 def test_the_lowest_are_those_that_come_first_in_a_sort() -> None:
     numbers = jax.random.bits(jax.random.key(0), (500, 25), jnp.uint32)
-    clear = np.asarray(numbers) >> 5  # what is left of them beside the index
+    clear = np.asarray(numbers) >> 5  # without the bits that the index replaces
     for count in (0, 1, 7, 24, 25):
         chosen = np.asarray(jax.vmap(lambda row: gridworld.lowest(row, count))(numbers))  # noqa: B023
         assert (chosen.sum(axis=1) == count).all()

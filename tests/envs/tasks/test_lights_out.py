@@ -1,4 +1,4 @@
-"""Lights out beside a plain loop: rules, problems, shortest solutions and what they are worth."""
+"""Lights out, compared with a plain loop: rules, problems, shortest solutions and their returns."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def pressed(lights: np.ndarray, cell: int) -> np.ndarray:
 
 
 def distances(rows: int, columns: int) -> np.ndarray:
-    """The fewest presses from no light to each pattern [2^(M N)], the first cell its lowest bit; -1 where none lead."""
+    """The fewest presses from no light to each pattern [2^(M N)], -1 if none lead to it. Cell 0 is the lowest bit."""
     cells = rows * columns
     changes = [
         pressed(np.zeros((rows, columns), bool), cell).ravel() @ (1 << np.arange(cells)) for cell in range(cells)
@@ -39,7 +39,7 @@ def distances(rows: int, columns: int) -> np.ndarray:
 
 
 def boards(environment: LightsOut, observation: Any) -> np.ndarray:
-    """[..., 2, M, N] bool: the lights and the goal's."""
+    """[..., 2, M, N] bool: the lights, and the lights of the goal."""
     observation = np.asarray(observation)
     return observation.reshape(*observation.shape[:-1], 2, environment.rows, environment.columns) > 0
 
@@ -57,7 +57,7 @@ def problems(environment: LightsOut, number: int) -> tuple[np.ndarray, Any]:
 
 
 def rolled(environment: LightsOut, actions: np.ndarray) -> tuple[np.ndarray, Any]:
-    """The first observation and what `step` returned [T, ...], beyond ends too."""
+    """The first observation, and the results of `step` [T, ...], also after an end."""
 
     @jax.jit
     def play(key: Any) -> Any:
@@ -216,15 +216,13 @@ def test_names(name: str) -> None:
     [
         (
             "5",
-            r"'rljax/LightsOut-5' names no size of lights out: the form is rljax/LightsOut-MxN, then -dense, -test, -dense-test or nothing",
+            r"'rljax/LightsOut-5' names no size of lights out: the form is rljax/LightsOut-MxN, then -dense, -test, "
+            r"-dense-test or nothing. For example: rljax/LightsOut-5x5-test",
         ),
         ("5x5-test-dense", r"names no size of lights out.* For example: rljax/LightsOut-5x5-test"),
         ("1x5", r"'rljax/LightsOut-1x5' has 1 x 5 cells: rows and columns must be 2 to 20."),
         ("5x21", r"has 5 x 21 cells"),
-        (
-            "19x19-dense",
-            r"on 19 x 19 cells 2\^16 sets of presses have the same effect, too many to find the smallest \(at most 2\^8\)",
-        ),
+        ("19x19-dense", r"on 19 x 19 cells 2\^16 sets of presses have the same effect, too many .* \(at most 2\^8\)"),
     ],
 )
 def test_what_there_is_not(name: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""MuJoCo's tasks inside the program, beside Gymnasium's own."""
+"""MuJoCo's tasks on MJX, compared with Gymnasium's own."""
 
 import importlib.util
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from rljax import envs
 from rljax.envs.tasks import mjx
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 tasks = pytest.mark.parametrize("task", mjx.TASKS)
 
 
@@ -45,7 +45,7 @@ def test_episodes_begin_as_gymnasiums(task: str) -> None:
 
 
 def kurtosis(values: np.ndarray) -> np.ndarray:
-    """Of each column."""
+    """The kurtosis of each column."""
     centred = values - values.mean(axis=0)
     return np.mean(centred**4, axis=0) / np.mean(centred**2, axis=0) ** 2
 
