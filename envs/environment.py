@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import io
 import warnings
 from collections.abc import Iterator, Sequence
@@ -108,6 +109,21 @@ def foreign(name: str) -> Iterator[None]:
                 f"'{name}' failed inside its own package, with {type(error).__name__}: {error}. "
                 "Choose another environment, or another version of the package."
             ) from error
+
+
+@contextlib.contextmanager
+def silent_mujoco() -> Iterator[None]:
+    """A context without MuJoCo's warnings, for model files with outdated settings.
+
+    A user can do nothing about them. MuJoCo would print them, and write them to a file in the current folder.
+    """
+    mujoco: Any = importlib.import_module("mujoco")
+    warn = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(warn)
 
 
 def rescale(action: Any, low: Any, high: Any) -> Any:

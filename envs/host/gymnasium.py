@@ -10,14 +10,13 @@ import functools
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from rljax.envs.environment import unknown
+from rljax.envs.environment import silent_mujoco, unknown
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
@@ -93,7 +92,7 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
                 "be on Python's path. If it is in the current folder: PYTHONPATH=. rljax ..."
             ) from error
     try:
-        with _silent_models(within):
+        with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():
             return gymnasium.make(within, **make_kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"'{name}' needs a package that is not installed. {error}") from error
@@ -109,23 +108,10 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         raise ValueError(f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}") from error
 
 
-@contextlib.contextmanager
-def _silent_models(name: str) -> Iterator[None]:
-    """Suppress MuJoCo's warnings about outdated settings in Gymnasium's model files.
-
-    A user can do nothing about them. MuJoCo would print them, and write them to a file in the current folder.
-    """
+def _uses_mujoco(name: str) -> bool:
+    """Whether it is one of Gymnasium's own MuJoCo tasks, and MuJoCo is installed."""
     entry = getattr(gymnasium.registry.get(name), "entry_point", None)
-    if not str(entry).startswith("gymnasium.envs.mujoco.") or importlib.util.find_spec("mujoco") is None:
-        yield
-        return
-    mujoco: Any = importlib.import_module("mujoco")
-    warn = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda message: None)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(warn)
+    return str(entry).startswith("gymnasium.envs.mujoco.") and importlib.util.find_spec("mujoco") is not None
 
 
 def _was_removed(spec: Any) -> bool:

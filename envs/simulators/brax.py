@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, MissingPackageError, foreign, unknown
+from rljax.envs.environment import Environment, MissingPackageError, foreign, silent_mujoco, unknown
 
 MAX_EPISODE_STEPS = 1000  # `episode_length` of brax.envs.create
 
@@ -86,12 +86,5 @@ def _brax() -> Any:
 
 def _make(name: str) -> Any:
     package = _brax()
-    mujoco: Any = importlib.import_module("mujoco")
-    # MuJoCo would write its warnings about Brax's model files to a log file in the current folder.
-    warn = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda message: None)
-    try:
-        with foreign(name):
-            return package.get_environment(name.removeprefix("brax/"))
-    finally:
-        mujoco.set_mju_user_warning(warn)
+    with silent_mujoco(), foreign(name):
+        return package.get_environment(name.removeprefix("brax/"))

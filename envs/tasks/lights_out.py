@@ -37,7 +37,7 @@ from rljax.envs.tasks.gridworld import Board, Grid, lowest
 
 BEGINNING = "rljax/LightsOut-"
 SIZES = (2, 20)  # the least and the greatest number of rows and columns
-NULLITY = 8  # the greatest nullity of the matrix for which n is computed: every step compares 2^8 sets of presses
+NULLITY = 8  # the greatest nullity of the matrix for which n is computed: every step compares up to 2^8 sets
 WORD = 32  # cells in a word of bits
 COLOURS = np.array([(70, 70, 78), (250, 210, 70)], np.uint8)  # off, on
 

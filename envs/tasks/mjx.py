@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, foreign
+from rljax.envs.environment import Environment, foreign, silent_mujoco
 
 INFINITE = float("inf")
 
@@ -73,14 +73,9 @@ class MJX:
             / "assets"
             / self.task.file
         )
-        warn = mujoco.get_mju_user_warning()
-        mujoco.set_mju_user_warning(lambda message: None)  # about outdated settings in the file
-        try:
-            with foreign(name):
-                self.mujoco = mujoco.MjModel.from_xml_path(str(path))
-                self.model = self.mjx.put_model(self.mujoco)
-        finally:
-            mujoco.set_mju_user_warning(warn)
+        with silent_mujoco(), foreign(name):
+            self.mujoco = mujoco.MjModel.from_xml_path(str(path))
+            self.model = self.mjx.put_model(self.mujoco)
         size = self.mujoco.nq - 1 + self.mujoco.nv
         self.spec = EnvSpec(name, (size,), self.mujoco.nu, max_episode_steps=1000)
         self.dt = self.mujoco.opt.timestep * self.task.frame_skip
