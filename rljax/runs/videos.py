@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.envs.host import rendering as drawing
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
+from rljax.envs.host import rendering as drawing
 from rljax.envs.timed import Timed
 
 
