@@ -1,4 +1,4 @@
-"""Auto-reset: batches of environments inside the program that begin again where an episode has ended."""
+"""Batches of compiled environments that reset themselves where an episode has ended."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flax import struct
 from rljax.agent import Array, Step
 from rljax.envs.environment import Environment
 
-# Environments that begin again in one go: a large batch does not reset wholly for the few that ended in a step, nor in
-# many small parts where all did.
-CHUNK = 64  # at least
-SHARE = 16  # a part of all, if that is more
+# How many environments are reset at a time. A large batch is not reset as a whole for the few episodes that end in one
+# step, and not in many small parts where all of them end.
+CHUNK = 64  # the least number
+SHARE = 16  # or the batch divided by this, if that is more
 
 
 @struct.dataclass
@@ -27,13 +27,13 @@ class AutoResetState:
 
 
 class AutoReset:
-    """N environments side by side that reset themselves, with the true final observation.
+    """N environments that reset themselves and return the true final observation.
 
     The batch axis is part of the interface: flatten populations of environments, [P, E] to [N], and never `vmap`
-    `reset` or `step`. The loop that resets runs only in steps in which an episode ended, and only over the
-    environments whose did; under `vmap` it would run over all, in every step.
+    `reset` or `step`. The loop that resets runs only in steps in which an episode ends, and only over the environments
+    whose episode ends. Under `vmap` it would run over all environments in every step.
 
-    An environment's trajectory depends on its own keys and actions only, never on N or on its neighbours.
+    The trajectory of an environment depends only on its own keys and actions, never on N or on the other environments.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -43,18 +43,19 @@ class AutoReset:
     def reset(self, keys: Array) -> tuple[Array, AutoResetState]:
         """Begin an episode in each environment.
 
-        `keys` are N typed keys; returns observations [N, O...] float32 and the state.
+        `keys` are N typed keys. Returns the observations, [N, O...] float32, and the state.
         """
         observation, environment = jax.vmap(self._reset)(keys)
         number = keys.shape[0]
         return observation, AutoResetState(environment, jnp.zeros(number), jnp.zeros(number, jnp.int32))
 
     def step(self, keys: Array, state: AutoResetState, action: Array) -> tuple[Step, AutoResetState]:
-        """Apply one action to each environment; where that ends an episode, begin the next.
+        """Apply one action to each environment. Where an episode ends, the next one begins.
 
-        `keys` are N typed keys, fresh in every step; `action` is [N, A] in [-1, 1], or [N] int32. An episode ends
-        where the environment says so, and is truncated after `spec.max_episode_steps` steps. Where it ends,
-        `Step.observation` [N, O...] is the new episode's first and `Step.next_observation` the old one's last.
+        `keys` are N typed keys, new in every step. `action` is [N, A] in [-1, 1], or [N] int32. An episode ends where
+        the environment says so, and is truncated after `spec.max_episode_steps` steps. Where it
+        ends, `Step.observation` [N, O...] is the first of the new episode, and `Step.next_observation` is the last of
+        the old one.
         """
         next_observation, environment, reward, terminated, truncated, success = jax.vmap(self._step)(
             _half(keys, 0), state.environment, action
@@ -101,13 +102,13 @@ class AutoReset:
         )
 
     def _begin_again(self, ended: Array, keys: Array, observation: Array, state: Any) -> tuple[Array, Any]:
-        """Replace the rows where `ended` by fresh episodes."""
+        """Replace the rows whose episode has `ended` by the beginnings of new episodes."""
         number = ended.shape[0]
         chunk = min(number, max(CHUNK, number // SHARE))
 
         def replace(carry: tuple[Array, tuple[Array, Any]]) -> tuple[Array, tuple[Array, Any]]:
             waiting, rows = carry
-            # Rows beyond the number of those waiting point past the end: they read any key and write nowhere.
+            # The index of a row that is not needed points past the end: it reads some key, and its write is dropped.
             (index,) = jnp.nonzero(waiting, size=chunk, fill_value=number)
             fresh = jax.vmap(self._reset)(_half(keys[index], 1))
             rows = jax.tree.map(lambda row, new: row.at[index].set(new, mode="drop"), rows, fresh)
@@ -117,14 +118,14 @@ class AutoReset:
 
 
 def _half(keys: Array, which: int) -> Array:
-    """The first or second of the two keys that each of `keys` [N] splits into.
+    """The first or the second half of each of `keys` [N], split in two.
 
-    Split where they are used: of environments whose steps are not random, only the keys of those that begin again are.
+    The keys are split where they are used: if steps are not random, only the keys of resetting environments are split.
     """
     return jax.vmap(jax.random.split)(keys)[:, which]
 
 
 def _strong(leaf: Any) -> Array:
-    """Without a weak type, which `step` might not keep."""
+    """`leaf` without a weak type, which `step` might not keep."""
     leaf = jnp.asarray(leaf)
     return jnp.asarray(leaf, leaf.dtype)

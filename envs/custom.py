@@ -1,4 +1,4 @@
-"""Environments of a user's own in JAX, as `path/to/file.py:Name`: a class with the protocol's parts."""
+"""A user's own environments in JAX, named `path/to/file.py:Name`: a class with the parts of the protocol."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rljax.envs.environment import Environment
 
 
 def make(name: str) -> Environment:
-    """The environment that the class `Name` of a file makes, called without arguments.
+    """Make the environment: import the file and call the class `Name` without arguments.
 
-    Raises `ValueError` for a file or class that is not there, and for what does not follow the protocol of
-    `rljax.envs.environment.Environment`: parts that are missing, shapes that are not those of its `spec`.
+    Raises `ValueError` where there is no such file or class, and where the environment breaks the protocol of
+    `rljax.envs.environment.Environment`: parts are missing, or shapes differ from its `spec`.
     """
     file, _, wanted = name.rpartition(":")
     path = Path(file)

@@ -1,9 +1,10 @@
-"""The protocol of environments inside the program, and what their adapters share."""
+"""The protocol of environments that run inside the compiled program, and what all adapters share."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import io
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,50 +18,51 @@ from rljax.agent import Array, EnvSpec
 class Environment(Protocol):
     """One environment as pure functions, with the signature of gymnax >= 1.0.
 
-    It never resets itself: `rljax.envs.autoreset` does that, and enforces `spec.max_episode_steps`. States are
-    pytrees of arrays whose shapes and dtypes `step` does not change. Both functions are traced under `vmap`.
+    An environment never resets itself: `rljax.envs.autoreset` does that, and enforces `spec.max_episode_steps`. A state
+    is a pytree of arrays; `step` keeps their shapes and dtypes. Both functions are traced under `vmap`.
     """
 
     spec: EnvSpec
     params: Any  # the default parameters, a pytree or None; passed to `reset` and `step`
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
-        """Begin an episode: the first observation [O...] and the state."""
+        """Begin an episode. Returns the first observation [O...] and the state."""
         ...
 
     def step(
         self, key: Array, state: Any, action: Array, params: Any
     ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
-        """Apply one action: `observation, state, reward, terminated, truncated, info`.
+        """Apply one action. Returns `observation, state, reward, terminated, truncated, info`.
 
         `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size). `observation` [O...] is the true
-        successor, also where the episode ends. `terminated` [] is the environment's own end; `truncated` [] an end
-        from outside that the environment knows of itself, always False where it knows of none. An `info` with a
-        "success" [] bool says whether the task is done; evaluations report that of an episode's last step.
+        successor, also where the episode ends. `terminated` [] says that the task itself has ended. `truncated` [] says
+        that the environment ends the episode for a reason outside the task; it is always False where there is no such
+        reason. `info` may hold "success" [] bool, whether the task is done: evaluations report its value in the last
+        step of an episode.
         """
         ...
 
 
 class Drawable(Environment, Protocol):
-    """An environment that can be looked at, on the host: what `rljax play` films and prints."""
+    """An environment that can be shown, on the host: `rljax play` films it or prints it."""
 
     frames_per_second: float
 
     def render(self, state: Any, params: Any) -> np.ndarray:
-        """A picture of one state, [H, W, 3] uint8 of the same size for all states."""
+        """A picture of one state, [H, W, 3] uint8. All states have pictures of the same size."""
         ...
 
     def text(self, state: Any, params: Any, colours: bool) -> str:
-        """One state as lines of text, with `colours` by the escape codes of terminals."""
+        """One state as lines of text; with `colours`, coloured by a terminal's escape codes."""
         ...
 
 
 class GoalConditioned(Environment, Protocol):
     """An environment whose observations [..., O] hold a goal [..., G] that can be replaced in hindsight.
 
-    Pure functions on any leading axes. A transition [..., O] is relabelled with a goal by `relabelled` on both of its
-    observations, and `goal_reward` of what its next observation achieves; a goal that was reached is `achieved` of a
-    later observation of the same episode.
+    All are pure functions on any leading axes. To relabel a transition in hindsight: the new goal is `achieved` of a
+    later observation of the same episode, `relabelled` gives both observations of the transition this goal, and
+    `goal_reward` of what the next observation achieves is the new reward.
     """
 
     def achieved(self, observation: Array) -> Array:
@@ -72,7 +74,7 @@ class GoalConditioned(Environment, Protocol):
         ...
 
     def relabelled(self, observation: Array, goal: Array) -> Array:
-        """The observations [..., O] that ask for `goal` [..., G] instead."""
+        """The observations [..., O] with `goal` [..., G] in place of their own goal."""
         ...
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
@@ -84,17 +86,17 @@ class MissingPackageError(ValueError):
     """A family of environments whose package is not installed."""
 
     def __init__(self, family: str, command: str, package: str | None = None) -> None:
-        self.command = command  # what installs it
+        self.command = command  # installs the package
         package = package or family
         super().__init__(f"'{family}/' environments need the package '{package}', which is not installed: {command}")
 
 
 @contextlib.contextmanager
 def foreign(name: str) -> Iterator[None]:
-    """Around the code of the simulator behind the environment or family `name`, when imported, made and traced.
+    """A context for code of another package: import, construction and tracing of the environment or family `name`.
 
-    Its warnings and what it prints are kept back: a user can do nothing about them, and they would come again with
-    every compilation. Raises `ValueError` where it fails, such as for want of its data or with a newer JAX.
+    It suppresses the package's warnings and prints: a user can do nothing about them, and every compilation would
+    repeat them. Raises `ValueError` where the package fails, for example because its data are missing or JAX is newer.
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -109,13 +111,28 @@ def foreign(name: str) -> Iterator[None]:
             ) from error
 
 
+@contextlib.contextmanager
+def silent_mujoco() -> Iterator[None]:
+    """A context without MuJoCo's warnings, for model files with outdated settings.
+
+    A user can do nothing about them. MuJoCo would print them, and write them to a file in the current folder.
+    """
+    mujoco: Any = importlib.import_module("mujoco")
+    warn = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(warn)
+
+
 def rescale(action: Any, low: Any, high: Any) -> Any:
-    """From [-1, 1] to [low, high], elementwise."""
+    """Rescale `action` from [-1, 1] to [low, high], elementwise."""
     return low + (action + 1) * 0.5 * (high - low)
 
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
-    """The error for an environment that `family` does not have; suggests the nearest of `names`."""
+    """The error for an environment that `family` does not have. It suggests the nearest of `names`."""
     spellings = {known.lower(): known for known in names}
     nearest = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)]
     suggestion = f" Nearest: {', '.join(repr(known) for known in nearest)}." if nearest else ""

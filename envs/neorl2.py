@@ -1,8 +1,10 @@
-"""NeoRL-2's SafetyHalfCheetah for today's MuJoCo: `rljax.envs.neorl2:SafetyHalfCheetah-v0`, registered on import.
+"""NeoRL-2's SafetyHalfCheetah for current MuJoCo, on the host: `rljax.envs.neorl2:SafetyHalfCheetah-v0`.
 
-HalfCheetah-v5 that also observes its position, and whose reward falls to -100 in every step in which it runs faster
-than 3.2096 m/s. Published transitions replay here within float32's rounding. The package's own environment does not
-import: its release lacks the files that it needs, and its repository asks for Gymnasium 0.29.
+Importing this module registers it. It is HalfCheetah-v5 that also observes its position. Its reward is -100 in every
+step in which it runs faster than 3.2096 m/s. The published transitions replay here within float32's rounding. NeoRL-2's
+own environment cannot be imported: its release lacks files that it needs, and its repository needs Gymnasium 0.29.
+
+Run folders and data sets store the environment's id, and the id names this module: the module must keep its name.
 
 Source: Gao et al., NeoRL-2, arXiv:2503.19267; polixir/NeoRL2 at b50d91d, envs/safetyhalfcheetah.py and its reward.
 """
@@ -22,7 +24,7 @@ class SpeedLimit(gymnasium.Wrapper):
     """The reward is `PENALTY` where the step's mean velocity along x exceeds `LIMIT`."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """A step of the environment, whose `info` has `x_velocity`."""
+        """Apply one action. The `info` of the environment holds `x_velocity`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if info["x_velocity"] > LIMIT:
             reward = PENALTY

@@ -1,7 +1,8 @@
-"""Any environment inside the program with the time as a last observation: -0.5 at first, 0.5 at the time limit.
+"""The time in the episode as a last observation: -0.5 at the beginning, 0.5 at the time limit.
 
-With it the value of an episode that a limit cuts off is a function of the observation (Pardo et al., Time Limits in
-Reinforcement Learning, arXiv:1712.00378).
+With the time, the value of an episode that a time limit cuts off is a function of the observation (Pardo et al., Time
+Limits in Reinforcement Learning, arXiv:1712.00378). `Timed` wraps a compiled environment. Environments on the host have
+`Hosted.observe_time`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rljax.envs.environment import Environment
 
 
 def spec_with_time(spec: EnvSpec) -> EnvSpec:
-    """The specification with one number more to observe.
+    """`spec` with one more number in the observation.
 
     Raises `ValueError` where there is no time limit, and for pictures.
     """
@@ -28,21 +29,21 @@ def spec_with_time(spec: EnvSpec) -> EnvSpec:
 
 
 def share_of_time(steps: Any, spec: EnvSpec) -> Any:
-    """What is observed after `steps` of an episode: -0.5 at first, 0.5 at the limit."""
+    """The time that is observed after `steps` steps of an episode: -0.5 at the beginning, 0.5 at the limit."""
     assert spec.max_episode_steps is not None
     return steps / spec.max_episode_steps - 0.5
 
 
 @struct.dataclass
 class TimedState:
-    """An environment's state, and how long its episode has lasted."""
+    """The state of an environment, and the length of its episode so far."""
 
     environment: Any
     steps: Array  # [] int32
 
 
 class Timed:
-    """An environment that tells the time."""
+    """An environment whose last observation is the time."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment, self.params = environment, environment.params

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs import mjx
+from rljax.envs.tasks import mjx
 
 STEPS = 100
 SHOWN = (1, 10, 100)

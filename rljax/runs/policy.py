@@ -15,7 +15,7 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import Base, EnvSpec
 from rljax.buffers import Experience
-from rljax.envs import drawing
+from rljax.envs.host import rendering
 from rljax.runs import checkpoints, records, statistics, videos
 from rljax.runs.records import read_config
 from rljax.training import action_cost, configuration, evaluation, registry
@@ -248,7 +248,7 @@ def play(
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
-    drawing.choose_renderer()
+    rendering.choose_renderer()
     name, seen, policy, start = _player(out, learner, best, seed)
     output = output or Path(out) / "play.mp4"
     if envs.is_compiled(name):

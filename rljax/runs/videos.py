@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.envs import drawing
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
+from rljax.envs.host import rendering
 from rljax.envs.timed import Timed
 
 
@@ -81,7 +81,7 @@ def brax(
 ) -> list[Path]:
     """Play one episode of a Brax environment: its HTML view beside `path`, and the video itself.
 
-    Without a display, `drawing.choose_renderer` comes before anything imports Brax. Raises `ValueError` where the video
+    Without a display, `rendering.choose_renderer` comes before anything imports Brax. Raises `ValueError` where the video
     cannot be drawn; the HTML view is there even so.
     """
     from brax.io import html, image
@@ -96,7 +96,7 @@ def brax(
         frames: Any = image.render_array(simulator.sys, states, height=240, width=320)
     except Exception as error:
         raise ValueError(
-            f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: {error}.{drawing.HINT} "
+            f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: {error}.{rendering.HINT} "
             f"Its HTML view is in {page}"
         ) from error
     return [page, write(frames, path, 1.0 / float(simulator.dt))]

@@ -19,7 +19,7 @@ from rljax.agent import Agent, Array, Step
 from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs.autoreset import AutoReset
-from rljax.envs.gymnasium import Hosted
+from rljax.envs.host.hosted import Hosted
 
 LIMIT = 10_000  # environment steps of an evaluated episode where the environment has no limit of its own
 

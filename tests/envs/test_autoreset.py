@@ -20,7 +20,7 @@ class CounterState:
 
 
 class Counter:
-    """Counts up from a random start in [0, 1); terminates after 3 steps; everything in careless dtypes."""
+    """Counts up from a random start in [0, 1) and terminates after 3 steps. Its dtypes are careless on purpose."""
 
     params = 3  # steps to the end
 
@@ -65,7 +65,7 @@ def test_true_final_observation_and_next_episode():
     np.testing.assert_allclose(count, np.repeat([[1, 2, 3, 1, 2, 3, 1]], 2, axis=0).T, atol=2e-3)
     ended = np.asarray(step.terminated)
     np.testing.assert_array_equal(ended[:, 0], [False, False, True, False, False, True, False])
-    # What to act on is the successor within an episode, and the new episode's beginning after its end.
+    # Within an episode, the policy acts on the successor; after its end, on the first observation of the new episode.
     np.testing.assert_array_equal(step.observation[~ended], step.next_observation[~ended])
     np.testing.assert_array_equal(step.observation[ended][:, 0], step.observation[ended][:, 1])
     assert len(np.unique(np.asarray(start)[[0, 2, 5]])) == 6  # fresh starts, for each environment and episode
@@ -104,7 +104,7 @@ def test_an_environments_own_truncation_is_kept():
     assert not step.terminated.any()
 
 
-def test_dtypes_and_shapes_are_those_of_the_contract_and_stay():
+def test_dtypes_and_shapes_follow_the_contract_and_do_not_change():
     environment = AutoReset(Counter())
     keys = keys_of(3)
     observation, state = environment.reset(keys)
@@ -166,7 +166,7 @@ def test_a_trajectory_does_not_depend_on_the_batch(name):
             np.testing.assert_array_equal(a[:, 0], b[:, row])
 
 
-def test_more_ends_at_once_than_reset_in_one_go():
+def test_more_episodes_end_than_are_reset_at_a_time():
     number = 2 * CHUNK + 3
     environment = AutoReset(Counter())
     _, step = jax.jit(lambda: roll(environment, keys_of(number), 4))()

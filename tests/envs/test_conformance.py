@@ -1,4 +1,4 @@
-"""What every adapter promises, on a task of each whose ends can be told from its observations."""
+"""What every adapter promises. Each is tested on a task whose observations show where an episode ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rljax.envs.autoreset import AutoReset
 
 
 class Task(NamedTuple):
-    """An environment, and how to recognise what it says."""
+    """An environment, and what its observations mean."""
 
     name: str
     ends: Callable[[np.ndarray], np.ndarray]  # whether observations [..., O] are beyond the task's own end
@@ -42,7 +42,7 @@ def tipped(observation: np.ndarray) -> np.ndarray:
 
 
 def solved(observation: np.ndarray) -> np.ndarray:
-    """Lights out: the lights are the goal's."""
+    """Lights out: the lights equal the goal."""
     lights, goal = np.split(observation, 2, axis=-1)
     return (lights == goal).all(axis=-1)
 
@@ -79,7 +79,7 @@ tasks = pytest.mark.parametrize(
 
 
 class Rolled(NamedTuple):
-    """N environments moved for T steps."""
+    """N environments after T steps."""
 
     spec: EnvSpec
     first: np.ndarray  # [N, O]
@@ -89,7 +89,7 @@ class Rolled(NamedTuple):
 
 @functools.cache
 def rolled(name: str, seeds: tuple[int, ...], steps: int, scale: float = 1.0) -> Rolled:
-    """Environments under random actions that depend on an environment's seed and on time alone."""
+    """Environments under random actions. The actions depend only on an environment's seed and on the time."""
     package = PACKAGES.get(name.partition("/")[0])
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: make test-extras")
@@ -156,7 +156,7 @@ def test_shapes_and_dtypes(task: Task) -> None:
 
 
 @tasks
-def test_a_seed_gives_the_same_alone_and_in_company(task: Task) -> None:
+def test_a_seed_gives_the_same_steps_alone_and_in_a_batch(task: Task) -> None:
     _, first, step, _ = rolled(task.name, (3, 7), 60)
     _, again, alone, _ = rolled(task.name, (7,), 60)
     exact = not envs.is_compiled(task.name)  # batched products round differently
@@ -216,7 +216,7 @@ def test_actions_are_clipped_to_their_bounds(name: str) -> None:
 
 
 def test_the_tests_catch_a_hidden_final_observation() -> None:
-    """With the next episode's first observation in its place, as simulators hand it out that reset themselves."""
+    """The first observation of the next episode in its place, as simulators that reset themselves return it."""
     task = TASKS[0]
     spec, first, step, action = rolled(task.name, (3, 7), task.steps)
     hidden = Rolled(spec, first, step.replace(next_observation=step.observation), action)

@@ -1,4 +1,4 @@
-"""A user's own environment in JAX: the recipe of the documentation works, and mistakes in one are named."""
+"""A user's own environment in JAX: the example in the documentation works, and errors name the mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECIPE = next(block for block in re.findall(r"```python\n(.*?)```", PAGE.read_te
 
 
 def written(tmp_path: Path, source: str) -> str:
-    """The name of the recipe's environment, as written to a file."""
+    """The name of the environment of the example, written to a file."""
     (tmp_path / "corridor.py").write_text(source)
     return f"{tmp_path}/corridor.py:Corridor"
 

@@ -1,4 +1,4 @@
-"""SafetyHalfCheetah is NeoRL-2's: its published transitions replay, and too much speed costs what it costs there."""
+"""SafetyHalfCheetah equals NeoRL-2's: published transitions replay, and too much speed has the same penalty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "rljax.envs.neorl2:SafetyHalfCheetah-v0"
 
 
 def stepped(state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, float]:
-    """Observation and reward behind `state` [18], positions and velocities."""
+    """The observation and reward after `state` [18], which is positions and velocities."""
     hosted = envs.make_hosted(NAME, 1)
     hosted.reset([0])
     simulator: Any = hosted.vector_env

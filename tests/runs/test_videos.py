@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import numpy as np
-from rljax.envs import drawing
+from rljax.envs.host import rendering as drawing
 drawing.choose_renderer()
 from rljax import envs, film
 environment = envs.make("brax/inverted_pendulum")

@@ -23,7 +23,7 @@ import numpy as np
 from rljax.agent import Array, Step, Transition
 from rljax.buffers import Experience
 from rljax.distributed.devices import Spread
-from rljax.envs.gymnasium import Hosted
+from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.training.drivers.compiled import Carry, CompiledDriver
 from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, split

@@ -17,7 +17,7 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
-from rljax.envs.gymnasium import Hosted
+from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.driver import TRAIN, Report, continued, environment_rows, environment_seeds, report, split
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
 

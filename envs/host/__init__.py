@@ -1,0 +1,1 @@
+"""Environments that run on the host, beside the compiled program."""

@@ -1,0 +1,119 @@
+"""Adapter: EnvPool's environments, as `envpool/<name>`. Threads in C++ step many simulators.
+
+Reference: Weng et al., EnvPool: A Highly Parallel Reinforcement Learning Environment Execution Engine,
+arXiv:2206.10558.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rljax.envs.environment import MissingPackageError, unknown
+from rljax.envs.host.hosted import Hosted
+
+FAMILIES = ("envpool.mujoco.gym", "envpool.mujoco.dmc", "envpool.classic_control", "envpool.box2d")  # observe vectors
+
+
+class EnvPool(VectorEnv):
+    """EnvPool's environments as one of Gymnasium's vector environments. They are reset only by `reset`.
+
+    Each environment has its own seed. EnvPool accepts seeds only when it makes environments: `reset(seed=...)` makes
+    new ones.
+    """
+
+    def __init__(self, name: str, num_envs: int) -> None:
+        self.name, self.num_envs = name, num_envs
+        with _quiet():
+            self._pool = self._made(range(num_envs))
+            self.single_observation_space = self._pool.observation_space
+            self.single_action_space = self._pool.action_space
+            self.observation_space = batch_space(self.single_observation_space, num_envs)
+            self.action_space = batch_space(self.single_action_space, num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+        self.spec = EnvSpec(name, max_episode_steps=self._pool.spec.config.max_episode_steps)
+        self._observation: Any = None
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in all environments, or only in those of `options["reset_mask"]`."""
+        which = (options or {}).get("reset_mask")
+        if seed is not None:
+            self._pool.close()
+            with _quiet():
+                self._pool = self._made(seed)
+        if which is None:
+            self._observation = self._pool.reset()[0]
+        else:
+            fresh, info = self._pool.reset(np.flatnonzero(which).astype(np.int32))
+            self._observation = _placed(self._observation, info["env_id"], fresh)
+        return self._observation, {}
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Apply one action to each environment."""
+        self._observation, reward, terminated, truncated, info = self._pool.step(actions)
+        return self._observation, reward, terminated, truncated & ~terminated, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        self._pool.close()
+
+    def _made(self, seeds: Any) -> Any:
+        wrapped = [int(seed) % 2**31 for seed in seeds]
+        pool = _envpool().make(self.name, env_type="gymnasium", num_envs=self.num_envs, seed=wrapped)
+        _ = pool.observation_space, pool.action_space  # EnvPool makes them at the first access
+        return pool
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress warnings about bounds that lose precision: each space of each pool would give one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def names() -> list[str]:
+    """The names of EnvPool's environments that observe vectors. Raises `MissingPackageError` without EnvPool."""
+    _envpool()
+    specs = importlib.import_module("envpool.registration").registry.specs
+    return sorted(f"envpool/{name}" for name, (module, *_) in specs.items() if module in FAMILIES)
+
+
+def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
+    """Make `num_envs` environments called `name`, such as "envpool/Hopper-v5". There are no `options`.
+
+    Raises `ValueError` where there is no such environment, and for options. For spaces that are not supported, see
+    `Hosted`.
+    """
+    if options:
+        raise ValueError(f"'{name}' takes no options and renders no pictures. Remove: {', '.join(options)}.")
+    task = name.removeprefix("envpool/")
+    if task not in _envpool().list_all_envs():
+        raise unknown(name, "EnvPool", names())
+    return Hosted(EnvPool(task, num_envs), name)
+
+
+def _placed(observation: Any, rows: np.ndarray, fresh: Any) -> Any:
+    """A copy of `observation` with `fresh` in its `rows`."""
+    if isinstance(observation, dict):
+        return {key: _placed(observation[key], rows, fresh[key]) for key in observation}
+    result = np.array(observation)
+    result[rows] = fresh
+    return result
+
+
+def _envpool() -> Any:
+    try:
+        return importlib.import_module("envpool")
+    except ModuleNotFoundError as error:
+        if error.name != "envpool":
+            raise
+        raise MissingPackageError("envpool", "pip install 'rljax[envpool]'") from error

@@ -1,0 +1,122 @@
+"""Gymnasium's environments by name: "Hopper-v5", "module:Name-v0", "async/Hopper-v5".
+
+Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments, arXiv:2407.17032.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import re
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from rljax.envs.environment import silent_mujoco, unknown
+from rljax.envs.host import ogbench, rendering
+from rljax.envs.host.hosted import Hosted
+from rljax.envs.host.serial import Serial
+
+
+def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:
+    """Make `num_envs` environments called `name`, such as "Hopper-v5" or "module:Name-v0".
+
+    They are stepped one after another. With the prefix "async/", as in "async/Hopper-v5", each runs in its own process:
+    that pays where a step takes longer than the communication, about 0.1 ms.
+
+    With `goals`, for environments that have goals, the goal follows the state in the observation. The first environment
+    begins with the first task, the second with the second, and so on; after the last task comes the first again.
+
+    `make_kwargs` go to `gymnasium.make`. With `render_mode="rgb_array"`, `Hosted.render` works, also without a display.
+    Raises `ValueError` where `num_envs` < 1, where there is no such environment, and where it needs a package that is
+    not installed. For spaces that are not supported, see `Hosted`.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}, '{name}' needs at least 1 environment. Set --config.num-envs 1.")
+    if make_kwargs.get("render_mode") == "rgb_array":
+        rendering.choose_renderer()
+    if goals:
+        return Hosted(Serial(ogbench.with_goals(_make_all(name, num_envs, make_kwargs), name), name), name)
+    if name.startswith("async/"):
+        return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
+    environments = _make_all(name, num_envs, make_kwargs)
+    if isinstance(environments[0].observation_space, spaces.Box):
+        return Hosted(Serial(environments, name), name)
+    made = iter(environments)
+    mode = AutoresetMode.DISABLED
+    return Hosted(SyncVectorEnv([lambda: next(made)] * num_envs, copy=False, autoreset_mode=mode), name)
+
+
+def hosted_names() -> list[str]:
+    """The names of Gymnasium's environments. Some need packages of their own."""
+    return sorted(name for name, spec in gymnasium.registry.items() if not _was_removed(spec))
+
+
+def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> AsyncVectorEnv:
+    """Environments in processes of their own. These are not forked: that would copy JAX's threads with their locks."""
+    _make(name, make_kwargs).close()  # so that errors are raised here, and not in a process
+    makers = [functools.partial(_make, name, make_kwargs)] * num_envs
+    vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
+    vector_env.spec = gymnasium.spec(name.rpartition(":")[2])
+    return vector_env
+
+
+def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any]:
+    first = _make(name, make_kwargs)
+    if ogbench.is_arm(first):
+        ogbench.declare_rendering(first, make_kwargs.get("render_mode"))
+        ogbench.seed_actions(first)
+        return [first, *ogbench.copies(first, num_envs - 1)]
+    return [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
+
+
+def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
+    module, _, within = name.rpartition(":")
+    if name.startswith("ALE/"):
+        try:
+            importlib.import_module("ale_py")  # registers them
+        except ImportError as error:
+            raise ValueError(f"'{name}' needs a package that is not installed: pip install ale-py") from error
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            if error.name == module == "ogbench":
+                raise ValueError(f"'{name}' needs a package that is not installed: pip install ogbench") from error
+            raise ValueError(
+                f"'{name}': the module '{module}' cannot be imported ({error}). It must register the environment and "
+                "be on Python's path. If it is in the current folder: PYTHONPATH=. rljax ..."
+            ) from error
+    try:
+        with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():
+            return gymnasium.make(within, **make_kwargs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ValueError(f"'{name}' needs a package that is not installed. {error}") from error
+    except ImportError as error:
+        raise ValueError(f"'{name}' cannot be imported. {error}") from error
+    except gymnasium.error.Error as error:
+        if within in gymnasium.registry:
+            raise ValueError(f"'{name}' cannot be made. {error}") from error
+        raise unknown(within, f"Gymnasium with '{module}'" if module else "Gymnasium", hosted_names()) from error
+    except (AssertionError, TypeError) as error:
+        if make_kwargs.get("render_mode") is None:
+            raise
+        raise ValueError(f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}") from error
+
+
+def _uses_mujoco(name: str) -> bool:
+    """Whether it is one of Gymnasium's own MuJoCo tasks, and MuJoCo is installed."""
+    entry = getattr(gymnasium.registry.get(name), "entry_point", None)
+    return str(entry).startswith("gymnasium.envs.mujoco.") and importlib.util.find_spec("mujoco") is not None
+
+
+def _was_removed(spec: Any) -> bool:
+    """Whether Gymnasium has removed the environment: a placeholder that raises, or a MuJoCo task before version 4."""
+    entry = spec.entry_point
+    if isinstance(entry, str):
+        return entry.startswith("gymnasium.envs.mujoco.") and re.search(r"_v([4-9]|\d\d):", entry) is None
+    return entry is None or getattr(entry, "__module__", None) == "gymnasium.envs"

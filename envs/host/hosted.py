@@ -1,0 +1,336 @@
+"""A batch of environments on the host that reset themselves, and whose exact state can be saved.
+
+`Hosted` gives every `gymnasium.vector.VectorEnv` the same interface, whatever its autoreset mode: normalised actions,
+true final observations, returns and lengths of episodes, and simulators that continue bit for bit from a saved state.
+
+Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments, arXiv:2407.17032.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rljax.agent import EnvSpec, Step
+from rljax.envs.host import ogbench, rendering, saved_simulators
+from rljax.envs.host.serial import SUCCESS, Serial
+from rljax.envs.host.spaces import action_bounds, observation_shape
+from rljax.envs.timed import share_of_time, spec_with_time
+
+
+class Hosted:
+    """N environments on the host that reset themselves and return the true final observation.
+
+    The trajectory of an environment depends only on its own seed and actions, never on N or on the other environments.
+    Every returned array is a new one.
+
+    Attributes:
+        spec: the specification of one environment.
+        num_envs: N.
+        action_bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
+        success: [N] float64, about the last episode that ended in each environment: 1 or 0 where it reported success
+            or failure (by "success" or "is_success" in the `info` of its last step), NaN where it reported neither.
+        save_failure: why the last `save` returned None; None where it did not.
+        frames_per_second: the rate of the pictures that `render` returns.
+        num_tasks: how many tasks the environments play in turn; 1 where there is only one.
+        tolerant: whether numbers that are not finite are accepted. Set it where other learners share the batch.
+    """
+
+    def __init__(self, vector_env: VectorEnv, name: str) -> None:
+        """Wrap `vector_env`. Error messages and `spec` call it `name`.
+
+        Observations are float32: vectors, or pictures [H, W, K] where the environment's pictures are uint8.
+        Dictionaries, tuples and other shapes are flattened to vectors, with a warning.
+        Raises `ValueError` for actions without bounds, and `TypeError` for spaces of other kinds.
+        """
+        self.vector_env, self.name = vector_env, name
+        self.num_envs: int = vector_env.num_envs
+        self._environments: Sequence[Any] | None = getattr(vector_env.unwrapped, "envs", None)
+        self._mode = _autoreset_mode(vector_env, name)
+        self._flatten, self._shape = observation_shape(vector_env.single_observation_space, name)
+        actions = vector_env.single_action_space
+        self._discrete = isinstance(actions, spaces.Discrete)
+        self.action_bounds: tuple[np.ndarray, np.ndarray] | None = None
+        if isinstance(actions, spaces.Discrete):
+            self._start, action_size = int(actions.start), int(actions.n)
+        else:
+            self._low, self._high = action_bounds(actions, name)
+            self._center, self._half = (self._low + self._high) / 2, (self._high - self._low) / 2
+            action_size = self._low.size
+            self.action_bounds = (self._low, self._high)
+        self._action_space = actions
+        made = vector_env.spec or (self._environments[0].spec if self._environments else None)
+        self.spec = EnvSpec(name, self._shape, action_size, self._discrete, made.max_episode_steps if made else None)
+        self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
+        self.num_tasks: int = next(
+            (first.num_tasks for first in self._environments or () if isinstance(first, ogbench.WithGoal)), 1
+        )
+        self.save_failure: str | None = None
+        self.tolerant = False
+        self._observes_time = False
+        self._closed = False
+        self._observation: np.ndarray | None = None
+        self._forget()
+
+    def observe_time(self) -> None:
+        """Add the time to the observations, from the next reset on. Raises what `timed.spec_with_time` raises."""
+        self.spec = spec_with_time(self.spec)
+        self._observes_time = True
+
+    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
+        """Begin an episode in each environment. Returns the first observations, [N, O...] float32.
+
+        `seeds` are N integers, one per environment. Later episodes continue with the environment's own random numbers,
+        and so do all episodes without `seeds`. A vector environment that accepts a single seed gets the first one.
+        Raises `ValueError` for another number of seeds, and for negative seeds.
+        """
+        given = None if seeds is None else [int(seed) for seed in seeds]
+        if given is not None and (len(given) != self.num_envs or min(given) < 0):
+            raise ValueError(f"seeds are {given}, '{self.name}' needs {self.num_envs}, each at least 0.")
+        try:
+            observation, _ = self.vector_env.reset(seed=given)  # pyright: ignore[reportArgumentType]
+        except (TypeError, gymnasium.error.Error):
+            if given is None or isinstance(self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv)):
+                raise
+            observation, _ = self.vector_env.reset(seed=given[0])
+        self._forget()
+        self._observation = self._with_time(self._vectors(observation))
+        self._require_finite(self._observation, "observation")
+        return self._observation
+
+    def step(self, action: np.ndarray) -> Step:
+        """Apply one action to each environment. Where an episode ends, the next one begins.
+
+        `action` is [N, A] float, clipped to [-1, 1] and then rescaled to the environment's bounds, or [N] int.
+        All fields of the returned `Step` are NumPy arrays. Where an episode ends, `observation` is the first of the new
+        episode and `next_observation` is the last of the old one.
+
+        Raises `FloatingPointError` for an action, observation or reward that is not finite. If `tolerant` is set, it
+        replaces such an action by 0 and returns the rest as it is. Raises `ValueError` for a wrong shape.
+        """
+        raw, reward, terminated, truncated, info = self.vector_env.step(self._denormalised(np.asarray(action)))
+        next_observation = observation = self._vectors(raw)
+        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        with np.errstate(over="ignore"):
+            single = np.array(reward, np.float32)
+        self._require_finite(single, "reward")
+        self._return += reward
+        self._length += 1
+        episode_return, episode_length = self._return.astype(np.float32), self._length.copy()
+        ended = terminated | truncated
+        if ended.any():
+            self._return[ended] = 0
+            self._length[ended] = 0
+            if self._mode == AutoresetMode.SAME_STEP or (self._mode is None and "final_obs" in info):
+                next_observation = self._final_observation(observation, ended, info)
+                self._note_success(info.get("final_info", {}), ended)
+            else:
+                self._note_success(info, ended)
+                observation = self._begin_again(next_observation, ended)
+            self._require_finite(observation, "observation")
+        self._require_finite(next_observation, "observation")
+        last = self._with_time(next_observation, episode_length)
+        next_observation, observation = last, self._with_time(observation) if ended.any() else last
+        self._observation = observation
+        fields: dict[str, Any] = dict(
+            observation=observation,
+            next_observation=next_observation,
+            reward=single,
+            terminated=terminated,
+            truncated=truncated,
+            episode_return=episode_return,
+            episode_length=episode_length,
+        )
+        return Step(**fields)
+
+    def save(self, which: Sequence[int] | None = None) -> bytes | None:
+        """The exact state of all environments, or None where it cannot be saved. `save_failure` then says why.
+
+        With `which`, the state of only those environments, in that order.
+
+        The state holds simulators, time limits, random generators and all other attributes of the environments and
+        their wrappers. It does not hold functions, specifications and renderers: the environments that it is restored
+        to have their own. State outside the environments (global variables, closures) is not saved.
+        Raises `ValueError` before the first reset.
+        """
+        if self._observation is None:
+            raise ValueError(f"'{self.name}' has no state before its first reset. Call reset, then save.")
+        self.save_failure = self._why_unsaveable()
+        if self.save_failure is not None:
+            return None
+        rows = range(self.num_envs) if which is None else which
+        assert self._environments is not None
+        environments = [self._environments[row] for row in rows]
+        batch = tuple(x[rows] for x in (self._observation, self._return, self._length, self.success))
+        try:
+            return saved_simulators.save(environments, batch)
+        except saved_simulators.CannotSaveError as error:
+            self.save_failure = str(error)
+            return None
+
+    def restore(self, blob: bytes) -> np.ndarray:
+        """Continue bit for bit from what `save` returned. Returns the observations to act on next, [N, O...].
+
+        Make the environments as those that were saved. Restoring can run any code: restore only what you trust.
+        Raises `ValueError` for other environments, for another version of the simulator, and for what is not a saved
+        state.
+        """
+        failure = self._why_unsaveable()
+        if failure is not None:
+            raise ValueError(f"'{self.name}' cannot be restored: {failure}.")
+        assert self._environments is not None
+        batch = saved_simulators.restore(blob, self._environments, self.name)
+        self._observation, self._return, self._length, self.success = batch
+        return self._observation
+
+    def render(self) -> np.ndarray:
+        """A picture of environment 0, uint8 [H, W, 3].
+
+        Raises `ValueError` where it was made without `render_mode="rgb_array"`, and where rendering fails.
+        """
+        if self.vector_env.render_mode != "rgb_array":
+            raise ValueError(
+                f"'{self.name}' was made with render_mode={self.vector_env.render_mode!r}, pictures need 'rgb_array': "
+                f"make_hosted('{self.name}', 1, render_mode='rgb_array')"
+            )
+        try:
+            if self._environments is not None:
+                frame: Any = self._environments[0].render()
+            else:
+                frame = (self.vector_env.render() or (None,))[0]
+        except Exception as error:
+            raise ValueError(
+                f"'{self.name}' could not be rendered, with {type(error).__name__}: {error}."
+                + (rendering.HINT if self._has_mujoco() else "")
+            ) from error
+        if frame is None:
+            raise ValueError(f"'{self.name}' returned no picture for render_mode='rgb_array': it cannot be rendered.")
+        return np.asarray(frame)
+
+    def close(self) -> None:
+        """Close the environments. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self.vector_env.close()
+
+    def _forget(self) -> None:
+        self._return = np.zeros(self.num_envs)
+        self._length = np.zeros(self.num_envs, np.int32)
+        self.success = np.full(self.num_envs, np.nan)
+
+    def _denormalised(self, action: np.ndarray) -> np.ndarray:
+        expected = (self.num_envs, *self.spec.action_shape)
+        if action.shape != expected:
+            raise ValueError(f"actions have shape {action.shape}, {self.num_envs} of '{self.name}' need {expected}.")
+        if self._discrete:
+            return action + self._start
+        self._require_finite(action, "action")
+        if self.tolerant:
+            action = np.nan_to_num(action, nan=0.0, posinf=0.0, neginf=0.0)
+        # One clip serves both: [-1, 1], and the bounds, which rounding could exceed.
+        action = np.minimum(np.maximum(self._center + self._half * action, self._low), self._high)
+        return action.astype(self._action_space.dtype).reshape(self.num_envs, *self._action_space.shape)  # pyright: ignore
+
+    def _vectors(self, observation: Any) -> np.ndarray:
+        """The batch as a new float32 array [N, O...]."""
+        if self._flatten:
+            rows = gymnasium.vector.utils.iterate(self.vector_env.observation_space, observation)
+            return np.stack([self._vector(row) for row in rows])
+        observation = np.asarray(observation)
+        expected = (self.num_envs, *self._shape)
+        if observation.shape != expected:
+            raise ValueError(
+                f"'{self.name}' returned observations of shape {observation.shape}, its observation_space promises "
+                f"{expected}. Correct the environment's space, or what its step and reset return."
+            )
+        with np.errstate(over="ignore"):  # what float32 cannot hold is reported as not finite
+            return observation.astype(np.float32)
+
+    def _with_time(self, observation: np.ndarray, length: np.ndarray | None = None) -> np.ndarray:
+        """Observations [N, O] with the time, if agents observe it, after `length` [N] steps of the episode.
+
+        By default, `length` is that of the running episodes.
+        """
+        if not self._observes_time:
+            return observation
+        time = share_of_time(self._length if length is None else length, self.spec)
+        return np.concatenate([observation, time[:, None].astype(np.float32)], axis=1)
+
+    def _vector(self, observation: Any) -> np.ndarray:
+        """One observation as a float32 array [O...]."""
+        if self._flatten:
+            observation = spaces.flatten(self.vector_env.single_observation_space, observation)
+        with np.errstate(over="ignore"):
+            return np.asarray(observation, np.float32)
+
+    def _final_observation(self, observation: np.ndarray, ended: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+        if "final_obs" not in info:
+            raise ValueError(
+                f"'{self.name}' resets itself in the same step without info['final_obs'], so the last observation of "
+                "its episodes is lost. Use autoreset_mode=DISABLED or NEXT_STEP."
+            )
+        final = observation.copy()
+        for index in np.flatnonzero(ended):
+            final[index] = self._vector(info["final_obs"][index])
+        return final
+
+    def _begin_again(self, last: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Reset the environments whose episode has `ended`, even if they would reset themselves in the next step."""
+        fresh, _ = self.vector_env.reset(options={"reset_mask": ended.copy()})
+        observation = self._vectors(fresh)
+        if not np.array_equal(observation[~ended], last[~ended]):
+            raise ValueError(
+                f"'{self.name}' ignores reset(options={{'reset_mask': ...}}): it changed environments whose "
+                "episode had not ended. Use SyncVectorEnv, AsyncVectorEnv, or autoreset_mode=SAME_STEP."
+            )
+        return observation
+
+    def _note_success(self, info: Any, ended: np.ndarray) -> None:
+        self.success[ended] = np.nan
+        for key in SUCCESS:
+            if key in info:
+                known = ended & np.asarray(info.get(f"_{key}", True))
+                self.success[known] = np.asarray(info[key])[known].astype(np.float64)
+
+    def _require_finite(self, values: np.ndarray, kind: str) -> None:
+        if self.tolerant or np.isfinite(values).all():
+            return
+        row, *place = np.argwhere(~np.isfinite(values))[0]
+        value = np.asarray(values)[(row, *place)]
+        where = f" at index {place[0]}" if place else ""
+        if kind == "action":
+            raise FloatingPointError(
+                f"the action for environment {row} of '{self.name}' is {value}{where}, it must be finite. "
+                "The policy has diverged: go back to a checkpoint, and use a lower learning rate."
+            )
+        raise FloatingPointError(
+            f"environment {row} of '{self.name}' returned the {kind} {value}{where}, it must be finite. "
+            "Its simulation has diverged: end the episode where the state leaves its range, or shorten its time step."
+        )
+
+    def _why_unsaveable(self) -> str | None:
+        if type(self.vector_env) in (Serial, SyncVectorEnv):
+            return None
+        return f"{type(self.vector_env).__name__} keeps the state of its environments out of reach"
+
+    def _has_mujoco(self) -> bool:
+        return self._environments is not None and any(
+            saved_simulators.is_native(value, "MjData") for value in vars(self._environments[0].unwrapped).values()
+        )
+
+
+def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
+    mode = (vector_env.metadata or {}).get("autoreset_mode")
+    mode = None if mode is None else AutoresetMode(mode)
+    base = vector_env.unwrapped
+    if isinstance(base, AsyncVectorEnv) and mode == AutoresetMode.NEXT_STEP and not base.shared_memory:
+        raise ValueError(
+            f"'{name}' is an AsyncVectorEnv with shared_memory=False and autoreset_mode=NEXT_STEP, which resets an "
+            "environment twice when asked to reset it. Use shared_memory=True or autoreset_mode=DISABLED."
+        )
+    return mode

@@ -1,0 +1,123 @@
+"""What OGBench's environments need: cheap copies of its robot arms, and goals in the observation.
+
+Each robot arm that OGBench makes takes 150 MB, and a second to compile. An arm with its cubes holds meshes, textures
+and XML that no episode changes. The copies of an arm share these, and each copy has its own simulator. Copies step bit
+for bit as arms that are made one by one.
+
+Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; ogbench 1.2.2.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+# Environments that change only the colours of their model: copies can share it. A scene locks its drawer in its model.
+COLOURS_ONLY = ("CubeEnv", "PuzzleEnv")
+FIXED = ("dm_control", "mujoco", "ogbench.manipspace.controllers")  # objects of these modules are not copied
+
+
+class WithGoal(gymnasium.Wrapper):
+    """An environment that has tasks with goals. Its observations are [state; goal], [2 O] for states [O].
+
+    A goal is a state in which the task is done. A reset with a seed begins task `first` (counted from 1). Each later
+    reset begins the next task.
+    """
+
+    def __init__(self, environment: gymnasium.Env, first: int) -> None:
+        super().__init__(environment)
+        space: Any = environment.observation_space
+        low, high = (np.tile(bound, 2) for bound in (space.low, space.high))
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype)
+        self.num_tasks = _number_of_tasks(environment)
+        self.first = self.task = first
+        self.goal: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of the next task, or of task `first` where a seed is given."""
+        self.task = self.first if seed is not None else self.task % self.num_tasks + 1
+        observation, info = self.env.reset(seed=seed, options={**(options or {}), "task_id": self.task})
+        self.goal = np.array(info["goal"])
+        return np.concatenate([observation, self.goal]), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Apply one action."""
+        observation, *rest = self.env.step(action)
+        return (np.concatenate([observation, self.goal]), *rest)  # pyright: ignore[reportReturnType]
+
+
+def with_goals(environments: Sequence[gymnasium.Env], name: str) -> list[gymnasium.Env]:
+    """Wrap environments in `WithGoal`: they begin with task 1, 2, ..., and after the last task with 1 again.
+
+    Raises `ValueError` where the environments, called `name`, have no goals.
+    """
+    number, space = _number_of_tasks(environments[0]), environments[0].observation_space
+    if not number or not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise ValueError(
+            f"'{name}' has no tasks with goals that are states, as ogbench:cube-single-v0 has. Name an environment "
+            "that has such tasks with --env, or leave --env out to train without evaluations."
+        )
+    return [WithGoal(environment, index % number + 1) for index, environment in enumerate(environments)]
+
+
+def _number_of_tasks(environment: gymnasium.Env) -> int:
+    return len(getattr(environment.unwrapped, "task_infos", ()))
+
+
+def is_arm(environment: gymnasium.Env) -> bool:
+    """Whether it is one of OGBench's cube, scene or puzzle environments. `copies` can copy these."""
+    return type(environment.unwrapped).__module__.startswith("ogbench.manipspace.")
+
+
+def declare_rendering(environment: gymnasium.Env, render_mode: str | None) -> None:
+    """Set what OGBench leaves out of an arm: its render mode, and 20 pictures per second."""
+    environment.unwrapped.render_mode = render_mode
+    environment.unwrapped.metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+
+
+def seed_actions(environment: gymnasium.Env) -> None:
+    """Derive the arm's random actions from its seed. Its `reset` takes two, when it makes the observation of the goal.
+
+    The actions come from a separate random stream, so that all other random numbers stay the same.
+    """
+    kind: Any = type(environment.unwrapped)
+
+    class Seeded(kind):
+        @property
+        def action_space(self) -> gymnasium.Space:
+            """A new space at each access."""
+            space = super().action_space
+            space._np_random = self.np_random.spawn(1)[0]
+            return space
+
+    Seeded.__name__, Seeded.__module__ = kind.__name__, kind.__module__
+    environment.unwrapped.__class__ = Seeded
+
+
+def copies(environment: gymnasium.Env, number: int) -> Iterator[gymnasium.Env]:
+    """Copy `environment` `number` times. Each copy has its own random numbers; reset it before its first step.
+
+    The copies of cubes and puzzles share the colours that show what is in place: pictures show the colours of the arm
+    that was stepped last.
+    """
+    mujoco: Any = importlib.import_module("mujoco")
+    arm: Any = environment.unwrapped
+    _ = arm.observation_space  # compiles the model
+    for _ in range(number):
+        model = arm.model if type(arm).__name__ in COLOURS_ONLY else copy.copy(arm.model)
+        memo = {id(value): value for value in vars(arm).values() if _is_fixed(value)}
+        memo |= {id(arm.model): model, id(arm.data): mujoco.MjData(model)}
+        made: Any = copy.deepcopy(environment, memo)
+        made.unwrapped._np_random = made.unwrapped._np_random_seed = None
+        yield made
+
+
+def _is_fixed(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_is_fixed(item) for item in value)
+    return type(value).__module__.startswith(FIXED)

@@ -1,0 +1,253 @@
+"""The exact state of Gymnasium environments as bytes: simulators, random generators, and all other attributes.
+
+An environment is a stack of layers: wrappers, and the environment itself inside them. Some attributes of a layer are
+kept: a fresh environment has its own, such as a renderer, and they are not saved. The layers and the kept attributes
+are the parts. All other attributes are pickled in one go, so that what was shared stays shared. The pickle refers to a
+part by its place: (index of the layer, name of the attribute, or None for the layer itself).
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+import types
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import EzPickle
+
+_KEPT = {"env", "spec", "_cached_spec", "metadata", "_metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"}
+_SIMPLE = (types.NoneType, bool, int, float, str, bytes, tuple)
+
+# Modules that have moved: states from before name classes and functions by the former module.
+MOVED = {
+    f"rljax.envs.{former}": f"rljax.envs.{current}"
+    for former, current in {
+        "analytic": "tasks.analytic",
+        "atari": "host.atari",
+        "box_pick": "tasks.box_pick",
+        "brax": "simulators.brax",
+        "drawing": "host.rendering",
+        "envpool": "host.envpool",
+        "grids": "tasks.gridworld",
+        "gymnasium": "host.gymnasium",
+        "gymnax": "simulators.gymnax",
+        "lights_out": "tasks.lights_out",
+        "mjx": "tasks.mjx",
+        "ogbench": "host.ogbench",
+        "own": "tasks.catalogue",
+        "playground": "simulators.playground",
+    }.items()
+}
+
+Place = tuple[int, str | None]
+
+
+class CannotSaveError(Exception):
+    """Some attribute cannot be saved; the message says which."""
+
+
+def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
+    """The exact state of `environments`, and `batch`: arrays that `restore` returns.
+
+    Raises `CannotSaveError`.
+    """
+    parts = _parts(environments)
+    simulators = {place: part for place, part in parts.items() if is_native(part, "MjData", "ALEInterface")}
+    state = {
+        "layers": _layer_names(environments),
+        "versions": {package: _version(package) for package in map(_package, simulators.values())},
+        "simulators": {place: _save_simulator(part) for place, part in simulators.items()},
+        "hosted": batch,
+    }
+    try:
+        state["attributes"] = _dump(_attributes(environments), parts)
+    except Exception as error:
+        reason = _unsaveable_attribute(environments, parts) or f"{type(error).__name__}: {error}"
+        raise CannotSaveError(reason) from error
+    return zlib.compress(pickle.dumps(state), level=1)
+
+
+def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.ndarray, ...]:
+    """Give `environments`, called `name` in messages, the state that `save` returned; the arrays of its `batch`.
+
+    Raises `ValueError` for other environments, for another version of the simulator, and for what is not a saved state.
+    """
+    try:
+        state = pickle.loads(zlib.decompress(blob))
+        layers, simulators, versions = state["layers"], state["simulators"], state["versions"]
+    except Exception as error:
+        raise ValueError(f"this is not a state of '{name}' saved by Hosted.save: {error}.") from error
+    present = _layer_names(environments)
+    if layers != present:
+        raise ValueError(
+            f"the saved state is of {len(layers)} x {layers[0]}, '{name}' is {len(present)} x {present[0]}. "
+            "Make the same number of the same environments."
+        )
+    for package, version in versions.items():
+        if version != _version(package):
+            raise ValueError(
+                f"the state of '{name}' was saved with {package} {version}, this is {_version(package)}. "
+                f"To continue it: pip install {package.replace('_', '-')}=={version}"
+            )
+    parts = _parts(environments)
+    try:
+        for place, simulator in simulators.items():
+            _restore_simulator(simulator, parts[place])
+        attributes = _Unpickler(io.BytesIO(state["attributes"]), parts).load()
+    except Exception as error:
+        raise ValueError(
+            f"the saved state does not fit '{name}': {type(error).__name__}: {error}. "
+            "Make the environments with the same settings, from the same code."
+        ) from error
+    for layer, values in zip(_layers(environments), attributes, strict=True):
+        for attribute in [attribute for attribute, value in vars(layer).items() if not _is_kept(attribute, value)]:
+            if attribute not in values:
+                delattr(layer, attribute)
+        vars(layer).update(values)
+    return state["hosted"]
+
+
+def is_native(value: Any, *kinds: str) -> bool:
+    """Whether `value` is memory of a simulator, of one of `kinds`. Pickle cannot copy it, or loses some of it."""
+    kinds = kinds or ("MjData", "MjModel", "ALEInterface")
+    return type(value).__name__ in kinds and _package(value) in ("mujoco", "ale_py")
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, parts: dict[Place, Any]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.places = {id(part): place for place, part in reversed(parts.items())}
+
+    def persistent_id(self, obj: Any) -> Place | None:
+        place = self.places.get(id(obj))
+        if place is None and _loses_state(obj):
+            raise pickle.PicklingError(f"it holds a {type(obj).__name__} that a copy would not be equal to")
+        return place
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, parts: dict[Place, Any]) -> None:
+        super().__init__(file)
+        self.parts = parts
+
+    def persistent_load(self, pid: Place) -> Any:
+        return self.parts[pid]
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        return super().find_class(MOVED.get(module_name, module_name), global_name)
+
+
+def _dump(value: Any, parts: dict[Place, Any]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, parts).dump(value)
+    return file.getvalue()
+
+
+def _layers(environments: Any) -> Iterator[Any]:
+    """Every wrapper and environment, the outermost first."""
+    for environment in environments:
+        while isinstance(environment, gymnasium.Wrapper):
+            yield environment
+            environment = environment.env
+        yield environment
+
+
+def _layer_names(environments: Any) -> list[str]:
+    """One line per environment. Saved states hold these lines: a wrapper's class must keep its name."""
+    return ["<".join(type(layer).__name__ for layer in _layers([environment])) for environment in environments]
+
+
+def _parts(environments: Any) -> dict[Place, Any]:
+    parts: dict[Place, Any] = {}
+    for index, layer in enumerate(_layers(environments)):
+        parts[index, None] = layer
+        for name, value in vars(layer).items():
+            if _is_kept(name, value) and not isinstance(value, _SIMPLE):
+                parts[index, name] = value
+    return parts
+
+
+def _attributes(environments: Any) -> list[dict[str, Any]]:
+    """The attributes that are not kept, by layer."""
+    return [
+        {name: value for name, value in vars(layer).items() if not _is_kept(name, value)}
+        for layer in _layers(environments)
+    ]
+
+
+def _is_kept(name: str, value: Any) -> bool:
+    if name in _KEPT or is_native(value):
+        return True
+    if isinstance(value, types.FunctionType):
+        return "<" in value.__qualname__  # pickle finds all other functions by their names
+    module = type(value).__module__
+    return module == "gymnasium.envs.mujoco.mujoco_rendering" or module.partition(".")[0] == "pygame"
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _version(package: str) -> str | None:
+    return getattr(sys.modules.get(package), "__version__", None)
+
+
+def _loses_state(value: Any) -> bool:
+    """Whether pickle would copy `value` without an error, and the copy would behave differently."""
+    if isinstance(value, np.ndarray):  # a writeable view of a simulator's memory would no longer be one
+        base: Any = value
+        while isinstance(base, np.ndarray):
+            base = base.base
+        return type(base).__name__ == "PyCapsule" and value.flags.writeable
+    return isinstance(value, (gymnasium.Env, EzPickle)) or is_native(value)
+
+
+def _unsaveable_attribute(environments: Any, parts: dict[Place, Any]) -> str | None:
+    """Which attribute cannot be saved, and why."""
+    for layer, attributes in zip(_layers(environments), _attributes(environments), strict=True):
+        for name, value in attributes.items():
+            try:
+                _dump(value, parts)
+            except Exception as error:
+                return f"the attribute '{name}' of {type(layer).__name__} cannot be saved: {error}"
+    return None
+
+
+def _save_simulator(data: Any) -> tuple[bytes, dict[str, Any]]:
+    """An MjData with its model, and the fields that MuJoCo does not pickle; or a whole Atari console."""
+    if is_native(data, "ALEInterface"):
+        return pickle.dumps(data.cloneState(include_rng=True)), {}
+    forgotten = [name for name in dir(data) if name.startswith(("flg_", "solver_")) or name in ("ne", "nf", "nl")]
+    return pickle.dumps(data), {name: getattr(data, name) for name in forgotten}
+
+
+def _restore_simulator(saved: tuple[bytes, dict[str, Any]], present: Any) -> None:
+    """Make `present` equal to the saved simulator, in place: an MjData with its model, or an Atari console."""
+    if is_native(present, "ALEInterface"):
+        present.restoreState(pickle.loads(saved[0]))
+        return
+    data = pickle.loads(saved[0])
+    _copy_fields(data.model, present.model)
+    importlib.import_module("mujoco").mj_copyData(present, present.model, data)
+    for name, value in saved[1].items():  # arrays too: the setter copies
+        setattr(present, name, value)
+
+
+def _copy_fields(saved: Any, present: Any) -> None:
+    """Copy one of MuJoCo's structures. Environments may change them; some do so at every reset."""
+    for name in dir(present):
+        if name.startswith("_"):
+            continue
+        value = getattr(present, name)
+        if isinstance(value, np.ndarray):
+            value[...] = getattr(saved, name)
+        elif _package(value) == "mujoco":
+            _copy_fields(getattr(saved, name), value)
+        elif isinstance(value, (int, float)) and not is_native(present, "MjModel"):  # a model's numbers are its sizes
+            setattr(present, name, getattr(saved, name))

@@ -1,0 +1,1 @@
+"""Adapters for packages whose environments run inside the compiled program."""

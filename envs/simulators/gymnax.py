@@ -1,0 +1,107 @@
+"""Adapter: gymnax's environments, as `gymnax/<name>`. It supports gymnax 1.0 and newer, and 0.0.9.
+
+It calls `step_env`, below gymnax's own auto-reset, and so returns the true final observation. Before gymnax 1.0, `done`
+is also true at the time limit. There, the adapter steps with and without the limit: an end that only the limit causes
+is a truncation.
+
+Reference: Lange, gymnax: A JAX-based Reinforcement Learning Environment Library, 2022.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, EnvSpec
+from rljax.envs.environment import Environment, MissingPackageError, foreign, rescale, unknown
+
+NO_LIMIT = np.iinfo(np.int32).max
+
+
+class Gymnax:
+    """An environment of gymnax. Its state is gymnax's `EnvState`.
+
+    A discrete observation becomes a one-hot vector.
+    """
+
+    def __init__(self, name: str) -> None:
+        package = _gymnax()
+        with foreign(name):
+            self.gymnax, self.params = package.make(name.removeprefix("gymnax/"))
+            observation = jax.eval_shape(lambda key: self.gymnax.reset_env(key, self.params)[0], jax.random.key(0))
+        if not isinstance(observation, jax.ShapeDtypeStruct):
+            raise ValueError(f"'{name}' observes a structure, agents need one array. Choose another environment.")
+        self._categories = getattr(self.gymnax.observation_space(self.params), "n", None)
+        shape = tuple(observation.shape) if self._categories is None else (self._categories,)
+        self._action = self.gymnax.action_space(self.params)
+        discrete = hasattr(self._action, "n")
+        if not discrete:
+            self._require_bounds(name)
+        self.spec = EnvSpec(
+            name=name,
+            observation_shape=shape,
+            action_size=int(self._action.n if discrete else np.prod(self._action.shape)),
+            discrete=discrete,
+            max_episode_steps=int(self.params.max_steps_in_episode),
+        )
+
+    def _require_bounds(self, name: str) -> None:
+        if not (np.isfinite(self._action.low).all() and np.isfinite(self._action.high).all()):
+            raise ValueError(
+                f"the actions of '{name}' have no bounds (low {self._action.low}, high {self._action.high}), "
+                "so agents' actions in [-1, 1] cannot be scaled to them. Choose another environment."
+            )
+
+    def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
+        """Begin an episode."""
+        with foreign(self.spec.name):
+            observation, state = self.gymnax.reset_env(key, params)
+        return self._observe(observation), state
+
+    def step(
+        self, key: Array, state: Any, action: Array, params: Any
+    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        if not self.spec.discrete:
+            action = rescale(action.reshape(self._action.shape), self._action.low, self._action.high)
+        with foreign(self.spec.name):
+            observation, after, reward, terminated, info = self.gymnax.step_env(key, state, action, params)
+            if hasattr(self.gymnax, "is_truncated"):
+                truncated = self.gymnax.is_truncated(after, params)
+            else:
+                done, unlimited = terminated, params.replace(max_steps_in_episode=NO_LIMIT)
+                # The compiler merges this with the step above, and only computes the condition twice.
+                terminated = self.gymnax.step_env(key, state, action, unlimited)[3]
+                truncated = done & ~terminated
+        return self._observe(observation), after, jnp.asarray(reward, jnp.float32), terminated, truncated, info
+
+    def _observe(self, observation: Array) -> Array:
+        if self._categories is not None:
+            return jax.nn.one_hot(observation, self._categories)
+        return jnp.asarray(observation, jnp.float32)
+
+
+def names() -> list[str]:
+    """The names of all of gymnax's environments. Raises `MissingPackageError` without gymnax."""
+    return [f"gymnax/{name}" for name in _gymnax().registered_envs]
+
+
+def make(name: str) -> Environment:
+    """Make the environment called `name`, such as "gymnax/CartPole-v1". Raises `ValueError` where there is none."""
+    if name not in names():
+        raise unknown(name, "gymnax", names())
+    return Gymnax(name)
+
+
+def _gymnax() -> Any:
+    try:
+        with foreign("gymnax/"):
+            return importlib.import_module("gymnax")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "gymnax":
+            raise
+        raise MissingPackageError("gymnax", "pip install 'rljax[gymnax]'") from error

@@ -1,0 +1,339 @@
+"""Small environments in pure JAX: probes whose values are known in closed form, a random walk, and a pendulum.
+
+Each probe tests one ability of an agent: the probe that an agent fails on tells what is wrong with the agent.
+
+| environment | observation | episode | reward | tests |
+|---|---|---|---|---|
+| `rljax/Constant` | 0 | 1 step | 1 | whether a value is learned at all |
+| `rljax/Delay` | steps done | 2 steps | 1 on the last | discounting |
+| `rljax/Endless` | 0 | truncated after 5 steps | 1 | bootstrapping at truncation |
+| `rljax/Finite` | steps done / 5 | terminated after 5 steps | 1 | no bootstrapping at termination |
+| `rljax/Observation` | -1 or 1 | 1 step | the observation | values that depend on the observation |
+| `rljax/Action` | 0 | 1 step | -(action - 0.5)^2 | a policy |
+| `rljax/Both` | -1 or 1 | 1 step | observation x action | a policy that depends on the observation, at its bounds |
+| `rljax/Follow` | -1 or 1 | 1 step | -(action - observation / 2)^2 | the same, inside its bounds |
+| `rljax/Memory` | (steps done, first action) | 2 steps | 1 - (first action - 0.5)^2 on the last | credit for the past |
+
+Each probe also exists with the suffix `-discrete`. Its actions are then the indices of `GRID`, which contains the
+optimal actions above. `value` and `optimal_action` give the known answers, for tests of agents. `rljax/RandomWalk` is
+for prediction: it has 5 states, one-hot, and a reward of 1 at the right end, so that V under uniform actions is 1/6 to
+5/6.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.agent import Array, EnvSpec
+from rljax.envs.environment import Environment, unknown
+
+GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)  # the continuous actions that the discrete actions 0 to 4 stand for
+
+
+@struct.dataclass
+class AnalyticState:
+    """The state of an episode."""
+
+    observation: Array  # [O] float32
+    time: Array  # [] int32, steps done
+
+
+class Analytic:
+    """An environment with known values. The table above lists the subclasses.
+
+    An episode terminates after `steps` steps. If the environment is `endless`, the time limit truncates it there.
+    """
+
+    steps = 1
+    endless = False
+    observation_size = 1
+    params = None
+
+    def __init__(self, name: str) -> None:
+        discrete = name.endswith("-discrete")
+        self.spec = EnvSpec(
+            name=name,
+            observation_shape=(self.observation_size,),
+            action_size=len(GRID) if discrete else 1,
+            discrete=discrete,
+            max_episode_steps=self.steps if self.endless else None,
+        )
+
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, AnalyticState]:
+        """Begin an episode."""
+        observation = self.first(key)
+        return observation, AnalyticState(observation, jnp.zeros((), jnp.int32))
+
+    def step(
+        self, key: Array, state: AnalyticState, action: Array, params: Any = None
+    ) -> tuple[Array, AnalyticState, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        choice = jnp.asarray(GRID)[action] if self.spec.discrete else action[0]
+        reward = self.reward(state.observation, choice)
+        observation = self.after(state.observation, choice)
+        time = state.time + 1
+        terminated = jnp.logical_and(not self.endless, time >= self.steps)
+        return observation, AnalyticState(observation, time), reward, terminated, jnp.zeros((), jnp.bool_), {}
+
+    def first(self, key: Array) -> Array:
+        """An episode's first observation, [O]."""
+        return jnp.zeros(self.observation_size)
+
+    def after(self, observation: Array, choice: Array) -> Array:
+        """The observation [O] that follows after a choice [] in [-1, 1]."""
+        return observation
+
+    def reward(self, observation: Array, choice: Array) -> Array:
+        """The reward [] for a choice [] in [-1, 1]."""
+        return jnp.ones(())
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        """The optimal value [...] of observations [..., O] under a discount in [0, 1)."""
+        raise NotImplementedError
+
+    def best_choice(self, observation: Array) -> Array:
+        """The best choice [...] in [-1, 1] for observations [..., O]; 0 where all are equally good."""
+        return jnp.zeros(observation.shape[:-1])
+
+    def optimal_action(self, observation: Any) -> Array:
+        """The optimal action, [..., 1] float32 or [...] int32, for observations [..., O]; any where all are optimal."""
+        choice = self.best_choice(jnp.asarray(observation))
+        if self.spec.discrete:
+            return jnp.abs(jnp.asarray(GRID) - choice[..., None]).argmin(axis=-1).astype(jnp.int32)
+        return choice[..., None]
+
+
+class Constant(Analytic):
+    """One step with reward 1: V = 1. Every action is optimal."""
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        return jnp.ones(jnp.shape(observation)[:-1])
+
+
+class Delay(Analytic):
+    """Reward 1 on the second of two steps: V(o) = discount^(1 - o), o the steps done. Every action is optimal."""
+
+    steps = 2
+
+    def after(self, observation: Array, choice: Array) -> Array:
+        return observation + 1
+
+    def reward(self, observation: Array, choice: Array) -> Array:
+        return jnp.where(observation[0] == 1, 1.0, 0.0)
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        return discount ** (1 - jnp.asarray(observation)[..., 0])
+
+
+class Endless(Analytic):
+    """Reward 1 for ever, cut off after 5 steps: V = 1 / (1 - discount). Every action is optimal."""
+
+    steps, endless = 5, True
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        return jnp.ones(jnp.shape(observation)[:-1]) / (1 - discount)
+
+
+class Finite(Analytic):
+    """Reward 1 for 5 steps: V(o) = (1 - discount^(5 (1 - o))) / (1 - discount). Every action is optimal."""
+
+    steps = 5
+
+    def after(self, observation: Array, choice: Array) -> Array:
+        return observation + 1 / self.steps
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        left = self.steps * (1 - jnp.asarray(observation)[..., 0])
+        return (1 - discount**left) / (1 - discount)
+
+
+class Observation(Analytic):
+    """One step, with the observation as the reward: V(o) = o. Every action is optimal."""
+
+    def first(self, key: Array) -> Array:
+        return _sign(key)
+
+    def reward(self, observation: Array, choice: Array) -> Array:
+        return observation[0]
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        return jnp.asarray(observation)[..., 0]
+
+
+class Action(Analytic):
+    """One step with reward -(a - 0.5)^2: V = 0, a* = 0.5."""
+
+    def reward(self, observation: Array, choice: Array) -> Array:
+        return -jnp.square(choice - 0.5)
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        return jnp.zeros(jnp.shape(observation)[:-1])
+
+    def best_choice(self, observation: Array) -> Array:
+        return jnp.full(observation.shape[:-1], 0.5)
+
+
+class Both(Analytic):
+    """One step with reward o a: V(o) = |o|, a*(o) = sign(o)."""
+
+    def first(self, key: Array) -> Array:
+        return _sign(key)
+
+    def reward(self, observation: Array, choice: Array) -> Array:
+        return observation[0] * choice
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        return jnp.abs(jnp.asarray(observation)[..., 0])
+
+    def best_choice(self, observation: Array) -> Array:
+        return jnp.sign(observation[..., 0])
+
+
+class Follow(Analytic):
+    """One step with reward -(a - o / 2)^2: V = 0, a*(o) = o / 2."""
+
+    def first(self, key: Array) -> Array:
+        return _sign(key)
+
+    def reward(self, observation: Array, choice: Array) -> Array:
+        return -jnp.square(choice - 0.5 * observation[0])
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        return jnp.zeros(jnp.shape(observation)[:-1])
+
+    def best_choice(self, observation: Array) -> Array:
+        return 0.5 * observation[..., 0]
+
+
+class Memory(Analytic):
+    """Two steps. The second observes the first step's action m, and its reward is 1 - (m - 0.5)^2.
+
+    V(0, 0) = discount, a* = 0.5; V(1, m) = 1 - (m - 0.5)^2, where every action is optimal.
+    """
+
+    steps, observation_size = 2, 2
+
+    def after(self, observation: Array, choice: Array) -> Array:
+        return jnp.stack([jnp.ones(()), jnp.where(observation[0] == 0, choice, observation[1])])
+
+    def reward(self, observation: Array, choice: Array) -> Array:
+        return jnp.where(observation[0] == 1, 1 - jnp.square(observation[1] - 0.5), 0.0)
+
+    def value(self, observation: Any, discount: Any) -> Array:
+        time, memory = jnp.moveaxis(jnp.asarray(observation), -1, 0)
+        return jnp.where(time == 0, discount, 1 - jnp.square(memory - 0.5))
+
+    def best_choice(self, observation: Array) -> Array:
+        return jnp.where(observation[..., 0] == 0, 0.5, 0.0)
+
+
+class RandomWalk:
+    """Sutton and Barto's random walk: 5 states in a row. It begins in the middle and ends beyond either end.
+
+    The actions are 0 (left) and 1 (right). The reward is 1 at the right end. Under uniform actions, without
+    discounting, V of the i-th state from the left is i / 6. The best action is always right. (Reinforcement Learning,
+    2nd edition, example 6.2.)
+    """
+
+    params = None
+    length = 5
+
+    def __init__(self, name: str) -> None:
+        self.spec = EnvSpec(name=name, observation_shape=(self.length,), action_size=2, discrete=True)
+
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, Array]:
+        """Begin in the middle."""
+        state = jnp.asarray(self.length // 2, jnp.int32)
+        return self._observe(state), state
+
+    def step(
+        self, key: Array, state: Array, action: Array, params: Any = None
+    ) -> tuple[Array, Array, Array, Array, Array, dict[str, Any]]:
+        """Go one state to the left or right; see `rljax.envs.environment.Environment`."""
+        state = state + 2 * action.astype(jnp.int32) - 1
+        ended = (state < 0) | (state >= self.length)
+        reward = jnp.where(state >= self.length, 1.0, 0.0)
+        return self._observe(state), state, reward, ended, jnp.zeros((), jnp.bool_), {}
+
+    def value(self, observation: Any) -> Array:
+        """V [...] of observations [..., 5] under uniform actions, without discounting."""
+        return (jnp.asarray(observation).argmax(axis=-1) + 1) / (self.length + 1)
+
+    def _observe(self, state: Array) -> Array:
+        return jax.nn.one_hot(state, self.length)  # zeros at the ends
+
+
+@struct.dataclass
+class PendulumState:
+    """The angle and velocity of a pendulum."""
+
+    angle: Array  # [] radians, 0 upright
+    velocity: Array  # [] radians a second
+
+
+class Pendulum:
+    """Swing a pendulum up and hold it: the dynamics and rewards of Gymnasium's Pendulum-v1, 200 steps.
+
+    The observation is [cos(angle), sin(angle), velocity]. The action is the torque, from -2 to 2 newton metres. With
+    g = 10, and mass and length 1:
+
+        reward   = -(angle^2 + 0.1 velocity^2 + 0.001 torque^2),  the angle in [-pi, pi)
+        velocity = clip(velocity + (15 sin(angle) + 3 torque) 0.05, -8, 8)
+        angle    = angle + 0.05 velocity
+    """
+
+    params = None
+
+    def __init__(self, name: str) -> None:
+        self.spec = EnvSpec(name=name, observation_shape=(3,), action_size=1, max_episode_steps=200)
+
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, PendulumState]:
+        """Begin at an angle uniform in [-pi, pi) with a velocity uniform in [-1, 1)."""
+        high = jnp.array([jnp.pi, 1.0])
+        angle, velocity = jax.random.uniform(key, (2,), minval=-high, maxval=high)
+        state = PendulumState(angle, velocity)
+        return self._observe(state), state
+
+    def step(
+        self, key: Array, state: PendulumState, action: Array, params: Any = None
+    ) -> tuple[Array, PendulumState, Array, Array, Array, dict[str, Any]]:
+        """Apply one torque for 0.05 seconds; see `rljax.envs.environment.Environment`."""
+        torque = 2 * jnp.clip(action[0], -1, 1)
+        angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
+        reward = -(jnp.square(angle) + 0.1 * jnp.square(state.velocity) + 0.001 * jnp.square(torque))
+        velocity = jnp.clip(state.velocity + (15 * jnp.sin(state.angle) + 3 * torque) * 0.05, -8, 8)
+        state = PendulumState(state.angle + 0.05 * velocity, velocity)
+        never = jnp.zeros((), jnp.bool_)
+        return self._observe(state), state, reward, never, never, {}
+
+    def _observe(self, state: PendulumState) -> Array:
+        return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.velocity])
+
+
+def _sign(key: Array) -> Array:
+    """-1 or 1 with equal probability, [1]."""
+    return jax.random.rademacher(key, (1,), jnp.float32)
+
+
+_PROBES = (Constant, Delay, Endless, Finite, Observation, Action, Both, Follow, Memory)
+_ENVIRONMENTS: dict[str, type[Analytic] | type[Pendulum] | type[RandomWalk]] = {
+    **{f"rljax/{probe.__name__}{suffix}": probe for suffix in ("", "-discrete") for probe in _PROBES},
+    "rljax/Pendulum": Pendulum,
+    "rljax/RandomWalk": RandomWalk,
+}
+
+
+def names() -> list[str]:
+    """The names of all environments of this module."""
+    return list(_ENVIRONMENTS)
+
+
+def make(name: str) -> Environment:
+    """Make the environment called `name`, such as "rljax/Follow". Raises `ValueError` where there is none."""
+    if name not in _ENVIRONMENTS:
+        raise unknown(name, "rljax", names())
+    return _ENVIRONMENTS[name](name)

@@ -1,0 +1,25 @@
+"""All tasks of this suite by name, `rljax/<name>`: analytic ones, MuJoCo's tasks on MJX, and problems on grids."""
+
+from __future__ import annotations
+
+from rljax.envs.environment import Environment, unknown
+from rljax.envs.tasks import analytic, box_pick, lights_out, mjx
+
+MODULES = (analytic, mjx)  # with a fixed list of names
+SIZED = (lights_out, box_pick)  # with names of any size: they begin with the module's `BEGINNING`
+
+
+def names() -> list[str]:
+    """The names of all tasks. Of the tasks that have sizes, only a few sizes."""
+    return [name for module in (*MODULES, *SIZED) for name in module.names()]
+
+
+def make(name: str) -> Environment:
+    """Make the environment called `name`, such as "rljax/Pendulum". Raises `ValueError` where there is none."""
+    for module in MODULES:
+        if name in module.names():
+            return module.make(name)
+    for module in SIZED:
+        if name.startswith(module.BEGINNING):
+            return module.make(name)
+    raise unknown(name, "rljax", names())

@@ -1,0 +1,129 @@
+"""Gymnasium's MuJoCo tasks on MJX: `rljax/HalfCheetah`, `rljax/Hopper` and `rljax/Walker2d`.
+
+The models are Gymnasium's own files. Observations, rewards and ends are those of its version 5. MJX simulates in
+float32, MuJoCo in float64: scripts/parity_mjx.py measures how far the two differ. These tasks are meant for
+accelerators. On the CPU, Gymnasium's are faster.
+
+Ant and Humanoid are left out. Where a capsule stands steeply on the ground, MJX rotates the friction pyramid
+differently from MuJoCo. Ant's legs stand so: after ten steps of contacts, its forces differ by their own size.
+Humanoid's file needs a solver (PGS) that MJX does not have.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.agent import Array, EnvSpec
+from rljax.envs.environment import Environment, foreign, silent_mujoco
+
+INFINITE = float("inf")
+
+
+class Task(NamedTuple):
+    """The settings in which the tasks differ. The rest of Gymnasium's settings is the same for all tasks."""
+
+    file: str  # in gymnasium/envs/mujoco/assets
+    frame_skip: int  # steps of the simulator per action
+    control_cost: float  # the weight of the sum of squared actions
+    healthy_reward: float  # for each step that does not end the episode
+    healthy_height: tuple[float, float]  # in m, of the torso
+    healthy_angle: tuple[float, float]  # in rad, of the torso
+    healthy_state: float  # the bound of all other positions and velocities
+    max_speed: float  # observed velocities are clipped to this
+    noise: float  # the scale of the noise on first states
+    normal: bool  # whether the noise on first velocities is normal; otherwise it is uniform
+
+
+TASKS = {
+    "HalfCheetah": Task(
+        "half_cheetah.xml", 5, 0.1, 0.0, (-INFINITE, INFINITE), (-INFINITE, INFINITE), INFINITE, INFINITE, 0.1, True
+    ),
+    "Hopper": Task("hopper.xml", 4, 1e-3, 1.0, (0.7, INFINITE), (-0.2, 0.2), 100.0, 10.0, 5e-3, False),
+    "Walker2d": Task("walker2d_v5.xml", 4, 1e-3, 1.0, (0.8, 2.0), (-1.0, 1.0), INFINITE, 10.0, 5e-3, False),
+}
+
+
+class MJXState(struct.PyTreeNode):
+    """Everything that the next step depends on."""
+
+    qpos: Array  # [Q]; the first, along the track, is 0 before each step, because float32 is coarse far from 0
+    qvel: Array  # [V]
+    warmstart: Array  # [V], the accelerations with which the contact solver begins
+
+
+class MJX:
+    """One of the tasks, called `name`."""
+
+    params = None
+
+    def __init__(self, name: str) -> None:
+        mujoco: Any = importlib.import_module("mujoco")
+        self.mjx: Any = importlib.import_module("mujoco.mjx")
+        self.task = TASKS[name.removeprefix("rljax/")]
+        path = (
+            Path(importlib.import_module("gymnasium").__file__ or "").parent
+            / "envs"
+            / "mujoco"
+            / "assets"
+            / self.task.file
+        )
+        with silent_mujoco(), foreign(name):
+            self.mujoco = mujoco.MjModel.from_xml_path(str(path))
+            self.model = self.mjx.put_model(self.mujoco)
+        size = self.mujoco.nq - 1 + self.mujoco.nv
+        self.spec = EnvSpec(name, (size,), self.mujoco.nu, max_episode_steps=1000)
+        self.dt = self.mujoco.opt.timestep * self.task.frame_skip
+
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, MJXState]:
+        """Begin an episode near the model's initial state."""
+        key_qpos, key_qvel = jax.random.split(key)
+        scale, shape = self.task.noise, (self.mujoco.nv,)
+        qpos = jnp.asarray(self.mujoco.qpos0) + jax.random.uniform(
+            key_qpos, (self.mujoco.nq,), minval=-scale, maxval=scale
+        )
+        if self.task.normal:
+            qvel = scale * jax.random.normal(key_qvel, shape)
+        else:
+            qvel = jax.random.uniform(key_qvel, shape, minval=-scale, maxval=scale)
+        return self._observation(qpos, qvel), MJXState(qpos.at[0].set(0.0), qvel, jnp.zeros_like(qvel))
+
+    def step(
+        self, key: Array, state: MJXState, action: Array, params: Any = None
+    ) -> tuple[Array, MJXState, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        with foreign(self.spec.name):
+            data = self.mjx.make_data(self.model).replace(
+                qpos=state.qpos, qvel=state.qvel, qacc_warmstart=state.warmstart, ctrl=action
+            )
+            data = jax.lax.fori_loop(0, self.task.frame_skip, lambda _, data: self.mjx.step(self.model, data), data)
+        speed = data.qpos[0] / self.dt
+        healthy = self._healthy(data.qpos, data.qvel)
+        reward = speed + self.task.healthy_reward * healthy - self.task.control_cost * jnp.square(action).sum()
+        state = MJXState(data.qpos.at[0].set(0.0), data.qvel, data.qacc_warmstart)
+        return self._observation(data.qpos, data.qvel), state, reward, ~healthy, jnp.zeros((), jnp.bool_), {}
+
+    def _observation(self, qpos: Array, qvel: Array) -> Array:
+        limit = self.task.max_speed
+        return jnp.concatenate([qpos[1:], jnp.clip(qvel, -limit, limit)])
+
+    def _healthy(self, qpos: Array, qvel: Array) -> Array:
+        (low, high), (left, right) = self.task.healthy_height, self.task.healthy_angle
+        upright = (low < qpos[1]) & (qpos[1] < high) & (left < qpos[2]) & (qpos[2] < right)
+        others = jnp.concatenate([qpos[2:], qvel])
+        return upright & (jnp.abs(others) < self.task.healthy_state).all()
+
+
+def names() -> list[str]:
+    """The names of the tasks."""
+    return [f"rljax/{name}" for name in TASKS]
+
+
+def make(name: str) -> Environment:
+    """Make the task called `name`, such as "rljax/Hopper"."""
+    return MJX(name)

@@ -1,0 +1,86 @@
+"""Gymnasium's environments by name: unknown names, names of modules, and missing packages."""
+
+import importlib
+import sys
+import types
+import warnings
+from typing import Any
+
+import gymnasium
+import pytest
+
+from rljax.envs.host import gymnasium as adapter
+from rljax.envs.host.gymnasium import make_hosted
+
+mujoco: Any = importlib.import_module("mujoco")
+register: Any = gymnasium.register
+pytestmark = pytest.mark.usefixtures("walk_is_registered")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Hoper-v5", r"no environment 'Hoper-v5' in Gymnasium. Nearest: 'Hopper-v5', 'Hopper-v4'.* rljax list"),
+        ("hopper-v5", "no environment 'hopper-v5' in Gymnasium. Nearest: 'Hopper-v5'"),
+        ("Hopper-v77", "no environment 'Hopper-v77' in Gymnasium. Nearest: 'Hopper-v"),
+        ("", "no environment '' in Gymnasium. All of them"),
+        ("not a name", "no environment 'not a name' in Gymnasium"),
+        ("none/Such-v0", "no environment 'none/Such-v0' in Gymnasium"),
+        ("math:Wlk-v0", "no environment 'Wlk-v0' in Gymnasium with 'math'. Nearest: 'Walk-v0'"),
+        ("no_such_module:Walk-v0", r"'no_such_module:Walk-v0': the module .* cannot be imported.*PYTHONPATH="),
+        ("Hopper-v3", "'Hopper-v3' (cannot be imported. The|needs a package that is not installed.) "),
+    ],
+)
+def test_unknown_names(name, message):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Gymnasium, that v3 is old
+        with pytest.raises(ValueError, match=message):
+            make_hosted(name, 1)
+
+
+def test_names_of_modules(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_walks", types.ModuleType("my_walks"))
+    hosted = make_hosted("my_walks:Walk-v0", 2)
+    assert hosted.spec.name == "my_walks:Walk-v0"
+    assert hosted.reset([0, 1]).shape == (2, 2)
+
+
+def test_hosted_names():
+    names = adapter.hosted_names()
+    assert {"Hopper-v5", "Pendulum-v1", "Walk-v0"} <= set(names)
+    assert not {"Hopper-v3", "GymV21Environment-v0"} & set(names)  # they only raise
+    assert names == sorted(names)
+    register("MyHopper", "gymnasium.envs.mujoco.hopper_v5:HopperEnv")
+    assert "MyHopper" in adapter.hosted_names()
+
+
+def test_models_are_made_in_silence(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    make_hosted("HalfCheetah-v5", 2)  # its model file has a setting that MuJoCo 4 warns of
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+    assert mujoco.get_mju_user_warning() is None
+
+
+@pytest.mark.parametrize("number", [0, -2])
+def test_too_few(number):
+    with pytest.raises(ValueError, match=f"num_envs is {number}, 'Walk-v0' needs at least 1 environment"):
+        make_hosted("Walk-v0", number)
+
+
+def test_missing_packages(monkeypatch):
+    def needy(**kwargs):
+        raise gymnasium.error.DependencyNotInstalled('Box2D is not installed, run `pip install "gymnasium[box2d]"`')
+
+    def broken(**kwargs):
+        raise gymnasium.error.Error("out of order")
+
+    register("Needy-v0", needy)
+    register("Broken-v0", broken)
+    with pytest.raises(ValueError, match=r"'Needy-v0' needs a package that is not installed. Box2D .*\[box2d\]"):
+        make_hosted("Needy-v0", 1)
+    with pytest.raises(ValueError, match=r"'Broken-v0' cannot be made. out of order"):
+        make_hosted("Broken-v0", 1)
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(ValueError, match="'ALE/Pong-v5' needs a package that is not installed: pip install ale-py"):
+        make_hosted("ALE/Pong-v5", 1)

@@ -1,0 +1,327 @@
+"""Batches on the host: the same steps whatever the autoreset mode, and errors that say what is wrong."""
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from rljax import envs
+from rljax.envs.host.gymnasium import make_hosted
+from rljax.envs.host.hosted import Hosted
+from tests.envs.host.walk import FIELDS, Batch, Walk, actions_for, assert_same, hosted_walk, inner, limited, roll
+
+pytestmark = pytest.mark.usefixtures("walk_is_registered")
+
+# Steps.
+
+
+def test_steps_by_hand():
+    """Compared with Gymnasium's own loop: one environment, seeded once, reset where an episode ends."""
+    theirs = gymnasium.make("Walk-v0")
+    ours = make_hosted("Walk-v0", 1)
+    observation, _ = theirs.reset(seed=3)
+    np.testing.assert_array_equal(ours.reset([3])[0], observation.astype(np.float32))
+    total, length, ends = 0.0, 0, []
+    for action in actions_for(ours, 60):
+        observation, reward, terminated, truncated, info = theirs.step(action[0])
+        total, length = total + float(reward), length + 1
+        step = ours.step(action)
+        np.testing.assert_array_equal(step.next_observation[0], observation.astype(np.float32))
+        assert (step.terminated[0], step.truncated[0]) == (terminated, truncated)
+        assert step.reward[0] == np.float32(reward)
+        assert step.episode_return[0] == np.float32(total)
+        assert step.episode_length[0] == length
+        if terminated or truncated:
+            np.testing.assert_equal(ours.success[0], info.get("success", np.nan))
+            observation, _ = theirs.reset()
+            total, length = 0.0, 0
+            ends.append(terminated)
+        np.testing.assert_array_equal(step.observation[0], observation.astype(np.float32))
+    assert set(ends) == {True, False}
+
+
+def test_shapes_and_dtypes():
+    hosted = make_hosted("Walk-v0", 3)
+    assert hosted.spec == envs.make_hosted("Walk-v0", 1).spec
+    assert (hosted.spec.name, hosted.spec.observation_shape, hosted.spec.action_size) == ("Walk-v0", (2,), 2)
+    assert (hosted.spec.discrete, hosted.spec.max_episode_steps, hosted.frames_per_second) == (False, 12, 7)
+    assert hosted.reset([0, 1, 2]).dtype == np.float32
+    step = hosted.step(np.zeros((3, 2), np.float32))
+    assert step.observation.shape == step.next_observation.shape == (3, 2)
+    assert step.observation.dtype == step.next_observation.dtype == step.reward.dtype == np.float32
+    assert step.terminated.dtype == step.truncated.dtype == np.bool_
+    assert (step.episode_return.dtype, step.episode_length.dtype) == (np.float32, np.int32)
+    assert hosted.success.shape == (3,)
+
+
+def reference(steps: int = 80) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    hosted = make_hosted("Walk-v0", 3)
+    first = hosted.reset([5, 6, 7])
+    record = roll(hosted, actions_for(hosted, steps))
+    assert record["terminated"].any()
+    assert record["truncated"].any()
+    assert {0.0, 1.0} <= set(record["success"][~np.isnan(record["success"])])
+    return first, record
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("kind", ["sync", "sync-in-place", "wrapped", "own", "own-silent"])
+def test_same_steps_whatever_the_autoreset(kind, mode):
+    if kind.startswith("own"):
+        vector: Any = Batch(mode if kind == "own" else None, mode)
+    else:
+        vector = SyncVectorEnv([limited] * 3, copy=kind != "sync-in-place", autoreset_mode=mode)
+        if kind == "wrapped":
+            vector = gymnasium.wrappers.vector.RecordEpisodeStatistics(vector)
+    hosted = Hosted(vector, "Walk-v0")
+    first, record = reference()
+    np.testing.assert_array_equal(hosted.reset([5, 6, 7]), first)
+    assert_same(record, roll(hosted, actions_for(hosted, 80)))
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_same_steps_in_processes(mode):
+    functions = [functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=7)] * 2
+    hosted = Hosted(AsyncVectorEnv(functions, context="spawn", autoreset_mode=mode), "Pendulum-v1")
+    ours = make_hosted("Pendulum-v1", 2, max_episode_steps=7)
+    np.testing.assert_array_equal(hosted.reset([1, 2]), ours.reset([1, 2]))
+    actions = actions_for(ours, 16)
+    assert_same(roll(ours, actions), roll(hosted, actions))
+    assert hosted.save() is None
+    assert hosted.save_failure == "AsyncVectorEnv keeps the state of its environments out of reach"
+    hosted.close()
+
+
+def test_returned_arrays_are_never_written_again():
+    hosted = make_hosted("Walk-v0", 3, observation_space=spaces.Box(-np.inf, np.inf, (2,), np.float32))  # as returned
+    hosted.reset([0, 1, 2])
+    steps, copies = [], []
+    for action in actions_for(hosted, 40):
+        steps.append(hosted.step(action))
+        copies.append({name: getattr(steps[-1], name).copy() for name in FIELDS})
+    for step, copy in zip(steps, copies, strict=True):
+        for name in FIELDS:
+            np.testing.assert_array_equal(getattr(step, name), copy[name])
+
+
+def test_an_environment_does_not_depend_on_its_neighbours():
+    together, alone = make_hosted("Walk-v0", 3), make_hosted("Walk-v0", 1)
+    actions = actions_for(together, 60)
+    together.reset([4, 5, 6])
+    alone.reset([5])
+    both = roll(together, actions)
+    assert_same({name: value[:, 1:2] for name, value in both.items()}, roll(alone, actions[:, 1:2]))
+
+
+def test_seeds():
+    hosted = make_hosted("Walk-v0", 2)
+    same = hosted.reset([1, 1])
+    np.testing.assert_array_equal(same[0], same[1])
+    assert (hosted.reset([1, 2]) != same[1]).any()
+    first, second = hosted.reset([1, 1]), hosted.reset(None)
+    assert (second != first).any()  # goes on with the environments' own random numbers
+    np.testing.assert_array_equal(hosted.reset([1, 1]), first)
+    np.testing.assert_array_equal(hosted.reset(None), second)
+
+
+def test_a_vector_environment_that_accepts_one_seed():
+    class OneSeed(Batch):
+        def reset(self, *, seed=None, options=None):
+            if isinstance(seed, list):
+                raise TypeError("one seed")
+            return super().reset(seed=seed, options=options)
+
+    hosted = Hosted(OneSeed(None, AutoresetMode.DISABLED), "Walk")
+    np.testing.assert_array_equal(hosted.reset([4, 9, 9]), hosted.reset([4, 1, 1]))
+
+
+# Spaces.
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "received"),
+    [
+        (spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)), [0.5, -0.5], [1.0, 2.5]),
+        (spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)), [7.0, -7.0], [2.0, 0.0]),
+        (spaces.Box(-1, 1, (2,), np.float64), [0.1, -0.3], [np.float32(0.1), np.float32(-0.3)]),
+        (spaces.Box(-0.4, 0.4, (2,), np.float32), [1.0, -1.0], [np.float32(0.4), np.float32(-0.4)]),
+        (spaces.Box(-1, 1, (1, 2), np.float32), [0.1, -0.3], [[np.float32(0.1), np.float32(-0.3)]]),
+    ],
+)
+def test_continuous_actions_are_rescaled_and_clipped(space, given, received):
+    hosted = hosted_walk(action_space=space)
+    hosted.reset([0])
+    hosted.step(np.array([given], np.float32))
+    (action,) = inner(hosted)[0].actions
+    assert action.dtype == space.dtype
+    assert action in space
+    np.testing.assert_array_equal(action, received)
+
+
+def test_discrete_actions_begin_at_start():
+    hosted = hosted_walk(2, action_space=spaces.Discrete(3, start=-1))
+    assert (hosted.spec.discrete, hosted.spec.action_size, hosted.spec.action_shape) == (True, 3, ())
+    hosted.reset([0, 1])
+    hosted.step(np.array([0, 2], np.int32))
+    assert [env.actions for env in inner(hosted)] == [[-1], [1]]
+
+
+@pytest.mark.parametrize("made", ["by-name", "vector"])
+def test_dictionaries_are_flattened_with_one_warning(made):
+    space = spaces.Dict(position=spaces.Box(-9, 9, (2,), np.float64), sign=spaces.Discrete(2))
+    make = functools.partial(make_hosted, observation_space=space)
+    if made == "vector":
+        vector = SyncVectorEnv(
+            [functools.partial(limited, observation_space=space)] * 3, autoreset_mode=AutoresetMode.SAME_STEP
+        )
+        make = lambda name, number: Hosted(vector, name)  # noqa: E731
+    with pytest.warns(UserWarning, match="observes a Dict: it is flattened to 4 numbers") as caught:
+        hosted = make("Walk-v0", 3)
+    assert len([one for one in caught if one.category is UserWarning]) == 1
+    assert hosted.spec.observation_shape == (4,)
+    first, record = reference()
+    observation = hosted.reset([5, 6, 7])
+    np.testing.assert_array_equal(observation[:, :2], first)
+    np.testing.assert_array_equal(observation[:, 2:], np.stack([first[:, 0] <= 0, first[:, 0] > 0], axis=1))
+    ours = roll(hosted, actions_for(hosted, 80))
+    for name in ("observation", "next_observation"):
+        np.testing.assert_array_equal(ours[name][..., :2], record[name])
+
+
+def test_other_shapes_are_flattened():
+    with pytest.warns(UserWarning, match=r"'Walk' observes a Box of shape \(2, 1\): it is flattened to 2 numbers"):
+        hosted = hosted_walk(2, observation_space=spaces.Box(-9, 9, (2, 1), np.float32))
+    assert hosted.reset([0, 1]).shape == (2, 2)
+
+
+def test_pictures_stay_pictures():
+    class Painted(Walk):
+        def _observe(self):
+            return np.full((8, 6, 3), 7 + len(self.actions), np.uint8)
+
+    environment = functools.partial(Painted, observation_space=spaces.Box(0, 255, (8, 6, 3), np.uint8))
+    hosted = Hosted(SyncVectorEnv([environment] * 2), "Painted")
+    assert hosted.spec.observation_shape == (8, 6, 3)
+    first = hosted.reset([0, 1])
+    assert (first.shape, first.dtype) == ((2, 8, 6, 3), np.float32)
+    np.testing.assert_array_equal(first, 7)
+    np.testing.assert_array_equal(hosted.step(np.zeros((2, 2), np.float32)).next_observation, 8)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        (
+            {"observation_space": spaces.Discrete(4)},
+            TypeError,
+            r"'Walk' observes Discrete\(4\), agents need a vector .*gymnasium.wrappers.FlattenObservation",
+        ),
+        (
+            {"observation_space": spaces.Sequence(spaces.Discrete(4))},
+            TypeError,
+            "'Walk' observes Sequence.* agents need a vector of fixed size",
+        ),
+        (
+            {"action_space": spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32))},
+            ValueError,
+            r"'Walk' acts within \[0.0, inf\] in dimension 1, agents need finite bounds.*RescaleAction or ClipAction",
+        ),
+        (
+            {"action_space": spaces.MultiDiscrete([2, 3])},
+            TypeError,
+            r"'Walk' acts in MultiDiscrete\(\[2 3\]\), agents act in a Box of floats or in a Discrete space",
+        ),
+        ({"action_space": spaces.Box(0, 3, (2,), np.int32)}, TypeError, r"'Walk' acts in Box.*int32"),
+    ],
+)
+def test_spaces_that_are_not_supported(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        hosted_walk(**kwargs)
+
+
+# What goes wrong in a step.
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (
+            (0, np.array([0.0, np.nan])),
+            FloatingPointError,
+            "environment 1 of 'Walk-v0' returned the observation nan at index 1, it must be finite. Its simulation",
+        ),
+        ((0, np.array([1e300, 0.0])), FloatingPointError, "environment 1 of 'Walk-v0' returned the observation inf"),
+        ((1, 1e300), FloatingPointError, "environment 1 of 'Walk-v0' returned the reward inf"),
+        ((1, -np.inf), FloatingPointError, "environment 1 of 'Walk-v0' returned the reward -inf, it must be finite"),
+        (
+            (0, np.zeros(1)),
+            ValueError,
+            r"environment 1 of 'Walk-v0' returned an observation of shape \(1,\), .* promises \(2,\)",
+        ),
+    ],
+)
+def test_bad_steps(spoil, error, message):
+    hosted = make_hosted("Walk-v0", 2, disable_env_checker=True)
+    hosted.reset([0, 1])
+    inner(hosted)[1].spoil = spoil
+    with pytest.raises(error, match=message):
+        hosted.step(np.zeros((2, 2), np.float32))
+
+
+def test_bad_actions():
+    hosted = make_hosted("Walk-v0", 2)
+    hosted.reset([0, 1])
+    with pytest.raises(FloatingPointError, match="action for environment 1 of 'Walk-v0' is nan at index 0"):
+        hosted.step(np.array([[0, 0], [np.nan, 0]], np.float32))
+    with pytest.raises(ValueError, match=r"actions have shape \(2, 1\), 2 of 'Walk-v0' need \(2, 2\)"):
+        hosted.step(np.zeros((2, 1), np.float32))
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 2, 3], [1, -1]])
+def test_bad_seeds(seeds):
+    with pytest.raises(ValueError, match=r"seeds are \[.*\], 'Walk-v0' needs 2, each at least 0"):
+        make_hosted("Walk-v0", 2).reset(seeds)
+
+
+def test_wrong_shape_from_a_vector_environment():
+    vector = Batch(None, AutoresetMode.DISABLED)
+    vector.single_observation_space = spaces.Box(-9, 9, (3,))
+    with pytest.raises(ValueError, match=r"'Walk' returned observations of shape \(3, 2\), .* promises \(3, 3\)"):
+        Hosted(vector, "Walk").reset([0, 1, 2])
+
+
+def test_vector_environments_that_ignore_the_mask():
+    hosted = Hosted(Batch(None, AutoresetMode.DISABLED, honours_mask=False), "Walk")
+    hosted.reset([0, 1, 2])
+    with pytest.raises(ValueError, match=r"'Walk' ignores reset.*changed environments whose"):
+        roll(hosted, actions_for(hosted, 40))
+
+
+def test_vector_environments_that_lose_the_last_observation():
+    hosted = Hosted(Batch(AutoresetMode.SAME_STEP, AutoresetMode.DISABLED), "Walk")
+    hosted.reset([0, 1, 2])
+    with pytest.raises(ValueError, match=r"without info\['final_obs'\], so the last observation of its episodes is"):
+        roll(hosted, actions_for(hosted, 40))
+
+
+def test_processes_that_would_reset_twice():
+    class Unstarted(AsyncVectorEnv):
+        def __init__(self):
+            self.metadata, self.shared_memory, self.num_envs = {"autoreset_mode": "NextStep"}, False, 1
+
+        def __del__(self):
+            pass
+
+    with pytest.raises(ValueError, match=r"shared_memory=False and autoreset_mode=NEXT_STEP, which resets an"):
+        Hosted(Unstarted(), "Walk")
+
+
+def test_closing_twice_does_no_harm():
+    for hosted in (make_hosted("Pendulum-v1", 2), hosted_walk(2)):
+        hosted.reset([0, 1])
+        hosted.close()
+        hosted.close()

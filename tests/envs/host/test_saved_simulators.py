@@ -1,0 +1,281 @@
+"""Saved states: restored environments continue bit for bit, and states that do not fit are refused."""
+
+import functools
+import importlib
+import subprocess
+import sys
+import types
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rljax.envs.host import saved_simulators
+from rljax.envs.host.gymnasium import make_hosted
+from rljax.envs.host.hosted import Hosted
+from tests.envs.host.walk import FIELDS, Batch, Walk, actions_for, assert_same, inner, limited, roll
+
+mujoco: Any = importlib.import_module("mujoco")
+pytestmark = pytest.mark.usefixtures("walk_is_registered")
+
+SAVED = [
+    "Hopper-v5",
+    "HalfCheetah-v5",
+    "Ant-v5",
+    "Humanoid-v5",
+    "Pendulum-v1",
+    "CartPole-v1",
+    "MountainCarContinuous-v0",
+]
+
+
+def check_continuation(make: Any, before: int, after: int) -> bytes:
+    """A restored environment steps as the one that was saved, across ends of episodes. Returns the saved state."""
+    hosted = make()
+    hosted.reset(range(hosted.num_envs))
+    actions = actions_for(hosted, before + after)
+    roll(hosted, actions[:before])
+    blob = hosted.save()
+    assert blob is not None, hosted.save_failure
+    assert hosted.save_failure is None
+    expected = roll(hosted, actions[before:])
+    assert (expected["terminated"] | expected["truncated"]).any()
+    other = make()
+    other.reset([77] * other.num_envs)  # has been used before
+    roll(other, actions[:3])
+    for restored in (make(), other):
+        observation = restored.restore(blob)
+        np.testing.assert_array_equal(observation, hosted_observation(make, actions[:before]))
+        assert_same(expected, roll(restored, actions[before:]))
+        assert restored.save() is not None
+    return blob
+
+
+def hosted_observation(make: Any, actions: np.ndarray) -> np.ndarray:
+    hosted = make()
+    hosted.reset(range(hosted.num_envs))
+    return roll(hosted, actions)["observation"][-1]
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_restored_continues_bit_for_bit(name):
+    blob = check_continuation(functools.partial(make_hosted, name, 2, max_episode_steps=35), before=23, after=40)
+    assert len(blob) < 2 * 150_000
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_restored_continues_in_gymnasiums_own_vector_environment(mode):
+    check_continuation(
+        lambda: Hosted(SyncVectorEnv([limited] * 2, copy=False, autoreset_mode=mode), "Walk"), before=20, after=40
+    )
+
+
+def test_restored_continues_where_an_episode_has_just_ended():
+    make = functools.partial(make_hosted, "Hopper-v5", 1, max_episode_steps=10)
+    for before in (1, 10):
+        check_continuation(make, before=before, after=25)
+
+
+def test_restored_continues_with_wrappers():
+    def wrapped():
+        env = gymnasium.wrappers.TransformObservation(Walk(), lambda observation: 2 * observation, None)
+        env = gymnasium.wrappers.NormalizeObservation(gymnasium.wrappers.TimeLimit(env, 9))
+        return gymnasium.wrappers.StickyAction(env, 0.3)
+
+    check_continuation(lambda: Hosted(SyncVectorEnv([wrapped] * 2), "Walk"), before=20, after=40)
+
+
+class Heavier(gymnasium.Wrapper):
+    """Changes its model at every reset, and refers to the simulator and to a sampled goal."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.simulator = self.unwrapped.data  # pyright: ignore[reportAttributeAccessIssue]
+        self.goal = 0.0
+
+    def reset(self, *, seed=None, options=None):
+        result = self.env.reset(seed=seed, options=options)
+        model: Any = self.simulator.model
+        model.body_mass[1] = self.np_random.uniform(1, 2)
+        model.opt.gravity[2] = self.np_random.uniform(-12, -8)
+        model.opt.timestep = self.np_random.uniform(0.001, 0.002)
+        self.goal = self.np_random.uniform(-1, 1)
+        return result
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, float(reward) + self.goal * self.simulator.qpos[0], terminated, truncated, info
+
+
+def test_restored_continues_with_a_changed_model():
+    def make():
+        return Hosted(SyncVectorEnv([lambda: Heavier(gymnasium.make("Hopper-v5", max_episode_steps=9))] * 2), "Heavy")
+
+    check_continuation(make, before=20, after=30)
+
+
+def test_all_of_a_simulator_is_restored():
+    one, two = (make_hosted("Humanoid-v5", 1) for _ in range(2))
+    one.reset([0])
+    contacts, limits = 0, 0
+    for action in actions_for(one, 40):
+        one.step(action)
+        two.restore(one.save() or b"")
+        ours, theirs = inner(two)[0].data, inner(one)[0].data
+        # Without the fields that every step computes for its constraints: some versions leave a part of them unset.
+        anew = ("_", "efc_", "i", "map_", "dof_island", "tree_island")
+        for name in [name for name in dir(theirs) if not name.startswith(anew)]:
+            value = getattr(theirs, name)
+            if isinstance(value, np.ndarray):
+                np.testing.assert_array_equal(value, getattr(ours, name), err_msg=name)
+            elif isinstance(value, (int, float)) and name not in ("signature", "pbase", "threadpool"):  # addresses
+                assert value == getattr(ours, name), name
+        np.testing.assert_array_equal(ours.contact.dist, theirs.contact.dist)
+        contacts, limits = contacts + ours.ncon, limits + ours.nl
+    assert contacts > 0
+    assert limits > 0
+
+
+def test_restored_continues_in_another_process(tmp_path):
+    program = """
+import sys, numpy as np
+from rljax.envs.host.gymnasium import make_hosted
+hosted = make_hosted("Humanoid-v5", 2, max_episode_steps=30)
+hosted.restore(open(sys.argv[1], "rb").read())
+steps = [hosted.step(action) for action in np.load(sys.argv[2])]
+np.savez(sys.argv[3], **{name: np.stack([getattr(step, name) for step in steps]) for name in sys.argv[4:]})
+"""
+    hosted = make_hosted("Humanoid-v5", 2, max_episode_steps=30)
+    hosted.reset([1, 2])
+    actions = actions_for(hosted, 50)
+    roll(hosted, actions[:20])
+    (tmp_path / "state").write_bytes(hosted.save() or b"")
+    np.save(tmp_path / "actions.npy", actions[20:])
+    expected = roll(hosted, actions[20:])
+    files = [str(tmp_path / name) for name in ("state", "actions.npy", "steps.npz")]
+    subprocess.run([sys.executable, "-c", program, *files, *FIELDS], check=True)
+    with np.load(files[2]) as steps:
+        for name in FIELDS:
+            np.testing.assert_array_equal(steps[name], expected[name], err_msg=name)
+
+
+def spoilt(attribute: Any) -> Hosted:
+    hosted = make_hosted("Hopper-v5", 1)
+    hosted.reset([0])
+    (env,) = inner(hosted)
+    env.extra = attribute(env)
+    return hosted
+
+
+@pytest.mark.parametrize(
+    ("attribute", "reason"),
+    [
+        (lambda env: [lambda: 0], "attribute 'extra' of HopperEnv cannot be saved: Can't (pickle|get local object)"),
+        (lambda env: sys.stdout, "the attribute 'extra' of HopperEnv cannot be saved: cannot pickle"),
+        (lambda env: env.data.qpos, "'extra' of HopperEnv cannot be saved: it holds a ndarray that a"),
+        (lambda env: env.data.qpos[1:], "'extra' of HopperEnv cannot be saved: it holds a ndarray that a"),
+        (lambda env: [mujoco.MjData(env.model)], "'extra' of HopperEnv cannot be saved: it holds a MjData that a copy"),
+        (lambda env: gymnasium.make("CartPole-v1"), "'extra' of HopperEnv cannot be saved: it holds a TimeLimit that"),
+    ],
+)
+def test_states_that_cannot_be_saved(attribute, reason):
+    hosted = spoilt(attribute)
+    assert hosted.save() is None
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(hosted.save_failure)
+    del inner(hosted)[0].extra
+    assert hosted.save() is not None
+    assert hosted.save_failure is None
+
+
+def test_references_stay_references():
+    one, two = spoilt(lambda env: [env, env.data, env.np_random]), make_hosted("Hopper-v5", 1)
+    two.restore(one.save() or b"")
+    (env,) = inner(two)
+    assert env.extra[0] is env
+    assert env.extra[1] is env.data
+    assert env.extra[2] is env.np_random
+
+
+def test_what_the_saved_state_lacks_is_removed():
+    one, two = make_hosted("Hopper-v5", 1), spoilt(lambda env: 3)
+    one.reset([0])
+    two.restore(one.save() or b"")
+    assert not hasattr(inner(two)[0], "extra")
+
+
+def test_nothing_to_save_before_the_first_reset():
+    with pytest.raises(ValueError, match=r"'Walk-v0' has no state before its first reset. Call reset"):
+        make_hosted("Walk-v0", 1).save()
+
+
+class Extra:
+    """A class that a later version of the code no longer has."""
+
+
+def test_states_that_do_not_fit(monkeypatch):
+    hosted = make_hosted("Hopper-v5", 2)
+    hosted.reset([0, 1])
+    blob = hosted.save() or b""
+    with pytest.raises(ValueError, match=r"saved state is of 2 x TimeLimit.*HopperEnv, 'Hopper-v5' is 1 x"):
+        make_hosted("Hopper-v5", 1).restore(blob)
+    with pytest.raises(ValueError, match=r"saved state is of 2 x .*HopperEnv, 'Ant-v5' is 2 x .*AntEnv. Make"):
+        make_hosted("Ant-v5", 2).restore(blob)
+    inner(hosted)[0].extra = Extra()
+    with_extra = hosted.save() or b""
+    monkeypatch.delattr(sys.modules[__name__], "Extra")
+    with pytest.raises(ValueError, match=r"the saved state does not fit 'Hopper-v5': AttributeError.* the same code"):
+        make_hosted("Hopper-v5", 2).restore(with_extra)
+    with pytest.raises(ValueError, match=r"this is not a state of 'Hopper-v5' saved by Hosted.save"):
+        hosted.restore(blob[:-20])
+    with pytest.raises(ValueError, match="'Walk' cannot be restored: Batch keeps the state of its environments out"):
+        Hosted(Batch(None, AutoresetMode.DISABLED), "Walk").restore(blob)
+    monkeypatch.setattr(mujoco, "__version__", "1.2.3")
+    with pytest.raises(ValueError, match=r"was saved with mujoco .*, this is 1.2.3.*pip install mujoco=="):
+        hosted.restore(blob)
+
+
+@pytest.mark.parametrize("former", sorted(saved_simulators.MOVED))
+def test_every_module_that_moved_is_there(former):
+    importlib.import_module(saved_simulators.MOVED[former])
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("rljax.envs.atari", "Preprocessed"),
+        ("rljax.envs.atari", "shrunk"),
+        ("rljax.envs.ogbench", "WithGoal"),
+        ("rljax.envs.neorl2", "SpeedLimit"),
+        ("rljax.envs.gymnasium", "Hosted"),
+        ("rljax.envs.gymnasium", "Serial"),
+        ("rljax.envs.analytic", "PendulumState"),
+        ("rljax.envs.grids", "Board"),
+    ],
+)
+def test_states_that_name_former_modules_are_restored(monkeypatch, former, name):
+    """The state is saved while the class or function is in the former module, as it was before the move."""
+    current = saved_simulators.MOVED.get(former, former)
+    kept = getattr(importlib.import_module(current), name)
+    with monkeypatch.context() as earlier:
+        module = types.ModuleType(former)
+        setattr(module, name, kept)
+        earlier.setitem(sys.modules, former, module)
+        earlier.setattr(kept, "__module__", former)
+        blob = spoilt(lambda env: [kept]).save()
+    assert blob is not None
+    if former != current:
+        monkeypatch.setitem(sys.modules, former, None)  # importing it fails
+    hosted = make_hosted("Hopper-v5", 1)
+    hosted.restore(blob)
+    assert inner(hosted)[0].extra == [kept]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("host.atari", "Preprocessed"), ("host.ogbench", "WithGoal"), ("neorl2", "SpeedLimit")]
+)
+def test_wrappers_keep_their_names(module, name):
+    """Saved states hold these names, and are refused where they differ."""
+    assert getattr(importlib.import_module(f"rljax.envs.{module}"), name).__name__ == name

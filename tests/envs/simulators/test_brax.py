@@ -1,0 +1,112 @@
+"""The adapter of Brax."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import envs
+from rljax.agent import EnvSpec
+from rljax.envs.simulators import brax as adapter
+
+pytest.importorskip("brax")
+
+
+def test_spec_names_the_space():
+    spec = envs.make("brax/inverted_pendulum").spec
+    assert (spec.name, spec.observation_shape) == ("brax/inverted_pendulum", (4,))
+    assert (spec.action_size, spec.discrete) == (1, False)
+    assert spec.max_episode_steps == 1000
+
+
+def test_the_time_limit_truncates_and_does_not_terminate():
+    environment = envs.make("brax/fast")
+    keys = jax.random.split(jax.random.key(0), 2)
+
+    @jax.jit
+    def run():
+        def body(state, time):
+            step, state = environment.step(keys, state, jnp.ones((2, 1)))
+            return state, step
+
+        first, state = environment.reset(keys)
+        return first, jax.lax.scan(body, state, jnp.arange(1003))[1]
+
+    first, step = run()
+    assert step.observation.dtype == step.reward.dtype == jnp.float32
+    assert not step.terminated.any()
+    np.testing.assert_array_equal(np.flatnonzero(step.truncated[:, 0]), [999])
+    assert step.episode_length[999, 0] == 1000
+    # The last state of a run of 1000 steps, far from the beginning; then the beginning, and the first step again.
+    assert step.next_observation[999, 0, 0] > 100
+    np.testing.assert_array_equal(step.observation[999], first)
+    np.testing.assert_array_equal(step.next_observation[1000], step.next_observation[0])
+
+
+def test_failures_of_the_package_are_reported():
+    environment = adapter.Brax.__new__(adapter.Brax)
+    environment.simulator, environment.spec = StandIn(), EnvSpec("brax/stand-in", (2,), 1)
+    expected = r"'brax/stand-in' failed inside its own package, with AttributeError: .* Choose another environment"
+    with pytest.raises(ValueError, match=expected):
+        environment.reset(jax.random.key(0))  # it has none
+
+
+class StandIn:
+    """An environment with Brax's interface. It is done after its first step, and writes into its arguments."""
+
+    def step(self, state, action):
+        state.metrics.update(speed=2.0)
+        return state.replace(done=jnp.ones(()), reward=1)
+
+
+def step_stand_in():
+    from brax.envs.base import State
+
+    environment = adapter.Brax.__new__(adapter.Brax)
+    environment.simulator, environment.spec = StandIn(), EnvSpec("brax/stand-in", (2,), 1)
+    state = State(None, jnp.zeros(2), jnp.zeros(()), jnp.zeros(()))
+    return state, environment.step(jax.random.key(0), state, jnp.zeros(1))
+
+
+def test_done_is_termination():
+    _, (_, _, reward, terminated, truncated, info) = step_stand_in()
+    assert terminated
+    assert not truncated
+    assert reward.dtype == jnp.float32
+    assert info == {"speed": 2.0}
+
+
+def test_the_callers_state_is_left_alone():
+    state, _ = step_stand_in()
+    assert state.metrics == {}
+
+
+@pytest.mark.learn
+def test_a_falling_pole_terminates():
+    environment = adapter.make("brax/inverted_pendulum")
+    step = jax.jit(environment.step)
+    key = jax.random.key(0)
+    observation, state = jax.jit(environment.reset)(key, None)
+    for _ in range(50):
+        observation, state, _, terminated, truncated, _ = step(key, state, jnp.ones(1), None)
+        assert not truncated
+        if terminated:
+            break
+    assert terminated
+    assert abs(float(observation[1])) > 0.2  # radians
+
+
+def test_making_one_is_quiet(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter.make("brax/halfcheetah")
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []  # MuJoCo would log its warnings there
+
+
+def test_unknown_name_suggests_the_nearest():
+    with pytest.raises(ValueError, match=r"no environment 'brax/hoper' in Brax. Nearest: 'brax/hopper'.* rljax list"):
+        envs.make("brax/hoper")

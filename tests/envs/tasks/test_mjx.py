@@ -1,0 +1,92 @@
+"""MuJoCo's tasks on MJX, compared with Gymnasium's own."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import envs
+from rljax.envs.tasks import mjx
+
+ROOT = Path(__file__).parents[3]
+tasks = pytest.mark.parametrize("task", mjx.TASKS)
+
+
+def gymnasiums(task: str) -> Any:
+    """Gymnasium's task, without its wrappers."""
+    return gymnasium.make(f"{task}-v5").unwrapped
+
+
+@tasks
+def test_spec_is_gymnasiums(task: str) -> None:
+    environment, theirs = envs.make(f"rljax/{task}"), gymnasium.make(f"{task}-v5")
+    assert environment.spec.observation_shape == theirs.observation_space.shape
+    assert (environment.spec.action_size,) == theirs.action_space.shape
+    assert theirs.spec is not None
+    assert environment.spec.max_episode_steps == theirs.spec.max_episode_steps
+    assert mjx.MJX(f"rljax/{task}").dt == pytest.approx(gymnasiums(task).dt)
+
+
+@tasks
+def test_episodes_begin_as_gymnasiums(task: str) -> None:
+    environment, theirs = mjx.MJX(f"rljax/{task}"), gymnasiums(task)
+    ours = np.asarray(jax.vmap(lambda key: environment.reset(key)[0])(jax.random.split(jax.random.key(0), 2000)))
+    first = np.stack([theirs.reset(seed=seed)[0] for seed in range(2000)])
+    np.testing.assert_allclose(ours.mean(axis=0), first.mean(axis=0), atol=0.1 * environment.task.noise)
+    np.testing.assert_allclose(ours.std(axis=0), first.std(axis=0), rtol=0.08)
+    # The fourth moment tells a uniform distribution (1.8) from a normal one (3).
+    np.testing.assert_allclose(kurtosis(ours), kurtosis(first), atol=0.5)
+
+
+def kurtosis(values: np.ndarray) -> np.ndarray:
+    """The kurtosis of each column."""
+    centred = values - values.mean(axis=0)
+    return np.mean(centred**4, axis=0) / np.mean(centred**2, axis=0) ** 2
+
+
+@tasks
+def test_health_and_observation_are_gymnasiums(task: str) -> None:
+    environment, theirs = mjx.MJX(f"rljax/{task}"), gymnasiums(task)
+    generator = np.random.default_rng(0)
+    healthy = []
+    for _ in range(300):
+        qpos = theirs.init_qpos + generator.normal(0, 0.4, theirs.model.nq)
+        qvel = generator.normal(0, generator.choice([1.0, 30.0, 60.0]), theirs.model.nv)
+        theirs.set_state(qpos, qvel)
+        healthy.append(task == "HalfCheetah" or bool(theirs.is_healthy))
+        assert bool(environment._healthy(jnp.asarray(qpos), jnp.asarray(qvel))) == healthy[-1]
+        observation = environment._observation(jnp.asarray(qpos), jnp.asarray(qvel))
+        np.testing.assert_allclose(observation, theirs._get_obs(), rtol=1e-6)
+    assert task == "HalfCheetah" or 0 < np.mean(healthy) < 1, "both kinds of state were seen"
+
+
+def parity() -> ModuleType:
+    """`scripts/parity_mjx.py`, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("parity_mjx", ROOT / "scripts" / "parity_mjx.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "task", ["HalfCheetah", *(pytest.param(task, marks=pytest.mark.learn) for task in ("Hopper", "Walker2d"))]
+)
+def test_steps_are_gymnasiums(task: str) -> None:
+    script = parity()
+    script.STEPS = 10
+    recording = script.recorded(task, starts=16)
+    observation, reward, terminated = script.replayed(task, recording, np.float32)
+    np.testing.assert_allclose(observation[:, 0], recording["observation"][:, 0], atol=1e-2)
+    np.testing.assert_allclose(reward[:, 0], recording["reward"][:, 0], atol=1e-3)
+    error = script.apart(recording, observation, reward, terminated)
+    assert np.median(error["observation"][:, -1]) < 1e-4
+    assert np.median(error["reward"][:, -1]) < 1e-5
+    assert error["ends"].mean() > 0.9
