@@ -64,7 +64,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.analysis import figures
+from rljax.analysis import learning_curves as figures
 from rljax.runs import records, statistics
 from rljax.training import configuration
 

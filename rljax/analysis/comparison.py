@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike
 from rljax.runs import statistics
 
 Scores = ArrayLike | Mapping[str, ArrayLike]  # [runs, tasks], or [runs] by task
-Tasks = Sequence[np.ndarray]  # one agent's scores [..., runs] in each task
-Measure = Callable[[Tasks], Any]  # -> [...]
+TaskScores = Sequence[np.ndarray]  # one agent's scores [..., runs] in each task
+Measure = Callable[[TaskScores], Any]  # -> [...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Estimate:
     tasks: int
 
 
-def iqm(tasks: Tasks) -> Any:
+def iqm(tasks: TaskScores) -> Any:
     """Interquartile mean of all runs of all tasks; one of a task with fewer runs counts the more often."""
     values = np.concatenate(tasks, axis=-1)
     sizes = [task.shape[-1] for task in tasks]
@@ -48,17 +48,17 @@ def iqm(tasks: Tasks) -> Any:
     return statistics.iqm(values, axis=-1, counts=np.repeat([common // size for size in sizes], sizes))
 
 
-def mean(tasks: Tasks) -> Any:
+def mean(tasks: TaskScores) -> Any:
     """Mean of the tasks' means."""
     return np.mean([statistics.mean(task, axis=-1) for task in tasks], axis=0)
 
 
-def median(tasks: Tasks) -> Any:
+def median(tasks: TaskScores) -> Any:
     """Median of the tasks' means."""
     return np.median([statistics.mean(task, axis=-1) for task in tasks], axis=0)
 
 
-def optimality_gap(tasks: Tasks, target: float = 1.0) -> Any:
+def optimality_gap(tasks: TaskScores, target: float = 1.0) -> Any:
     """How far runs stay below `target` on average; what is above it does not make up for that. Less is better."""
     return target - mean([np.minimum(task, target) for task in tasks])
 
@@ -89,7 +89,7 @@ def aggregate(
         ValueError: no agents, tasks or runs, another shape, agents with different tasks, a score that is not finite, a
             level outside (0, 1), or no resamples.
     """
-    checked = _checked(scores, 1)
+    checked = _check(scores, 1)
     return {
         agent: {name: _estimate([tasks], measure, level, resamples, seed) for name, measure in measures.items()}
         for agent, tasks in checked.items()
@@ -106,7 +106,7 @@ def sample_efficiency(
     """
     return {
         agent: _estimate([[task.T for task in tasks]], measure, level, resamples, seed)
-        for agent, tasks in _checked(scores, 2).items()
+        for agent, tasks in _check(scores, 2).items()
     }
 
 
@@ -127,7 +127,7 @@ def profiles(
         raise ValueError(f"thresholds have shape {limits.shape}, a profile needs one or more: [T].")
     return {
         agent: _estimate([[1.0 * (task > limits[:, None]) for task in tasks]], mean, level, resamples, seed)
-        for agent, tasks in _checked(scores, 1).items()
+        for agent, tasks in _check(scores, 1).items()
     }
 
 
@@ -144,7 +144,7 @@ def improvement(
     by the number of pairs. `pairs` are by default all of two different agents. The other arguments and the errors are
     those of `aggregate`, and a pair with an unknown agent.
     """
-    checked = _checked(scores, 1)
+    checked = _check(scores, 1)
     chosen = list(itertools.permutations(checked, 2) if pairs is None else pairs)
     unknown = [agent for pair in chosen for agent in pair if agent not in checked]
     if unknown:
@@ -152,17 +152,17 @@ def improvement(
     estimates = {}
     for x, y in chosen:
         size = max(one.size * other.size for one, other in zip(checked[x], checked[y], strict=True))
-        estimates[x, y] = _estimate([checked[x], checked[y]], _improvement, level, resamples, seed, size)
+        estimates[x, y] = _estimate([checked[x], checked[y]], _probability, level, resamples, seed, size)
     return estimates
 
 
-def _improvement(x: Tasks, y: Tasks) -> Any:
+def _probability(x: TaskScores, y: TaskScores) -> Any:
     pairs = [(one[..., :, None], other[..., None, :]) for one, other in zip(x, y, strict=True)]
     return np.mean([((one > other) + 0.5 * (one == other)).mean(axis=(-2, -1)) for one, other in pairs], axis=0)
 
 
 def _estimate(
-    agents: Sequence[Tasks],
+    agents: Sequence[TaskScores],
     measure: Callable[..., Any],
     level: float,
     resamples: int,
@@ -172,7 +172,9 @@ def _estimate(
     """`measure` of some agents' tasks [..., runs], with its interval; `size` is how many values a resample holds."""
 
     def resample(generator: np.random.Generator, number: int) -> np.ndarray:
-        return measure(*([task[..., _draw(generator, number, task.shape[-1])] for task in tasks] for tasks in agents))
+        return measure(
+            *([task[..., _draw_runs(generator, number, task.shape[-1])] for task in tasks] for tasks in agents)
+        )
 
     size = sum(task.size for tasks in agents for task in tasks) if size is None else size
     low, high = statistics.bootstrap(resample, size, level, resamples, seed)
@@ -182,12 +184,12 @@ def _estimate(
     return Estimate(measure(*agents)[()], low[()], high[()], (min(runs), max(runs)), len(agents[0]))
 
 
-def _draw(generator: np.random.Generator, number: int, runs: int) -> np.ndarray:
+def _draw_runs(generator: np.random.Generator, number: int, runs: int) -> np.ndarray:
     """Which runs each of so many resamples of one task has: [number, runs]."""
     return generator.integers(runs, size=(number, runs))
 
 
-def _checked(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray]]:
+def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray]]:
     """By agent its scores in each task, [runs] or with `ndim` 2 [runs, S], in the same order of tasks for all."""
     if not scores:
         raise ValueError("there are no agents to compare: scores is empty.")

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from rljax.analysis import tables
+from rljax.analysis import formatting, labels
 from rljax.runs import records, statistics
 from rljax.training import configuration
 
@@ -49,7 +49,7 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
     runs: dict[Path, Run] = {}
     _look(paths, runs)
     if not runs:
-        names = tables.listed(paths)
+        names = formatting.quoted(paths)
         raise ValueError(f"there is no run in {names} yet. One begins with: rljax train sac --env Hopper-v5")
     if once or not stream.isatty():
         console.print(_table(runs, console.width))
@@ -205,9 +205,9 @@ def _cells(run: Run) -> dict[str, str]:
         return empty | {"run": run.folder.name, "state": "unreadable: config.json"}
     return empty | {
         "agent": configuration.agent_name(run.described["agent"]),
-        "task": tables.title(run.described["environment"], run.described.get("data")),
+        "task": labels.task_name(run.described["environment"], run.described.get("data")),
         "run": run.folder.name,
-        "step": f"{tables.short(run.step)}/{tables.short(run.total)}",
+        "step": f"{formatting.steps(run.step)}/{formatting.steps(run.total)}",
         "steps/s": "" if run.speed is None else f"{run.speed:,.0f}",
         "IQM of the latest": run.latest and f"{run.latest} of {run.learners}",
         "left": "" if run.left is None else _duration(run.left),
@@ -227,7 +227,7 @@ def _record(line: bytes) -> dict[str, Any]:
 def _summary(returns: np.ndarray) -> str:
     """The IQM over learners, and its interval where there is one."""
     low, high = statistics.interval(returns)
-    digits = tables.digits(returns)
+    digits = formatting.decimals(returns)
     centre = f"{statistics.iqm(returns):,.{digits}f}"
     return centre if np.isnan(low) else f"{centre} [{low:,.{digits}f} to {high:,.{digits}f}]"
 

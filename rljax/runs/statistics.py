@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 Statistic = Callable[..., Any]  # (values, axis=None) -> array without that axis
-Table = Mapping[Hashable, Mapping[int, Mapping[str, Any]]]  # evaluation records by learner and step
+Records = Mapping[Hashable, Mapping[int, Mapping[str, Any]]]  # evaluation records by learner and step
 
-_CHUNK = 1_000_000  # resampled values held at once
+_VALUES_AT_ONCE = 1_000_000  # resampled values held at once
 
 
 def mean(values: ArrayLike, axis: int | None = None) -> Any:
     """Mean along `axis`, of all values where it is None. Raises `ValueError` where there are none."""
-    values = _filled(values, axis)
+    values = _nonempty(values, axis)
     with np.errstate(invalid="ignore"):
         return values.mean(axis=axis)
 
@@ -38,7 +38,7 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
     Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, arXiv:2108.13264,
     section 4.3, trimmed as their library and `scipy.stats.trim_mean(values, 0.25)` do.
     """
-    values = _filled(values, axis)
+    values = _nonempty(values, axis)
     values = values.ravel() if axis is None else np.moveaxis(values, axis, -1)
     with np.errstate(invalid="ignore"):
         if counts is None:
@@ -74,11 +74,11 @@ def interval(
     Raises:
         ValueError: no values, more than two axes, a level outside (0, 1), or no resamples.
     """
-    values = _filled(values, None)
+    values = _nonempty(values, None)
     if values.ndim not in (1, 2):
         raise ValueError(f"values has shape {values.shape}, an interval needs [N] or [learners, episodes].")
     units = mean(values, axis=1) if values.ndim == 2 else values
-    low, high = _band(units, statistic, level, resamples, seed)
+    low, high = _intervals(units, statistic, level, resamples, seed)
     return float(low), float(high)
 
 
@@ -101,7 +101,7 @@ def bootstrap(
     if resamples < 1:
         raise ValueError(f"resamples is {resamples}, it must be at least 1; 2000 is usual.")
     generator = np.random.Generator(np.random.PCG64(seed))
-    number = max(1, _CHUNK // size)
+    number = max(1, _VALUES_AT_ONCE // size)
     parts = [resample(generator, min(number, resamples - start)) for start in range(0, resamples, number)]
     low, high = np.quantile(np.concatenate(parts, axis=-1), [(1 - level) / 2, (1 + level) / 2], axis=-1)
     return low, high
@@ -131,8 +131,8 @@ def summarise(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own_best = {learner: _highest(own) for learner, own in means.items()}
     last = shared[-1]
     return {
-        "final": _entry(table, last, {learner: last for learner in table}),
-        "best": _entry(table, best, own_best),
+        "final": _summary_entry(table, last, {learner: last for learner in table}),
+        "best": _summary_entry(table, best, own_best),
     }
 
 
@@ -148,7 +148,7 @@ def last_three(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, float | No
     recent = [list(own.values())[-3:] for own in table.values()]
     there = {name: of for name, of in FIELDS.items() if all(record.get(of) for own in recent for record in own)}
     return {
-        name: _number(np.mean([np.mean([mean(record[of]) for record in own]) for own in recent]))
+        name: _finite_or_none(np.mean([np.mean([mean(record[of]) for record in own]) for own in recent]))
         for name, of in there.items()
         if recent
     }
@@ -184,7 +184,7 @@ def expected_best(
     return expected
 
 
-def curves(
+def learning_curve(
     evaluations: Sequence[Mapping[str, Any]], statistic: Statistic = mean, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A learning curve with its interval: (steps, mean, low, high), each [S] float64.
@@ -199,7 +199,7 @@ def curves(
     table = _by_learner(evaluations)
     if len(table) != 1:
         learners = [(list(own), [_mean_return(record) for record in own.values()]) for own in table.values()]
-        return join(learners, statistic, level)
+        return curve_over_learners(learners, statistic, level)
     (own,) = table.values()
     samples = [_floats(record["returns"]) for record in own.values()]
     bounds = np.array([interval(sample, statistic, level) for sample in samples])
@@ -207,7 +207,7 @@ def curves(
     return np.array(list(own), np.float64), centre, bounds[:, 0], bounds[:, 1]
 
 
-def join(
+def curve_over_learners(
     learners: Sequence[tuple[ArrayLike, ArrayLike]], statistic: Statistic = mean, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The curve over learners as `curves` has it, each learner given by its own (steps, values), both [S], ascending.
@@ -223,10 +223,10 @@ def join(
     if not len(steps):
         return steps, steps, steps, steps
     samples = np.stack([np.interp(steps, *own) for own in zip(axes, values, strict=True)], axis=1)
-    return steps, statistic(samples, axis=1), *_band(samples, statistic, level)
+    return steps, statistic(samples, axis=1), *_intervals(samples, statistic, level)
 
 
-def _band(
+def _intervals(
     units: np.ndarray, statistic: Statistic, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Intervals [...] over the last axis of `units` [..., N], the same units drawn for all of them."""
@@ -241,7 +241,7 @@ def _band(
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
-def _by_learner(evaluations: Sequence[Mapping[str, Any]]) -> Table:
+def _by_learner(evaluations: Sequence[Mapping[str, Any]]) -> Records:
     """Records by learner and step, both ascending; of two records of the same evaluation the later one."""
     table: dict[Hashable, dict[int, Mapping[str, Any]]] = {}
     for record in evaluations:
@@ -249,13 +249,13 @@ def _by_learner(evaluations: Sequence[Mapping[str, Any]]) -> Table:
     return {learner: dict(sorted(table[learner].items())) for learner in sorted(table)}  # type: ignore[type-var]
 
 
-def _entry(table: Table, step: int, own_steps: Mapping[Hashable, int]) -> dict[str, Any]:
+def _summary_entry(table: Records, step: int, own_steps: Mapping[Hashable, int]) -> dict[str, Any]:
     """Over the learners at one step, and for each learner at its own of `own_steps`."""
     records = [own[step] for own in table.values()]
     means = np.array([_mean_return(record) for record in records])
     return {
         "step": step,
-        **_numbers(means),
+        **_mean_iqm_interval(means),
         "score": _mean_of(records, "scores"),
         "success": _mean_of(records, "success"),
         "learners": [
@@ -263,7 +263,7 @@ def _entry(table: Table, step: int, own_steps: Mapping[Hashable, int]) -> dict[s
                 "learner": record["learner"],
                 "seed": record["seed"],
                 "step": record["step"],
-                **_numbers(_floats(record["returns"])),
+                **_mean_iqm_interval(_floats(record["returns"])),
                 "score": _mean_of([record], "scores"),
                 "success": _mean_of([record], "success"),
             }
@@ -272,17 +272,17 @@ def _entry(table: Table, step: int, own_steps: Mapping[Hashable, int]) -> dict[s
     }
 
 
-def _numbers(values: np.ndarray) -> dict[str, Any]:
-    low, high = (_number(bound) for bound in interval(values))
+def _mean_iqm_interval(values: np.ndarray) -> dict[str, Any]:
+    low, high = (_finite_or_none(bound) for bound in interval(values))
     bounds = None if low is None or high is None else [low, high]
-    return {"mean": _number(mean(values)), "iqm": _number(iqm(values)), "interval": bounds}
+    return {"mean": _finite_or_none(mean(values)), "iqm": _finite_or_none(iqm(values)), "interval": bounds}
 
 
 def _mean_of(records: Sequence[Mapping[str, Any]], name: str) -> float | None:
     """The mean over learners of their episodes' mean, None where one of them lacks it."""
     if not all(record.get(name) for record in records):
         return None
-    return _number(np.mean([mean(_floats(record[name])) for record in records]))
+    return _finite_or_none(np.mean([mean(_floats(record[name])) for record in records]))
 
 
 def _highest(values: Mapping[int, float]) -> int:
@@ -298,11 +298,11 @@ def _floats(values: ArrayLike) -> np.ndarray:
     return np.asarray(values, np.float64)  # None, which JSON has for what is not finite, becomes NaN
 
 
-def _number(value: Any) -> float | None:
+def _finite_or_none(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _filled(values: ArrayLike, axis: int | None) -> np.ndarray:
+def _nonempty(values: ArrayLike, axis: int | None) -> np.ndarray:
     values = _floats(values)
     if values.size == 0 or values.ndim == 0:
         raise ValueError(f"values has shape {values.shape}, a statistic needs one value or more along axis {axis}.")

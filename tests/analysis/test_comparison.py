@@ -39,7 +39,7 @@ def same_draws(monkeypatch):
         columns = [[row[k][:, task] for row in drawn] for k, shape in enumerate(shapes) for task in range(shape[1])]
         queue = [np.stack(column) for column in columns]
         calls = iter(range(10**9))
-        monkeypatch.setattr(comparison, "_draw", lambda *_: queue[next(calls) % len(queue)])
+        monkeypatch.setattr(comparison, "_draw_runs", lambda *_: queue[next(calls) % len(queue)])
         np.random.seed(seed)
 
     return prepare
@@ -174,7 +174,7 @@ def test_a_single_run_in_a_task_has_no_interval():
 def test_in_parts_as_at_once(monkeypatch):
     given = {"a": scores(6, 3), "b": scores(4, 3, seed=1)}
     whole = comparison.improvement(given)["a", "b"], comparison.profiles(given, TAUS)["a"]
-    monkeypatch.setattr(statistics, "_CHUNK", 500)
+    monkeypatch.setattr(statistics, "_VALUES_AT_ONCE", 500)
     parts = comparison.improvement(given)["a", "b"], comparison.profiles(given, TAUS)["a"]
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose([one.low, one.high], [other.low, other.high], atol=0.08)

@@ -14,7 +14,7 @@ from rljax import cli
 from rljax.analysis import report
 from tests import folders
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VOID = {"meta", "br", "line", "use", "path", "rect", "link", "input", "img"}
 
 
