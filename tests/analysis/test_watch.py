@@ -1,4 +1,4 @@
-"""Running runs in the terminal: what is said of each, and that only what is new is read."""
+"""Running runs in the terminal: the line of each, and that a look reads only what is new."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests import folders
 
 def seen(path, seconds=0.0):
     """A run as it looks that many seconds after its last line."""
-    run = watch.Run.open(path)
+    run = watch.WatchedRun.open(path)
     latest = max(file.stat().st_mtime for file in path.iterdir())
     run.look(latest + seconds)
     return run
@@ -101,7 +101,7 @@ def test_a_run_of_which_no_learner_is_left_has_diverged(tmp_path):
 
 def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     path = unfinished(tmp_path / "a")
-    run = watch.Run.open(path)
+    run = watch.WatchedRun.open(path)
     run.look(time.time())
     parsed = []
     load = json.loads
@@ -119,7 +119,7 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
 
 def test_an_evaluation_that_comes_in_parts_is_put_together(tmp_path):
     path = unfinished(tmp_path / "a", seeds=(0, 1))
-    run = watch.Run.open(path)
+    run = watch.WatchedRun.open(path)
     with Recorder(path) as recorder:
         for learner, value in enumerate((10.0, 20.0)):
             recorder.evaluation({"step": 25_000, "learner": learner, "seed": learner, "returns": [value]})
@@ -152,13 +152,13 @@ def test_one_line_for_each_run_those_that_run_first(tmp_path):
     assert [line.split()[:3] for line in lines[1:]] == [["own", "mine", "now"], ["td3", "Ant-v5", "done"]]
     assert {"20k/30k", "300", "running"} <= set(row(text, "own"))
     assert {"30k/30k", "complete"} <= set(row(text, "td3"))
-    assert max(map(len, lines)) <= watch.WIDTH
+    assert max(map(len, lines)) <= watch.DEFAULT_WIDTH
 
 
 @pytest.mark.parametrize("width", [160, 100, 80])
 def test_a_narrow_terminal_shows_what_matters(tmp_path, monkeypatch, width):
     unfinished(tmp_path / "20261122-061806", data="d4rl/halfcheetah-medium-expert-v2")
-    monkeypatch.setattr(watch, "WIDTH", width)
+    monkeypatch.setattr(watch, "DEFAULT_WIDTH", width)
     head, line = printed([tmp_path]).splitlines()
     assert max(len(head), len(line)) <= width
     assert {"20k/30k", "running"} <= set(line.split())
