@@ -87,9 +87,11 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Run], list[tuple[Path, str]]]:
             reason = f"a record lacks {error}" if isinstance(error, KeyError) else str(error)
             skipped.append((folder, reason))
     for sweep, number in searches.items():
-        runs_of_search = formatting.count(number, "run")
-        reason = f"{runs_of_search} of its search, whose settings these seeds chose: its test alone counts"
-        skipped.append((sweep, f"{reason}. To see them all the same, name folders in it."))
+        reason = (
+            f"{formatting.count(number, 'run')} of its search: the seeds of a search choose the settings, so only the "
+            "sweep's test counts. To see these runs, name folders inside the sweep."
+        )
+        skipped.append((sweep, reason))
     return runs, skipped
 
 

@@ -83,7 +83,7 @@ def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
     if len(known) < 2:
         return (
             f"No score over {', '.join(table.task for table in tables)} together: returns of different tasks cannot "
-            f"be averaged, and to normalise those of {', '.join(unknown)} no published reference is at hand."
+            f"be averaged, and there is no published reference to normalise those of {', '.join(unknown)}."
         )
     chosen, labels = _largest(known)
     if len(chosen) < 2:

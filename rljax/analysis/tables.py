@@ -118,14 +118,14 @@ def _check_budgets(task: str, runs: Sequence[Run], at: int | None) -> None:
     if at is not None and at > min(by_budget):
         raise ValueError(
             f"--at is {at}, and not all runs of '{task}' were planned for so many steps: "
-            f"{_folders(by_budget[min(by_budget)])} for {min(by_budget)}. The most that they can be compared at: "
+            f"{_folders(by_budget[min(by_budget)])} for {min(by_budget)}. The last step at which all can be compared: "
             f"--at {min(by_budget)}"
         )
     if at is None and len(by_budget) > 1:
         raise ValueError(
             f"runs of '{task}' have different budgets: "
             + "; ".join(f"{budget} steps in {_folders(own)}" for budget, own in sorted(by_budget.items()))
-            + f". To compare all at the same step: rljax report ... --at {min(by_budget)}. Or report them apart."
+            + f". To compare all at the same step: rljax report ... --at {min(by_budget)}. Or report them separately."
         )
 
 
@@ -139,7 +139,7 @@ def _check_episodes(task: str, runs: Sequence[Run]) -> None:
                 f"{' or '.join(map(str, numbers))} episodes per evaluation in {_folders(own)}"
                 for numbers, own in sorted(by_episodes.items())
             )
-            + ". Report them apart: name the folders of one kind only."
+            + ". Report them separately: name the folders of one kind only."
         )
 
 

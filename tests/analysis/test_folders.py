@@ -39,7 +39,7 @@ def test_of_a_sweep_only_the_test_is_reported(tmp_path):
         found, skipped = folders.read_all([path])
         assert [run.folder for run in found] == [sweep / "test" / "launch-000"]
         assert skipped[0][0] == sweep
-        assert skipped[0][1].startswith("2 runs of its search, whose settings these seeds chose: its test alone counts")
+        assert skipped[0][1].startswith("2 runs of its search: the seeds of a search choose the settings")
     found, _ = folders.read_all([sweep / "generation-001"])
     assert len(found) == 1, "whoever names a folder inside the sweep sees its runs"
 

@@ -12,7 +12,7 @@ def rows(paths):
     return {table.task: {row.label: len(row.learners) for row in table.rows} for table in tables.arrange(runs)}
 
 
-def test_rows_are_agents_and_what_differs_in_their_settings(tmp_path):
+def test_rows_are_named_by_agent_and_differing_settings(tmp_path):
     run_folders.write(tmp_path / "a", config={"actor_lr": 1e-3})
     run_folders.write(tmp_path / "b", config={"actor_lr": 3e-4}, seeds=(3,))
     run_folders.write(tmp_path / "c", "td3", config={"actor_lr": 1e-3})
@@ -20,13 +20,13 @@ def test_rows_are_agents_and_what_differs_in_their_settings(tmp_path):
     assert found == {"Hopper-v5": {"sac actor-lr=0.001": 3, "sac actor-lr=0.0003": 1, "td3": 3}}
 
 
-def test_settings_that_differ_between_tasks_alone_make_no_rows(tmp_path):
+def test_settings_that_differ_only_between_tasks_make_no_rows(tmp_path):
     run_folders.write(tmp_path / "a", environment="Hopper-v5", config={"actor_lr": 1e-3})
     run_folders.write(tmp_path / "b", environment="Ant-v5", config={"actor_lr": 3e-4})
     assert rows([tmp_path]) == {"Ant-v5": {"sac": 3}, "Hopper-v5": {"sac": 3}}
 
 
-def test_settings_that_go_together_are_said_once(tmp_path):
+def test_only_one_of_settings_that_differ_together_is_named(tmp_path):
     for i, (rate, hidden) in enumerate([(1e-3, [400, 300]), (3e-4, [256, 256])]):
         run_folders.write(tmp_path / str(i), config={"actor_lr": rate, "hidden": hidden})
     assert rows([tmp_path]) == {"Hopper-v5": {"sac actor-lr=0.001 ...": 3, "sac actor-lr=0.0003 ...": 3}}

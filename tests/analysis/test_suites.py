@@ -25,20 +25,20 @@ def test_returns_are_normalised_by_the_published_ones(tmp_path):
     assert "Hopper-v5 2,787 (Hopper-v4, 10 seeds, dojeon-ai/SimbaV2@14fafb2)" in found.explanation
 
 
-def test_scores_of_data_sets_are_parts_of_one(tmp_path):
+def test_scores_of_data_sets_are_divided_by_100(tmp_path):
     for task in ("hopper-medium-v2", "hopper-medium-replay-v2"):
         run_folders.write(tmp_path / task, "iql", data=f"d4rl/{task}", evaluation={"scores": [50.0] * 4})
     (found,), _ = suite([tmp_path])
     assert all(values == pytest.approx([0.5] * 3) for values in found.scores()["iql"].values())
 
 
-def test_without_references_there_is_no_score_over_tasks_and_it_is_said(tmp_path):
+def test_without_references_a_remark_says_that_there_is_no_score_over_tasks(tmp_path):
     run_folders.write(tmp_path / "a", environment="rljax/Pendulum")
     run_folders.write(tmp_path / "b", environment="Hopper-v5")
     found, remarks = suite([tmp_path])
     assert found == []
     assert remarks[0].startswith("No score over Hopper-v5, rljax/Pendulum together: returns of different tasks cannot")
-    assert "to normalise those of rljax/Pendulum no published reference" in remarks[0]
+    assert "no published reference to normalise those of rljax/Pendulum" in remarks[0]
 
 
 def test_only_rows_that_have_all_tasks_are_compared(tmp_path):

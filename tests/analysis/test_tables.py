@@ -40,14 +40,14 @@ def test_tasks_of_data_sets(tmp_path):
 # Which evaluation counts
 
 
-def test_a_row_is_of_its_last_evaluation(tmp_path):
+def test_a_row_has_the_numbers_of_its_last_evaluation(tmp_path):
     run_folders.write(tmp_path / "a")
     (row,) = only(tmp_path).rows
     assert (row.step, row.complete, row.diverged) == (30_000, True, 0)
     np.testing.assert_allclose(row.values("returns"), [1000, 1010, 1020])
 
 
-def test_learners_that_have_not_come_so_far_do_not_count(tmp_path):
+def test_incomplete_learners_do_not_count(tmp_path):
     run_folders.write(tmp_path / "a")
     run_folders.write(tmp_path / "b", seeds=(5, 6), steps=(10_000, 20_000))
     (row,) = only(tmp_path).rows
@@ -69,7 +69,7 @@ def test_at_a_step_each_counts_with_its_last_evaluation_until_then(tmp_path):
     assert found == {"sac": (20_000, True), "ppo": (16_384, True), "td3": (20_000, True)}
 
 
-def test_a_run_that_stopped_long_before_a_step_is_not_there(tmp_path):
+def test_a_run_that_stopped_long_before_a_step_is_incomplete(tmp_path):
     run_folders.write(tmp_path / "a")
     run_folders.write(tmp_path / "b", "td3", steps=(10_000,))
     found = {row.label: row.complete for row in only(tmp_path, at=25_000).rows}
@@ -110,7 +110,7 @@ def test_different_budgets_are_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(
         ValueError,
         match=r"runs of 'Hopper-v5' have different budgets: 10000 steps in '.*short'; 30000 steps in '.*long'\. "
-        r"To compare all at the same step: rljax report \.\.\. --at 10000\. Or report them apart\.",
+        r"To compare all at the same step: rljax report \.\.\. --at 10000\. Or report them separately\.",
     ):
         tables.arrange(runs)
     assert tables.arrange(runs, at=10_000)
@@ -126,6 +126,6 @@ def test_different_numbers_of_episodes_are_an_error(tmp_path):
     runs, _ = folders.read_all([tmp_path])
     with pytest.raises(
         ValueError,
-        match=r"runs of 'Hopper-v5' were evaluated in different ways: 5 episodes per evaluation in '.*few'; 10 .*apart",
+        match=r"runs of 'Hopper-v5' were evaluated in different ways: 5 episodes .* in '.*few'; 10 .*: name",
     ):
         tables.arrange(runs, at=10_000)

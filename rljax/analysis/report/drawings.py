@@ -43,9 +43,9 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Iterator[D
         drawn["improvement"] = _improvement(result, styles)
     captions = {
         "iqm": "Dot: estimate; bar: its 95 % interval.",
-        "profiles": "How large a share of learners scores above each value, with 95 % bands.",
-        "efficiency": "The IQM at each step, with 95 % bands; the steps that all runs cover.",
-        "improvement": "How probable it is that a learner of X scores above one of Y. Dashed: no difference.",
+        "profiles": "The share of learners that score above each value, with 95 % bands.",
+        "efficiency": "The IQM at each step that all runs cover, with 95 % bands.",
+        "improvement": "The probability that a learner of X scores above one of Y. Dashed line: no difference.",
     }
     for name, figure in drawn.items():
         yield Drawing(name, figure, f"{captions[name]} {description}", captions[name])

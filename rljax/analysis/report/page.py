@@ -108,7 +108,7 @@ def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
             if behind:
                 ends = ", ".join(f"{run.folder} ({provenance.progress(run)})" for run in behind[:3])
                 ends += f" and {len(behind) - 3} more" if len(behind) > 3 else ""
-                counted = "without its learners" if row.complete else "shown where it stands, and not compared"
+                counted = "not counted" if row.complete else "shown as it stands and not compared"
                 yield f"Incomplete: {row.label} on {table.task}, {counted}: {ends}"
             if row.diverged:
                 yield _diverged(row, table)
@@ -134,7 +134,7 @@ class _Page:
     def add_notices(self, notices: Sequence[str]) -> None:
         """Add what readers must know before the results."""
         if notices:
-            heading = '<aside aria-label="Notices"><h2>To know before reading</h2>'
+            heading = '<aside aria-label="Notices"><h2>Before you read</h2>'
             self._html.append(f"{heading}{elements.bullets_html(notices)}</aside>")
             self._markdown.append(elements.bullets_markdown(notices))
 
@@ -199,9 +199,9 @@ def _method(at: int | None, sources: Mapping[str, int]) -> list[str]:
         "IQM is the interquartile mean, the mean of the middle half. Intervals are percentile bootstrap intervals "
         "of 2,000 resamples of learners, within each task. With fewer than about 10 learners they are narrower "
         "than their level promises. See Agarwal et al., arXiv:2108.13264.",
-        f"A row's number is of the last evaluation {last}, not of the best one.",
+        f"A row's number comes from the last evaluation {last}, not from the best one.",
         "A learner that diverged counts with its last good policy, and is counted as diverged. Learners that have "
-        "not come to the step of comparison are not counted; a row of such learners alone is marked as incomplete.",
+        "not come to the step of comparison are not counted. A row with such learners only is marked as incomplete.",
     ]
     if sources:
         points.append("Published: " + "; ".join(f"[{number}] {source}" for source, number in sources.items()) + ".")

@@ -35,8 +35,8 @@ def cost(tables: Sequence[Table], runs: Sequence[Run]) -> Section:
     """The time and memory of the runs behind each row, and the hardware and versions that they ran with."""
     columns = ["agent", "task", "runs", "steps/s", "compiling", "wall", "memory", "processor and devices"]
     caption = (
-        "What each run took, as a range where there are several. Steps per second are those of all learners of a "
-        "run in its training loop, without compiling, evaluations and checkpoints; wall time is with everything."
+        "The cost of each run, as a range where a row has several. Steps per second are those of all learners of a run "
+        "in its training loop, without compilation, evaluations and checkpoints. Wall time includes everything."
     )
     rows = [_cost_row(row, table.task) for table in tables for row in table.rows]
     versions = _versions(runs)
@@ -81,7 +81,7 @@ def _versions(runs: Sequence[Run]) -> list[str]:
 
 def commands_html(tables: Sequence[Table]) -> str:
     """The commands of the runs behind each row, each row as an element that opens."""
-    html = ["<p>What was typed for the runs behind each row, and the folders that they are in.</p>"]
+    html = ["<p>The commands of the runs behind each row, and the folders of these runs.</p>"]
     for table in tables:
         for row in table.rows:
             html.append(

@@ -21,8 +21,9 @@ def at_a_glance(task_results: Sequence[TaskResult]) -> Section | None:
         return None
     columns = ["task", "highest IQM", "IQM", "next", "P(highest > next)"]
     caption = (
-        "The highest interquartile mean of each task and the next one. Below each number its 95 % interval; P "
-        "is the probability that a learner of the one is above one of the other, 0.5 where they are equal."
+        "The highest interquartile mean of each task and the next one. Below each number is its 95 % interval. P is "
+        "the probability that a learner of the first scores above a learner of the second; it is 0.5 where they are "
+        "equal."
     )
     return Section("At a glance", [CaptionedTable(caption, columns, rows)])
 
@@ -45,7 +46,7 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Section:
     tables = [_aggregates(result)] + ([_improvement(result)] if result.improvement else [])
     note = ""
     if suite.left_out:
-        note = f"Left out, for want of one of these tasks or of a reference: {', '.join(suite.left_out)}."
+        note = f"Left out, because one of these tasks or a reference is missing: {', '.join(suite.left_out)}."
     return Section(suite.title, tables, drawings.of_suite(result, styles), note)
 
 
@@ -61,8 +62,9 @@ def _aggregates(result: SuiteResult) -> CaptionedTable:
         for label in result.order
     ]
     caption = (
-        f"Scores over {', '.join(table.task for table in suite.tables)}; {suite.explanation} Below each number "
-        "its 95 % interval over learners, drawn within each task. The optimality gap is how far they stay below 1."
+        f"Scores over {', '.join(table.task for table in suite.tables)}; {suite.explanation} Below each number is its "
+        "95 % interval over learners, which are resampled within each task. The optimality gap is how far learners "
+        "stay below 1 on average."
     )
     return CaptionedTable(caption, ["agent", "IQM", "median", "mean", "optimality gap", "learners"], rows)
 
@@ -76,7 +78,7 @@ def _improvement(result: SuiteResult) -> CaptionedTable:
         ]
         for (x, y), estimate in result.improvement.items()
     ]
-    caption = "Probability that a learner of X scores above one of Y, as the mean over tasks."
+    caption = "The probability that a learner of X scores above one of Y, as the mean over tasks."
     return CaptionedTable(caption, ["X > Y", "P", "learners"], rows)
 
 
@@ -90,8 +92,8 @@ def of_task(result: TaskResult, styles: Mapping[str, LineStyle], sources: Mappin
         for row, each in zip(rows, result.rows, strict=True):
             row.append(_published(each, result, sources))
         note = (
-            "Published numbers are the points nearest to the row's step, of other seeds and of the versions of the "
-            "environment that stand beside them; where these differ from ours, so do returns."
+            "Published numbers are the points nearest to the row's step. They come from other seeds, and from the "
+            "versions of the environment that stand beside them. Where a version differs from ours, returns differ too."
         )
     table = CaptionedTable(_task_caption(result), columns, rows)
     return Section(result.table.task, [table], drawings.of_task(result, styles), note)
@@ -119,7 +121,7 @@ def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) 
     lines = []
     for point in result.published:
         spread = "" if point.std is None else f" ± {formatting.number(point.std, task.decimals)}"
-        step = "steps not said" if point.step is None else f"at {formatting.steps(point.step)}"
+        step = "steps unknown" if point.step is None else f"at {formatting.steps(point.step)}"
         environment = "" if task.table.data else f", {point.environment}"
         number = sources[results.source(point)]
         lines.append(
@@ -139,5 +141,5 @@ def _task_caption(result: TaskResult) -> str:
     environment = f", in {table.environment}" if table.data else ""
     return (
         f"Evaluation {metric} over {count(table.episodes, 'episode')} without exploration{environment}. Below each "
-        "number its 95 % bootstrap interval over learners; a single learner has none."
+        "number is its 95 % bootstrap interval over learners; a single learner has none."
     )
