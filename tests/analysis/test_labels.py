@@ -58,7 +58,7 @@ def test_learners_of_one_run_with_different_settings(tmp_path):
     assert rows([tmp_path]) == {"Hopper-v5": {"sac actor-lr=0.001": 1, "sac actor-lr=0.0003": 1}}
 
 
-def test_tasks_of_files_are_named_by_the_file_alone_where_that_is_clear():
+def test_tasks_of_files_have_short_names_where_these_are_unique():
     tasks = [("Hopper-v5", None), ("Hopper-v5", "sets/mine.hdf5"), ("Ant-v5", "one/own.npz"), ("Ant-v5", "two/own.npz")]
     assert list(labels.task_names(tasks).values()) == [
         "Hopper-v5",
