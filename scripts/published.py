@@ -1,4 +1,4 @@
-"""Derive rljax/published.csv, the published numbers beside which reports show ours, from files of public repositories.
+"""Derive rljax/analysis/published.csv, the published numbers beside which reports show ours, from files of public repositories.
 
   python scripts/published.py ../shared/data/curves
 
@@ -152,7 +152,7 @@ def write(points: Iterable[published.Point], path: Path) -> int:
 
 
 def main() -> None:
-    """Write rljax/published.csv."""
+    """Write rljax/analysis/published.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

@@ -66,7 +66,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.analysis import figures
+from rljax.analysis import learning_curves
 from rljax.runs import records, statistics
 from rljax.training import configuration, registry
 
@@ -129,14 +129,16 @@ def collect(run: Path) -> dict[str, Any]:
     }
 
 
-def curve(run: dict[str, Any], label: str | None = None) -> figures.Curve:
+def curve(run: dict[str, Any], label: str | None = None) -> learning_curves.Curve:
     """A collected run as the figure takes it, where given by another name than its agent's."""
     evaluations = [
         {"learner": i, "seed": seed, "step": step, "returns": [value]}
         for i, (seed, own) in enumerate(zip(run["seeds"], run["returns"], strict=True))
         for step, value in zip(run["steps_evaluated"], own, strict=True)
     ]
-    return figures.Curve(label or run["agent"], run["environment"], evaluations, {run["episodes_per_evaluation"]})
+    return learning_curves.Curve(
+        label or run["agent"], run["environment"], evaluations, {run["episodes_per_evaluation"]}
+    )
 
 
 def changes(run: dict[str, Any]) -> list[str]:
@@ -201,7 +203,7 @@ def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     beside = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
     single = [run for run in beside if run["name"].endswith("-one")]
     curves = [curve(run) for run in streams + [run for run in beside if not changes(run)]]
-    figures.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
+    learning_curves.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
 
 
 def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
@@ -242,7 +244,7 @@ def main() -> None:
             points = [point for point in first if point["step"] <= run["reached"]]
             if points:
                 curves[run["agent"], run["environment"]] = _columns(points)
-        figures.draw([curve(run) for run in shown], folder / f"{kind}.png", curves)
+        learning_curves.draw([curve(run) for run in shown], folder / f"{kind}.png", curves)
     for (page, name), lines in tables(collected).items():
         show(page, name, lines)
 

@@ -9,7 +9,7 @@ beta_1 actor's penalty, beta_2 critics' penalty, mu actor, mu' and Q'_c targets,
   lambda   = 1 / mean |min_c Q_c(s, mu(s))|                                                     without a gradient
   L(mu)    = mean [ beta_1 |mu(s) - a|^2 - lambda min_c Q_c(s, mu(s)) ]         every policy_delay-th update [1, eq. 6]
 
-Departs from the paper: where a trajectory is cut there is no next action and no penalty. The authors' code drops the row.
+Departs from the paper: rows whose trajectory is cut have no next action and no penalty. The authors drop them.
 
 [1] Tarasov et al., Revisiting the Minimalist Approach to Offline Reinforcement Learning, arXiv:2305.09836
 

@@ -1,1 +1,1 @@
-"""What runs came to: comparisons, tables, figures, reports."""
+"""Results of finished and running runs: comparisons, tables, figures, reports, published results."""

@@ -1,12 +1,15 @@
 """Agents compared over several tasks: aggregates, profiles and probabilities of improvement, all with intervals.
 
-Scores are given by agent: an array [runs, tasks], or a mapping from task to [runs] where tasks have different numbers
-of runs. One run is one learner, with one score in a task. Scores of different tasks must be comparable: normalise them.
+Scores are given by agent, as an array [runs, tasks], or as a mapping from task to [runs] where tasks have different
+numbers of runs. One run is one learner, with one score in a task. Normalise scores first, so that those of different
+tasks can be compared.
 
-Every estimate has a percentile bootstrap interval, for which runs are drawn within each task, and says how many runs it
-rests on. Each task counts the same, whatever its number of runs; where all have as many, the numbers are those of
-rliable, the library of the paper. Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical
-Precipice, arXiv:2108.13264, sections 4.1 to 4.3.
+Every estimate has a percentile bootstrap interval and the number of runs that it rests on. The bootstrap draws runs
+within each task. Each task counts the same, whatever its number of runs. Where all tasks have the same number of runs,
+the numbers are those of rliable, the library of the paper.
+
+Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, arXiv:2108.13264,
+sections 4.1 to 4.3.
 """
 
 from __future__ import annotations
@@ -23,23 +26,23 @@ from numpy.typing import ArrayLike
 from rljax.runs import statistics
 
 Scores = ArrayLike | Mapping[str, ArrayLike]  # [runs, tasks], or [runs] by task
-Tasks = Sequence[np.ndarray]  # one agent's scores [..., runs] in each task
-Measure = Callable[[Tasks], Any]  # -> [...]
+TaskScores = Sequence[np.ndarray]  # one agent's scores [..., runs] in each task
+Measure = Callable[[TaskScores], Any]  # -> [...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number or an array of them, its interval, and what it rests on."""
+    """A number or an array of numbers, with its interval and the numbers of runs and tasks behind it."""
 
     value: Any  # [...]
     low: Any  # [...]; NaN where there is no interval
     high: Any  # [...]
-    runs: tuple[int, int]  # of the task with the fewest, and of that with the most
+    runs: tuple[int, int]  # the smallest and the largest number of runs in a task
     tasks: int
 
 
-def iqm(tasks: Tasks) -> Any:
-    """Interquartile mean of all runs of all tasks; one of a task with fewer runs counts the more often."""
+def iqm(tasks: TaskScores) -> Any:
+    """Interquartile mean of all runs of all tasks. A run of a task with fewer runs counts more often."""
     values = np.concatenate(tasks, axis=-1)
     sizes = [task.shape[-1] for task in tasks]
     if len(set(sizes)) == 1:
@@ -48,18 +51,18 @@ def iqm(tasks: Tasks) -> Any:
     return statistics.iqm(values, axis=-1, counts=np.repeat([common // size for size in sizes], sizes))
 
 
-def mean(tasks: Tasks) -> Any:
+def mean(tasks: TaskScores) -> Any:
     """Mean of the tasks' means."""
     return np.mean([statistics.mean(task, axis=-1) for task in tasks], axis=0)
 
 
-def median(tasks: Tasks) -> Any:
+def median(tasks: TaskScores) -> Any:
     """Median of the tasks' means."""
     return np.median([statistics.mean(task, axis=-1) for task in tasks], axis=0)
 
 
-def optimality_gap(tasks: Tasks, target: float = 1.0) -> Any:
-    """How far runs stay below `target` on average; what is above it does not make up for that. Less is better."""
+def optimality_gap(tasks: TaskScores, target: float = 1.0) -> Any:
+    """How far runs stay below `target` on average. A run above it has a gap of 0. Less is better."""
     return target - mean([np.minimum(task, target) for task in tasks])
 
 
@@ -79,17 +82,17 @@ def aggregate(
         scores: by agent [runs, tasks], or by agent and task [runs].
         measures: functions of one agent's tasks, by name.
         level: share of the resampled estimates that lies inside the interval, in (0, 1).
-        resamples: number of samples drawn with replacement, within each task.
-        seed: of the generator that draws them.
+        resamples: number of samples that are drawn with replacement, within each task.
+        seed: of the random generator.
 
     Returns:
-        By agent and measure an `Estimate` of scalars. There is no interval where a task has a single run.
+        An `Estimate` of scalars by agent and measure. There is no interval where a task has a single run.
 
     Raises:
         ValueError: no agents, tasks or runs, another shape, agents with different tasks, a score that is not finite, a
             level outside (0, 1), or no resamples.
     """
-    checked = _checked(scores, 1)
+    checked = _check(scores, 1)
     return {
         agent: {name: _estimate([tasks], measure, level, resamples, seed) for name, measure in measures.items()}
         for agent, tasks in checked.items()
@@ -101,12 +104,12 @@ def sample_efficiency(
 ) -> dict[str, Estimate]:
     """Each agent's score over all tasks at each of S steps, an `Estimate` of arrays [S].
 
-    `scores` are by agent [runs, tasks, S], or by agent and task [runs, S]. A run is drawn with all its steps. The other
-    arguments and the errors are those of `aggregate`.
+    `scores` are by agent [runs, tasks, S], or by agent and task [runs, S]. The bootstrap draws runs with all their
+    steps. The other arguments and the errors are those of `aggregate`.
     """
     return {
         agent: _estimate([[task.T for task in tasks]], measure, level, resamples, seed)
-        for agent, tasks in _checked(scores, 2).items()
+        for agent, tasks in _check(scores, 2).items()
     }
 
 
@@ -117,17 +120,17 @@ def profiles(
     resamples: int = 2000,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Each agent's performance profile: the share of runs that score above each of `thresholds` [T], of all tasks.
+    """Each agent's performance profile: the share of runs over all tasks that score above each of `thresholds` [T].
 
-    An `Estimate` of arrays [T] by agent, with bands that hold at each threshold. The other arguments and the errors are
-    those of `aggregate`.
+    The result has an `Estimate` of arrays [T] by agent. Its interval holds at each threshold by itself. The other
+    arguments and the errors are those of `aggregate`.
     """
     limits = np.asarray(thresholds, np.float64)
     if limits.ndim != 1 or not limits.size:
         raise ValueError(f"thresholds have shape {limits.shape}, a profile needs one or more: [T].")
     return {
         agent: _estimate([[1.0 * (task > limits[:, None]) for task in tasks]], mean, level, resamples, seed)
-        for agent, tasks in _checked(scores, 1).items()
+        for agent, tasks in _check(scores, 1).items()
     }
 
 
@@ -138,13 +141,13 @@ def improvement(
     resamples: int = 2000,
     seed: int = 0,
 ) -> dict[tuple[str, str], Estimate]:
-    """How probable it is that a run of X scores above one of Y, as the mean over tasks, by (X, Y).
+    """The probability that a run of X scores above one of Y, as the mean over tasks, by (X, Y).
 
-    In a task it is the share of all pairs of runs in which X is above Y, equals counting half: Mann and Whitney's U
-    by the number of pairs. `pairs` are by default all of two different agents. The other arguments and the errors are
-    those of `aggregate`, and a pair with an unknown agent.
+    In a task it is the share of all pairs of runs in which X is above Y. A pair of equal scores counts half. This is
+    Mann and Whitney's U, divided by the number of pairs. `pairs` are by default all pairs of two different agents. The
+    other arguments and the errors are those of `aggregate`. A pair with an unknown agent is an error too.
     """
-    checked = _checked(scores, 1)
+    checked = _check(scores, 1)
     chosen = list(itertools.permutations(checked, 2) if pairs is None else pairs)
     unknown = [agent for pair in chosen for agent in pair if agent not in checked]
     if unknown:
@@ -152,43 +155,45 @@ def improvement(
     estimates = {}
     for x, y in chosen:
         size = max(one.size * other.size for one, other in zip(checked[x], checked[y], strict=True))
-        estimates[x, y] = _estimate([checked[x], checked[y]], _improvement, level, resamples, seed, size)
+        estimates[x, y] = _estimate([checked[x], checked[y]], _probability, level, resamples, seed, size)
     return estimates
 
 
-def _improvement(x: Tasks, y: Tasks) -> Any:
+def _probability(x: TaskScores, y: TaskScores) -> Any:
     pairs = [(one[..., :, None], other[..., None, :]) for one, other in zip(x, y, strict=True)]
     return np.mean([((one > other) + 0.5 * (one == other)).mean(axis=(-2, -1)) for one, other in pairs], axis=0)
 
 
 def _estimate(
-    agents: Sequence[Tasks],
+    agents: Sequence[TaskScores],
     measure: Callable[..., Any],
     level: float,
     resamples: int,
     seed: int,
     size: int | None = None,
 ) -> Estimate:
-    """`measure` of some agents' tasks [..., runs], with its interval; `size` is how many values a resample holds."""
+    """The measure of some agents' tasks [..., runs], with its interval. One resample holds `size` values."""
 
     def resample(generator: np.random.Generator, number: int) -> np.ndarray:
-        return measure(*([task[..., _draw(generator, number, task.shape[-1])] for task in tasks] for tasks in agents))
+        return measure(
+            *([task[..., _draw_runs(generator, number, task.shape[-1])] for task in tasks] for tasks in agents)
+        )
 
     size = sum(task.size for tasks in agents for task in tasks) if size is None else size
     low, high = statistics.bootstrap(resample, size, level, resamples, seed)
     runs = [task.shape[-1] for tasks in agents for task in tasks]
-    if min(runs) == 1:  # what varies within that task is not known
+    if min(runs) == 1:  # the spread within that task is unknown
         low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)
     return Estimate(measure(*agents)[()], low[()], high[()], (min(runs), max(runs)), len(agents[0]))
 
 
-def _draw(generator: np.random.Generator, number: int, runs: int) -> np.ndarray:
-    """Which runs each of so many resamples of one task has: [number, runs]."""
+def _draw_runs(generator: np.random.Generator, number: int, runs: int) -> np.ndarray:
+    """The indices of the runs in each of `number` resamples of one task: [number, runs]."""
     return generator.integers(runs, size=(number, runs))
 
 
-def _checked(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray]]:
-    """By agent its scores in each task, [runs] or with `ndim` 2 [runs, S], in the same order of tasks for all."""
+def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray]]:
+    """Each agent's scores by task, [runs], or [runs, S] where `ndim` is 2. All agents have the same order of tasks."""
     if not scores:
         raise ValueError("there are no agents to compare: scores is empty.")
     shape = "[runs]" if ndim == 1 else "[runs, steps]"

@@ -1,52 +1,116 @@
-"""Learning curves of runs in one figure: a panel per task, a curve per agent and choice of settings."""
+"""Learning curves of runs in one file, which `rljax plot` writes: a panel per task, a curve per agent and settings.
+
+`plot` reads run folders. `draw` takes evaluations from anywhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from rljax.analysis import figures, tables
-from rljax.runs import records
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rljax.analysis import figures, folders, formatting, labels
+from rljax.runs import records, statistics
+from rljax.training import registry
+
+SUFFIXES = (".png", ".svg", ".pdf")
+STATISTICS = {"mean": (statistics.mean, "mean"), "iqm": (statistics.iqm, "interquartile mean")}
+
+References = Mapping[tuple[str, str], tuple[ArrayLike, ArrayLike, ArrayLike]]
+
+
+@dataclasses.dataclass
+class Curve:
+    """Evaluations of one curve. Those of all `Curve`s with the same name and panel are put together."""
+
+    agent: str  # the curve's name: an agent, or an agent and its settings
+    environment: str  # the panel's title: an environment, or a data set
+    evaluations: list[dict[str, Any]]  # lines of evaluations.jsonl: learner, seed, step, returns
+    episodes: set[int]  # per evaluation; `returns` may be shorter, where only its mean was kept
+    x_label: str = "environment steps"  # what the steps count
 
 
 def plot(
     paths: Sequence[Path],
     output: Path | None = None,
-    references: figures.References | None = None,
+    references: References | None = None,
     statistic: str = "mean",
 ) -> Path:
-    """Draw the evaluation returns of runs, and return the file's path.
+    """Draw the evaluation returns of runs into a file, and return the file's path.
 
-    Learners of one agent with the same settings on the same task are pooled, from however many runs they come. A curve
-    is the mean (or IQM) over learners, its band the 95 % bootstrap interval of that over learners, its thin lines the
-    single learners. The band of a single learner is over its episodes, and the legend says so.
+    Learners with the same agent, settings and task are pooled, from however many runs they come. A curve is the mean
+    (or IQM) over learners. Its band is the 95 % bootstrap interval of that number over learners, and its thin lines
+    are the single learners. The band of a single learner is over its episodes, and the legend says so.
 
     Args:
         paths: folders of runs, finished or not.
         output: a .png, .svg or .pdf file, replaced if it exists; curve.png in the first run's folder by default.
-        references: published curves by (curve, panel): steps [S], mean [S] and standard deviation [S], each drawn as a
-            dashed line with a band in its panel; single points as error bars.
+        references: published curves by (curve, panel): steps [S], mean [S] and standard deviation [S]. Each is drawn
+            in its panel as a dashed line with a band, a single point as an error bar.
         statistic: "mean" or "iqm".
 
     Raises:
-        ValueError: no paths, a path that is not a run or has no evaluations yet, a suffix or statistic that is not
-            known, a reference whose arrays differ in shape.
+        ValueError: no paths, a path that is not a run or has no evaluations yet, an unknown suffix or statistic, a
+            reference whose arrays differ in shape.
     """
     if not paths:
         raise ValueError("there is no run to plot. Name the folder of one or more: rljax plot runs/sac/Hopper-v5/*")
     output = Path(output) if output is not None else Path(paths[0]) / "curve.png"
-    distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run named twice is no further evidence
+    distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run that is named twice counts once
     runs = [_read(path) for path in distinct.values()]
-    titles, names = tables.task_titles(dict.fromkeys(run.task for run in runs)), tables.row_names(runs)
+    names, label = labels.task_names(dict.fromkeys(run.task for run in runs)), labels.row_labels(runs)
     curves = [
-        figures.Curve(names(learner), titles[run.task], learner.evaluations, run.episodes, _counted(run))
+        Curve(label(learner), names[run.task], learner.evaluations, run.episodes, _x_label(run))
         for run in runs
         for learner in run.learners
     ]
-    return figures.draw(curves, output, references, statistic)
+    return draw(curves, output, references, statistic)
 
 
-def _read(path: Path) -> tables.Run:
+def draw(curves: Sequence[Curve], output: Path, references: References | None = None, statistic: str = "mean") -> Path:
+    """Draw evaluations into a file, and return its path. The other arguments and the errors are those of `plot`."""
+    if statistic not in STATISTICS:
+        raise ValueError(f"statistic is '{statistic}', it must be 'mean' or 'iqm'.")
+    output = Path(output)
+    if output.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"output is '{output}', its suffix must be one of {', '.join(SUFFIXES)}.")
+    curves = _pool(curves)
+    points = _check_references({} if references is None else references)
+
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    environments = list(dict.fromkeys(curve.environment for curve in curves))
+    agents = dict.fromkeys(curve.agent for curve in curves)
+    agents |= dict.fromkeys(agent for agent, environment in points if environment in environments)
+    styles = figures.line_styles(agents)
+    columns = 2 if len(environments) == 4 else min(3, len(environments))
+    rows = -(-len(environments) // columns)
+    with matplotlib.rc_context(figures.RC):  # without pyplot: it would need a display, or change global state
+        width = max(5.6, 4.4 * columns)
+        figure = Figure(figsize=(width, 3.9 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for panel in panels[len(environments) :]:
+            panel.set_axis_off()
+        for panel, environment in zip(panels, environments, strict=False):
+            own = [curve for curve in curves if curve.environment == environment]
+            for curve in own:
+                figures.draw_line(panel, _line(curve, statistic), styles[curve.agent])
+            for (agent, where), reference in points.items():
+                if where == environment:
+                    figures.draw_reference(panel, registry.agent_name(agent), styles[agent][1], *reference)
+            figures.finish_panel(panel, environment, _common_label(own))
+        caption = textwrap.fill(_caption(curves, statistic), int(16 * width))
+        figure.supxlabel(caption, fontsize=7.5, color="0.35")
+    return figures.save(figure, output)
+
+
+def _read(path: Path) -> folders.Run:
     if not path.is_dir():
         raise ValueError(f"'{path}' is not a run: there is no such folder. Where runs are kept: ls -d runs/*/*/*")
     records.read_config(path)
@@ -56,18 +120,80 @@ def _read(path: Path) -> tables.Run:
             f"Wait for the first, or go on with the training: rljax resume {path}"
         )
     try:
-        return tables.read(path)
+        return folders.read(path)
     except ValueError as error:
         raise ValueError(f"'{path}' is not a run: {error}") from error
 
 
-def _counted(run: tables.Run) -> str:
-    """What the steps of a run are; of older runs with data it is not known."""
-    if not run.described.get("data"):
+def _x_label(run: folders.Run) -> str:
+    """What the steps of a run count. Older runs with data do not tell."""
+    if not run.config.get("data"):
         return "environment steps"
-    storage = run.described.get("storage")
+    storage = run.config.get("storage")
     if storage is None:
         return "steps"
     if storage != "dataset":
         return "environment steps"
-    return "updates, then environment steps" if run.described.get("then_online") else "updates"
+    return "updates, then environment steps" if run.config.get("then_online") else "updates"
+
+
+def _common_label(curves: Sequence[Curve]) -> str:
+    """The label of the x axis of a panel with these curves."""
+    x_labels = {curve.x_label for curve in curves}
+    return x_labels.pop() if len(x_labels) == 1 else "steps"
+
+
+def _pool(curves: Sequence[Curve]) -> list[Curve]:
+    """One curve per agent and environment, in the order in which they first come."""
+    pooled: dict[tuple[str, str], Curve] = {}
+    for part, curve in enumerate(curves):
+        empty = dataclasses.replace(curve, evaluations=[], episodes=set())
+        whole = pooled.setdefault((curve.agent, curve.environment), empty)
+        whole.evaluations += [record | {"learner": (part, record["learner"])} for record in curve.evaluations]
+        whole.episodes |= curve.episodes
+        whole.x_label = _common_label([whole, curve])
+    return list(pooled.values())
+
+
+def _check_references(
+    references: References,
+) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The references as arrays [S]. Raises `ValueError` where their shapes differ."""
+    checked = {}
+    for (agent, environment), points in references.items():
+        steps, mean, std = (np.atleast_1d(np.asarray(values, np.float64)) for values in points)
+        if not steps.shape == mean.shape == std.shape or steps.ndim != 1:
+            raise ValueError(
+                f"the reference of '{agent}' in '{environment}' has steps {steps.shape}, mean {mean.shape} and "
+                f"standard deviation {std.shape}, all three must be [S]."
+            )
+        checked[agent, environment] = (steps, mean, std)
+    return checked
+
+
+def _line(curve: Curve, statistic: str) -> figures.Line:
+    """The curve over learners, its band, and its single learners."""
+    learners: dict[Any, dict[int, float]] = {}
+    for record in curve.evaluations:
+        learners.setdefault(record["learner"], {})[record["step"]] = float(statistics.mean(record["returns"]))
+    steps, centre, low, high = statistics.learning_curve(curve.evaluations, STATISTICS[statistic][0])
+    seeds = len({record["seed"] for record in curve.evaluations})
+    label = f"{registry.agent_name(curve.agent)} ({formatting.count(seeds, 'seed')}"
+    if seeds < len(learners):
+        label += f", {len(learners)} learners"
+    if len(learners) == 1:
+        label += ", band over its episodes" if np.isfinite(low).any() else ", no band"
+        return figures.Line(label + ")", steps, centre, low, high)
+    single = [(sorted(own), [own[step] for step in sorted(own)]) for own in learners.values()]
+    drawn = len(single) <= figures.MOST_SINGLE_LEARNERS or not len(steps)
+    return figures.Line(label + ")", steps, centre, low, high, single if drawn else ())
+
+
+def _caption(curves: Sequence[Curve], statistic: str) -> str:
+    episodes = sorted(set().union(*(curve.episodes for curve in curves)))
+    one = len(episodes) == 1
+    number = formatting.count(episodes[0], "episode") if one else f"{episodes[0]} to {episodes[-1]} episodes"
+    text = f"{number} per evaluation; line: {STATISTICS[statistic][1]}, band: its 95 % bootstrap interval"
+    if any(len({record["learner"] for record in curve.evaluations}) > 1 for curve in curves):
+        text += " over seeds, thin: single seeds"
+    return text

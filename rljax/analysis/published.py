@@ -1,7 +1,7 @@
-"""Published results beside which ours are shown: published.csv, which scripts/published.py derives from public files.
+"""Published results, which reports show beside ours. They are in published.csv, made by scripts/published.py.
 
-Each point is of one source (repository and commit) and has its own protocol: other seeds, often other versions of the
-environment, sometimes other evaluations. Its `note` says what is known of that.
+Each point comes from one source (repository and commit) and has its own protocol: other seeds, often other versions of
+the environment, sometimes another way to evaluate. Its `note` says what is known about it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parent / "published.csv"
-_REFERENCE = ("sac", 1_000_000)  # agent and steps that returns are normalised by
+_REFERENCE = ("sac", 1_000_000)  # the agent and the step whose return normalises others
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
     """One published number: the mean over seeds at one step, and their standard deviation."""
 
-    task: str  # what `task_of` gives for our environments and data sets
-    agent: str  # our name of the algorithm
-    environment: str  # as published, version included
+    task: str  # as `task_of` names our environments and data sets
+    agent: str  # the name of the algorithm in this repository
+    environment: str  # as published, with its version
     metric: str  # "return", or "score": normalised, 100 for the reference policy of its data set
-    step: int | None  # environment steps, or updates from a data set; None where that is not said
+    step: int | None  # environment steps, or updates from a data set; None where the source does not say
     mean: float
     std: float | None  # None where none was published
     seeds: int
@@ -34,16 +34,16 @@ class Point:
 
 
 def task_of(environment: str, data: str | None = None) -> str:
-    """The task that published results go by: an environment whatever its version, or one version of a data set."""
+    """The name of a task among published results: an environment without its version, or a data set with it."""
     if data is None:
         return re.sub(r"-v\d+$", "", environment.rpartition("/")[2])
     return re.sub(r"\.(hdf5|h5|npz)$", "", data.rpartition("/")[2])
 
 
 def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
-    """What was published of an agent in a task, by each source the point nearest to `step`.
+    """Published results of an agent in a task: of each source the point nearest to `step`.
 
-    Points at less than half as many steps or more than twice as many are no comparison, and left out.
+    Points at less than half of `step`, or more than twice, are left out: they are no comparison.
     """
     nearest: dict[tuple[str, str], Point] = {}
     for point in _of(agent, task, metric):
@@ -56,7 +56,7 @@ def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
 
 
 def curve(agent: str, task: str, metric: str) -> list[Point]:
-    """The points of one source, in the order of their steps: of the first in the table that has more than one."""
+    """The points of one source in the order of their steps: of the first source in the table with more than one."""
     by_source: dict[tuple[str, str], list[Point]] = {}
     for point in _of(agent, task, metric):
         by_source.setdefault((point.source, point.environment), []).append(point)
@@ -65,7 +65,7 @@ def curve(agent: str, task: str, metric: str) -> list[Point]:
 
 
 def reference(task: str) -> Point | None:
-    """The published return that counts as 1 in a task: SAC's at 1M steps. None where there is none above 0."""
+    """The published return that counts as 1 in a task: that of SAC at 1M steps. None without one above 0."""
     agent, step = _REFERENCE
     found = [point for point in points(agent, task, "return", step) if point.mean > 0]
     return found[0] if found else None

@@ -1,4 +1,7 @@
-"""Running runs in the terminal: one line for each, from what their files have got since the last look."""
+"""A live table of running runs in the terminal, which `rljax watch` shows: one line for each run.
+
+A look at a run reads what its files have got since the last look, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,28 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from rljax.analysis import tables
+from rljax.analysis import formatting, labels
 from rljax.runs import records, statistics
 from rljax.training import registry
 
-ORDER = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", "complete")
-STYLES = {"running": "green", "stalled": "yellow", "diverged": "red", "unreadable": "red", "complete": "dim"}
-SILENCE = 120.0  # seconds without a line after which a run is stalled, or ten times those of a chunk if that is more
-STARTING = 600.0  # the same before its first line, while it compiles
-PACE = 20  # chunks over which the time that is left is reckoned
-NUMBERS = ("step", "steps/s", "IQM of the latest", "left")  # columns
-BAR, TASK = 12, 16  # characters: of the bar, and of a task before anything else is left out for it
-WIDTH = 160  # where the output is no terminal
+STATES = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", "complete")  # in the table's order
+COLOURS = {"running": "green", "stalled": "yellow", "diverged": "red", "unreadable": "red", "complete": "dim"}
+STALLED_AFTER = 120.0  # seconds without a new line; ten times the duration of a chunk where that is longer
+START_LIMIT = 600.0  # seconds that a run may take to its first line, since it compiles before
+RECENT_CHUNKS = 20  # the time left is estimated from so many chunks
+NUMBER_COLUMNS = ("step", "steps/s", "IQM of the latest", "left")
+BAR_WIDTH = 12  # characters of the progress bar
+TASK_WIDTH = 16  # characters of a task's name; the table leaves out columns before it shortens names further
+DEFAULT_WIDTH = 160  # characters of a line where the output is no terminal
 
 
 def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output: TextIO | None = None) -> None:
-    """Show the runs in and below `paths`, new ones too, until all are complete or Ctrl-C.
+    """Show the runs in and below `paths`, also new ones, until all are complete or Ctrl-C is pressed.
 
     Args:
         paths: folders of runs, or folders with runs at any depth.
-        once: print and return; so it is anyway where `output` is no terminal.
-        every: seconds between looks.
+        once: print the table once and return. This also happens where `output` is no terminal.
+        every: seconds between two looks.
         output: where to print, by default the standard output.
 
     Raises:
@@ -45,11 +49,11 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
     from rich.live import Live
 
     stream = output or sys.stdout
-    console = Console(file=stream, width=None if stream.isatty() else WIDTH)
-    runs: dict[Path, Run] = {}
-    _look(paths, runs)
+    console = Console(file=stream, width=None if stream.isatty() else DEFAULT_WIDTH)
+    runs: dict[Path, WatchedRun] = {}
+    _update(paths, runs)
     if not runs:
-        names = tables.listed(paths)
+        names = formatting.quoted(paths)
         raise ValueError(f"there is no run in {names} yet. One begins with: rljax train sac --env Hopper-v5")
     if once or not stream.isatty():
         console.print(_table(runs, console.width))
@@ -58,156 +62,165 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
         with Live(_table(runs, console.width), console=console, auto_refresh=False) as live:
             while any(run.state != "complete" for run in runs.values()):
                 time.sleep(every)
-                _look(paths, runs)
+                _update(paths, runs)
                 live.update(_table(runs, console.width), refresh=True)
-    except KeyboardInterrupt:  # nothing of the runs depends on being looked at
+    except KeyboardInterrupt:  # leaves the table; the runs go on
         return
 
 
 @dataclasses.dataclass
-class Run:
-    """What is known of one run; `look` brings it up to date."""
+class WatchedRun:
+    """What is known about one run so far. `look` brings it up to date."""
 
     folder: Path
-    described: dict[str, Any]
+    config: dict[str, Any]  # config.json; empty where it cannot be read
     metrics: records.Tail
     evaluations: records.Tail
     step: int = 0
-    speed: float | None = None  # steps per second of all learners
-    latest: str = ""  # evaluation
-    diverged: int = 0  # learners, by the latest evaluation
+    speed: float | None = None  # steps per second of all learners together
+    latest: str = ""  # the latest evaluation: the IQM over learners with its interval
+    diverged: int = 0  # learners that had diverged at the latest evaluation
     state: str = "starting"
-    pace: deque[tuple[int, float]] = dataclasses.field(default_factory=lambda: deque(maxlen=PACE))  # step, wall seconds
-    returns: dict[int, dict[int, float]] = dataclasses.field(default_factory=dict)  # by step and learner
+    pace: deque[tuple[int, float]] = dataclasses.field(  # step and wall time in seconds of recent chunks
+        default_factory=lambda: deque(maxlen=RECENT_CHUNKS)
+    )
+    returns: dict[int, dict[int, float]] = dataclasses.field(default_factory=dict)  # latest evaluation: step, learner
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """The run in `folder`, not looked at yet."""
+    def open(cls, folder: Path) -> WatchedRun:
+        """The run in `folder`, before the first look at it."""
         try:
-            described = records.read_config(folder)
+            config = records.read_config(folder)
         except ValueError:
-            described = {}
+            config = {}
         metrics, evaluations = (records.Tail(folder / records.FILES[name]) for name in ("metrics", "evaluations"))
-        return cls(folder, described, metrics, evaluations)
+        return cls(folder, config, metrics, evaluations)
 
     @property
     def total(self) -> int:
-        """Planned steps of each learner; 0 where that is not known."""
-        return self.described.get("steps", 0) + (self.described.get("then_online") or 0)
+        """The planned steps of each learner; 0 where they are unknown."""
+        return self.config.get("steps", 0) + (self.config.get("then_online") or 0)
 
     @property
     def learners(self) -> int:
-        """How many of them; a grid has more than seeds."""
-        return max(len(self.described["seeds"]), *map(len, self.returns.values()), 0)
+        """The number of learners. A grid has more of them than seeds."""
+        return max(len(self.config["seeds"]), *map(len, self.returns.values()), 0)
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end at the pace of late, evaluations included; None where that is not known."""
+        """Seconds until the end at the recent pace, with evaluations; None where they are unknown."""
         if self.state not in ("running", "stalled") or len(self.pace) < 2:
             return None
         (first, began), (last, now) = self.pace[0], self.pace[-1]
         return (self.total - last) * (now - began) / (last - first) if last > first else None
 
     def look(self, now: float) -> None:
-        """Read what is new; `now` is the time since the epoch in seconds."""
-        if not {"agent", "environment", "steps", "seeds"} <= self.described.keys():
+        """Read what is new. `now` is the time in seconds since the epoch."""
+        if not {"agent", "environment", "steps", "seeds"} <= self.config.keys():
             self.state = "unreadable"
             return
-        for line in self.metrics.look()[-PACE:]:
-            entry = _record(line)
-            if "step" in entry:
-                self.step, self.speed = entry["step"], entry.get("steps_per_second")
-                while self.pace and self.pace[-1][0] >= self.step:  # resumed from before
-                    self.pace.pop()
-                self.pace.append((self.step, entry.get("wall_seconds") or 0.0))
-        self._evaluated(self.evaluations.look())
-        self.state = self._state(now)
+        self._add_metrics(self.metrics.look())
+        self._add_evaluations(self.evaluations.look())
+        self.state = self._current_state(now)
 
-    def _evaluated(self, lines: Sequence[bytes]) -> None:
-        """Take the lines of the last step in."""
+    def _add_metrics(self, lines: Sequence[bytes]) -> None:
+        """Take step, speed and pace from new lines of metrics."""
+        for line in lines[-RECENT_CHUNKS:]:
+            record = _parse(line)
+            if "step" in record:
+                self.step, self.speed = record["step"], record.get("steps_per_second")
+                while self.pace and self.pace[-1][0] >= self.step:  # the run was resumed from an earlier step
+                    self.pace.pop()
+                self.pace.append((self.step, record.get("wall_seconds") or 0.0))
+
+    def _add_evaluations(self, lines: Sequence[bytes]) -> None:
+        """Take the evaluations of the last step from new lines."""
         step = None
         for line in reversed(lines):
-            entry = _record(line)
-            if "returns" not in entry:
+            record = _parse(line)
+            if "returns" not in record:
                 continue
-            if step is None and entry["step"] not in self.returns:
-                self.returns, self.diverged = {entry["step"]: {}}, 0
-            step = entry["step"] if step is None else step
-            if entry["step"] != step:
+            if step is None and record["step"] not in self.returns:
+                self.returns, self.diverged = {record["step"]: {}}, 0
+            step = record["step"] if step is None else step
+            if record["step"] != step:
                 break
-            self.returns[step][entry["learner"]] = float(statistics.mean(entry["returns"]))
-            self.diverged += bool(entry.get("diverged"))
+            self.returns[step][record["learner"]] = float(statistics.mean(record["returns"]))
+            self.diverged += bool(record.get("diverged"))
         if step is not None:
-            self.latest = _summary(np.array(list(self.returns[step].values())))
+            self.latest = _iqm(np.array(list(self.returns[step].values())))
 
-    def _state(self, now: float) -> str:
+    def _current_state(self, now: float) -> str:
         if self.step >= self.total:
             return "complete"
         if self.diverged == self.learners:
             return "diverged"
-        written = _written(self.folder / records.FILES["metrics"]), _written(self.folder / records.FILES["evaluations"])
+        written = [_write_time(self.folder / records.FILES[name]) for name in ("metrics", "evaluations")]
         latest = max(filter(None, written), default=None)
         if not self.step or latest is None:
-            return (
-                "starting" if now - (latest or _written(self.folder / "config.json") or now) < STARTING else "stalled"
-            )
-        ended = _written(self.folder / "summary.json")
+            began = latest or _write_time(self.folder / "config.json") or now
+            return "starting" if now - began < START_LIMIT else "stalled"
+        ended = _write_time(self.folder / "summary.json")
         if ended is not None and ended >= latest:
-            lost = json.loads((self.folder / "summary.json").read_text(encoding="utf-8")).get("diverged", [])
-            return "diverged" if len(lost) == self.learners else "stopped"
-        walls = [wall for _, wall in self.pace]
-        patience = max(SILENCE, 10 * max(np.diff(walls), default=0.0))
-        return "running" if now - latest < patience else "stalled"
+            summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+            return "diverged" if len(summary.get("diverged", [])) == self.learners else "stopped"
+        chunks = np.diff([wall for _, wall in self.pace])  # seconds of each
+        return "running" if now - latest < max(STALLED_AFTER, 10 * max(chunks, default=0.0)) else "stalled"
 
 
-def _look(paths: Sequence[Path], runs: dict[Path, Run]) -> None:
-    """Bring all runs up to date, and take new ones in."""
+def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
+    """Add new runs, and look at all of them."""
     for folder in records.find(paths):
         if folder not in runs:
-            runs[folder] = Run.open(folder)
+            runs[folder] = WatchedRun.open(folder)
     now = time.time()
     for run in runs.values():
         run.look(now)
 
 
-def _table(runs: dict[Path, Run], width: int) -> Any:
-    """The runs as rich's table, those first that are running; what does not fit into `width` characters is left out."""
+def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
+    """The runs as a table of rich, running ones first, without the columns that do not fit into `width` characters."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    ordered = sorted(runs.values(), key=lambda run: (ORDER.index(run.state), run.folder))
+    ordered = sorted(runs.values(), key=lambda run: (STATES.index(run.state), run.folder))
     rows = [_cells(run) for run in ordered]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]} | {"": BAR}
-    spare = width - sum(widths.values()) - 2 * len(widths)
-    longest = widths["task"]
-    for name in ("run", "", "steps/s"):
-        if spare + longest - min(longest, TASK) < 0:
-            spare += widths.pop(name) + 2
-    room = max(8, longest + min(0, spare))
+    columns, task_width = _fit(rows, width)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in widths:
-        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right" if name in NUMBER_COLUMNS else "left", no_wrap=True)
     for run, row in zip(ordered, rows, strict=True):
         special = {
-            "task": Text(row["task"][:room]),
-            "": ProgressBar(total=run.total, completed=min(run.step, run.total), width=BAR),
-            "state": Text(row["state"], style=STYLES.get(run.state, "")),
+            "task": Text(row["task"][:task_width]),
+            "": ProgressBar(total=run.total, completed=min(run.step, run.total), width=BAR_WIDTH),
+            "state": Text(row["state"], style=COLOURS.get(run.state, "")),
         }
-        table.add_row(*(special.get(name) or Text(row[name]) for name in widths))
+        table.add_row(*(special.get(name) or Text(row[name]) for name in columns))
     return table
 
 
-def _cells(run: Run) -> dict[str, str]:
-    """What stands in a run's line, by the column's name; "" is the bar's."""
-    empty = dict.fromkeys(("agent", "task", "run", "", *NUMBERS, "state"), "")
+def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
+    """The columns that `width` characters have room for, and the characters that tasks may have."""
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]} | {"": BAR_WIDTH}
+    spare = width - sum(widths.values()) - 2 * len(widths)
+    longest = widths["task"]
+    for name in ("run", "", "steps/s"):
+        if spare + longest - min(longest, TASK_WIDTH) < 0:
+            spare += widths.pop(name) + 2
+    return list(widths), max(8, longest + min(0, spare))
+
+
+def _cells(run: WatchedRun) -> dict[str, str]:
+    """The cells of a run's line, by the name of their column. The progress bar's column has an empty name."""
+    empty = dict.fromkeys(("agent", "task", "run", "", *NUMBER_COLUMNS, "state"), "")
     if run.state == "unreadable":
         return empty | {"run": run.folder.name, "state": "unreadable: config.json"}
     return empty | {
-        "agent": registry.agent_name(run.described["agent"]),
-        "task": tables.title(run.described["environment"], run.described.get("data")),
+        "agent": registry.agent_name(run.config["agent"]),
+        "task": labels.task_name(run.config["environment"], run.config.get("data")),
         "run": run.folder.name,
-        "step": f"{tables.short(run.step)}/{tables.short(run.total)}",
+        "step": f"{formatting.steps(run.step)}/{formatting.steps(run.total)}",
         "steps/s": "" if run.speed is None else f"{run.speed:,.0f}",
         "IQM of the latest": run.latest and f"{run.latest} of {run.learners}",
         "left": "" if run.left is None else _duration(run.left),
@@ -215,25 +228,27 @@ def _cells(run: Run) -> dict[str, str]:
     }
 
 
-def _record(line: bytes) -> dict[str, Any]:
-    """The record of a line; empty for a damaged one."""
+def _parse(line: bytes) -> dict[str, Any]:
+    """The record in a line; empty where the line is damaged."""
     try:
-        entry = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return {}
-    return entry if isinstance(entry, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
-def _summary(returns: np.ndarray) -> str:
-    """The IQM over learners, and its interval where there is one."""
+def _iqm(returns: np.ndarray) -> str:
+    """The IQM over learners, with its interval where it has one."""
     low, high = statistics.interval(returns)
-    digits = tables.digits(returns)
-    centre = f"{statistics.iqm(returns):,.{digits}f}"
-    return centre if np.isnan(low) else f"{centre} [{low:,.{digits}f} to {high:,.{digits}f}]"
+    places = formatting.decimals(returns)
+    centre = formatting.number(statistics.iqm(returns), places)
+    if np.isnan(low):
+        return centre
+    return f"{centre} [{formatting.number(low, places)} to {formatting.number(high, places)}]"
 
 
-def _written(path: Path) -> float | None:
-    """When a file was last written, in seconds since the epoch; None where there is none."""
+def _write_time(path: Path) -> float | None:
+    """The time of the last change of a file, in seconds since the epoch; None where there is no such file."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -241,5 +256,6 @@ def _written(path: Path) -> float | None:
 
 
 def _duration(seconds: float) -> str:
+    """Seconds as minutes, or as hours and minutes."""
     minutes = round(seconds / 60)
     return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else f"{minutes} min" if minutes else "< 1 min"

@@ -1,8 +1,8 @@
-"""Statistics of evaluations: means, interquartile means and bootstrap intervals.
+"""Statistics of evaluations: means, interquartile means, bootstrap intervals, and the summary of a run.
 
-The unit of every statement about an agent is the learner (one seed), not the episode: the episodes of one learner
-share its weights and say nothing of how the next seed would do. Over learners, each learner therefore counts once,
-with the mean of its episodes; a single learner has no interval over learners.
+The unit of every statement about an agent is the learner (one seed), not the episode. The episodes of one learner
+share its weights: they do not say how the next seed would do. Each learner therefore counts once, with the mean of its
+episodes, and a single learner has no interval over learners.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 Statistic = Callable[..., Any]  # (values, axis=None) -> array without that axis
-Table = Mapping[Hashable, Mapping[int, Mapping[str, Any]]]  # evaluation records by learner and step
+Record = Mapping[str, Any]  # one evaluation of one learner: a line of evaluations.jsonl
+Records = Mapping[Hashable, Mapping[int, Record]]  # by learner and step
 
-_CHUNK = 1_000_000  # resampled values held at once
+_VALUES_AT_ONCE = 1_000_000  # resampled values that are in memory at the same time
 
 
 def mean(values: ArrayLike, axis: int | None = None) -> Any:
-    """Mean along `axis`, of all values where it is None. Raises `ValueError` where there are none."""
-    values = _filled(values, axis)
+    """Mean along `axis`, or of all values where it is None. Raises `ValueError` where there are no values."""
+    values = _nonempty(values, axis)
     with np.errstate(invalid="ignore"):
         return values.mean(axis=axis)
 
 
 def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = None) -> Any:
-    """Interquartile mean along `axis`, of all values where it is None.
+    """Interquartile mean along `axis`, or of all values where it is None.
 
-    Of N values the N // 4 lowest and the N // 4 highest are left out whole, and the mean of the others is taken: for
-    fewer than 4 values it is the mean. One value that is not a number makes the result not a number. `counts` [N] are
-    how often each value along the axis counts, whole numbers; once by default.
+    It is the mean of N values without the N // 4 lowest and the N // 4 highest. For fewer than 4 values it is the mean
+    of all. One value that is NaN makes the result NaN. `counts` [N] are whole numbers that say how often each value
+    along the axis counts; by default each counts once.
     Raises `ValueError` where there are no values.
 
     Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, arXiv:2108.13264,
     section 4.3, trimmed as their library and `scipy.stats.trim_mean(values, 0.25)` do.
     """
-    values = _filled(values, axis)
+    values = _nonempty(values, axis)
     values = values.ravel() if axis is None else np.moveaxis(values, axis, -1)
     with np.errstate(invalid="ignore"):
         if counts is None:
@@ -47,11 +48,12 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
             middle = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
         else:
             order = np.argsort(values, axis=-1)
-            ordered, upto = np.take_along_axis(values, order, -1), np.cumsum(np.asarray(counts)[order], axis=-1)
-            cut = upto[..., -1:] // 4
-            kept = np.diff(np.clip(upto, cut, upto[..., -1:] - cut), axis=-1, prepend=cut)
+            ordered, cumulative = np.take_along_axis(values, order, -1), np.cumsum(np.asarray(counts)[order], axis=-1)
+            total = cumulative[..., -1:]
+            cut = total // 4
+            kept = np.diff(np.clip(cumulative, cut, total - cut), axis=-1, prepend=cut)
             middle = (kept * ordered).sum(axis=-1) / kept.sum(axis=-1)
-    return np.where(np.isnan(ordered[..., -1]), np.nan, middle)[()]  # a NaN is sorted to the end
+    return np.where(np.isnan(ordered[..., -1]), np.nan, middle)[()]  # sorting puts NaN last
 
 
 def interval(
@@ -60,25 +62,25 @@ def interval(
     """Percentile bootstrap interval of a statistic; the same arguments give the same interval.
 
     Args:
-        values: [N] values to resample, or [learners, episodes]: there a learner is resampled as a whole, by the
-            mean of its episodes, and the interval is over learners.
+        values: [N] values to resample, or [learners, episodes]. In the second case whole learners are resampled, each
+            as the mean of its episodes, and the interval is over learners.
         statistic: `mean`, `iqm`, or any function of (values, axis).
-        level: share of the resampled statistics that lies inside, in (0, 1).
+        level: share of the resampled statistics that lies inside the interval, in (0, 1).
         resamples: number of samples drawn with replacement.
-        seed: of the generator that draws them.
+        seed: of the random generator.
 
     Returns:
-        (low, high); both NaN where there is a single value (or learner), or one that is not finite. With fewer than
+        (low, high). Both are NaN for a single value (or learner), and where a value is not finite. With fewer than
         about 10 learners a percentile interval is narrower than its level promises.
 
     Raises:
         ValueError: no values, more than two axes, a level outside (0, 1), or no resamples.
     """
-    values = _filled(values, None)
+    values = _nonempty(values, None)
     if values.ndim not in (1, 2):
         raise ValueError(f"values has shape {values.shape}, an interval needs [N] or [learners, episodes].")
     units = mean(values, axis=1) if values.ndim == 2 else values
-    low, high = _band(units, statistic, level, resamples, seed)
+    low, high = _intervals(units, statistic, level, resamples, seed)
     return float(low), float(high)
 
 
@@ -89,10 +91,10 @@ def bootstrap(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds (low, high), each [...], within which the share `level` of resampled statistics lies.
+    """The bounds (low, high), each [...], between which the share `level` of the resampled statistics lies.
 
-    `resample(generator, number)` draws so many samples and returns the statistics [..., number] of each. `size` is how
-    many values one sample holds: it decides how many are asked for at once.
+    `resample(generator, number)` draws `number` samples and returns their statistics [..., number]. `size` is the
+    number of values in one sample: it decides how many samples are drawn at once.
 
     Raises `ValueError` for a level outside (0, 1), or no resamples.
     """
@@ -101,26 +103,27 @@ def bootstrap(
     if resamples < 1:
         raise ValueError(f"resamples is {resamples}, it must be at least 1; 2000 is usual.")
     generator = np.random.Generator(np.random.PCG64(seed))
-    number = max(1, _CHUNK // size)
+    number = max(1, _VALUES_AT_ONCE // size)
     parts = [resample(generator, min(number, resamples - start)) for start in range(0, resamples, number)]
     low, high = np.quantile(np.concatenate(parts, axis=-1), [(1 - level) / 2, (1 + level) / 2], axis=-1)
     return low, high
 
 
-def summarise(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     """The `final` and `best` entries of a run's summary, ready for JSON.
 
     `evaluations` has one record per learner and evaluation: `step, learner, seed, returns` and, where the
-    environment has them, `scores` and `success`, all per episode.
+    environment has them, `scores` and `success`. The last three have one value per episode.
 
     Each entry has `step` (environment steps of each learner), `mean`, `iqm` (of the learners' mean returns),
-    `interval` ([low, high], 95 % bootstrap interval of that IQM over learners), `score`, `success` (means) and
-    `learners`: for each one `learner, seed, step` and the same five, over its episodes. What does not exist is None:
-    the interval of a single learner or episode, a score, a success, anything computed from a return that is not finite.
+    `interval` ([low, high], the 95 % bootstrap interval of that IQM over learners), `score`, `success` (means) and
+    `learners`. That list has `learner, seed, step` for each learner, and the same five numbers over its episodes.
+    A number that does not exist is None: the interval of a single learner or episode, a score or success that the
+    environment does not give, and anything computed from a return that is not finite.
 
-    `final` is the last step at which every learner was evaluated. `best` over learners is the step with the highest
-    mean over learners, and for each learner its own best step; the earlier one of equals. A maximum over noisy
-    evaluations is optimistic: compare agents by `final`. Both are None before the first evaluation.
+    `final` is the last step at which every learner was evaluated. `best` is the step with the highest mean over
+    learners; in its list each learner has its own best step. Of equal steps the earlier one is taken. A maximum over
+    noisy evaluations is optimistic: compare agents by `final`. Both are None before the first evaluation.
     """
     table = _by_learner(evaluations)
     shared = sorted(set.intersection(*(set(records) for records in table.values()))) if table else []
@@ -131,41 +134,45 @@ def summarise(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own_best = {learner: _highest(own) for learner, own in means.items()}
     last = shared[-1]
     return {
-        "final": _entry(table, last, {learner: last for learner in table}),
-        "best": _entry(table, best, own_best),
+        "final": _summary_entry(table, last, {learner: last for learner in table}),
+        "best": _summary_entry(table, best, own_best),
     }
 
 
-FIELDS = {"return": "returns", "score": "scores", "success": "success"}  # of a summary: of an evaluation's record
+FIELDS = {"return": "returns", "score": "scores", "success": "success"}  # name in a summary: field of a record
 
 
-def last_three(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The mean return, score and success, where there are any, of the learners' last three evaluations.
+def last_three(evaluations: Sequence[Record]) -> dict[str, float | None]:
+    """The mean return, score and success over the learners' last three evaluations.
 
-    So the tables of OGBench and FQL are made. None for what is computed from a return that is not finite.
+    The tables of OGBench and FQL show this mean. A score or success is left out where a learner lacks it. A number is
+    None where a return behind it is not finite.
     """
     table = _by_learner(evaluations)
     recent = [list(own.values())[-3:] for own in table.values()]
-    there = {name: of for name, of in FIELDS.items() if all(record.get(of) for own in recent for record in own)}
+    fields = {name: field for name, field in FIELDS.items() if all(each.get(field) for own in recent for each in own)}
     return {
-        name: _number(np.mean([np.mean([mean(record[of]) for record in own]) for own in recent]))
-        for name, of in there.items()
+        name: _finite_or_none(np.mean([np.mean([mean(record[field]) for record in own]) for own in recent]))
+        for name, field in fields.items()
         if recent
     }
 
 
 def expected_best(
-    evaluations: Sequence[Mapping[str, Any]], field: str = "returns", numbers: Sequence[int] | None = None
+    evaluations: Sequence[Record], field: str = "returns", numbers: Sequence[int] | None = None
 ) -> dict[int, float]:
-    """What one may expect to deploy after evaluating n of a run's policies online: {n: expected best}, over learners.
+    """The best policy to expect after n policies of a run were evaluated online: {n: expected best}, over learners.
 
-    For each learner and n, the mean over all choices of n of its K evaluated policies of the best one's mean `field`
-    ("returns", "scores" or "success"); with the values x in rising order it is sum_i x_i C(i - 1, n - 1) / C(K, n).
-    n = 1 is the mean of all policies, n = K their maximum, which takes K online evaluations to find. It is optimistic
-    by the noise of the evaluations. `numbers` are the n to report, by default 1, 2, 5, 10, 20, ... and K.
+    A learner has K evaluated policies, each with the mean x of its `field` ("returns", "scores" or "success"). The
+    expected best is the mean, over all choices of n of these policies, of the best x among them. With the values in
+    rising order it is sum_i x_i C(i - 1, n - 1) / C(K, n). n = 1 gives the mean of all policies, n = K their maximum,
+    which takes K online evaluations to find. The noise of the evaluations makes it optimistic. `numbers` are the n to
+    report, by default 1, 2, 5, 10, 20, ... and K.
 
-    Empty where a learner lacks the field. Source: Kurenkov and Kolesnikov, Showing Your Offline Reinforcement Learning
-    Work: Online Evaluation Budget Matters, arXiv:2110.04156.
+    The result is empty where a learner lacks the field.
+
+    Source: Kurenkov and Kolesnikov, Showing Your Offline Reinforcement Learning Work: Online Evaluation Budget Matters,
+    arXiv:2110.04156.
     """
     table = _by_learner(evaluations)
     if not table or not all(record.get(field) for own in table.values() for record in own.values()):
@@ -184,22 +191,22 @@ def expected_best(
     return expected
 
 
-def curves(
-    evaluations: Sequence[Mapping[str, Any]], statistic: Statistic = mean, level: float = 0.95
+def learning_curve(
+    evaluations: Sequence[Record], statistic: Statistic = mean, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A learning curve with its interval: (steps, mean, low, high), each [S] float64.
 
-    Over several learners, each counts with its mean return, and the interval is over learners; a single learner's is
-    over its episodes. `mean` is the given statistic. `low` and `high` are NaN where there is no interval.
+    Of several learners each counts with its mean return, and the interval is over learners. The interval of a single
+    learner is over its episodes. `mean` is the given statistic. `low` and `high` are NaN where there is no interval.
 
-    Learners evaluated at different steps (of several runs; `learner` may be any hashable name) are brought to the
-    union of their steps by linear interpolation between their own, over the range that all of them cover.
-    The arrays are empty where there is none.
+    Learners of several runs may be evaluated at different steps (`learner` may be any hashable name). The curve then
+    has the union of their steps, within the range that all of them cover. A learner's values between its own steps are
+    interpolated linearly. The arrays are empty where there is no such range.
     """
     table = _by_learner(evaluations)
     if len(table) != 1:
         learners = [(list(own), [_mean_return(record) for record in own.values()]) for own in table.values()]
-        return join(learners, statistic, level)
+        return curve_over_learners(learners, statistic, level)
     (own,) = table.values()
     samples = [_floats(record["returns"]) for record in own.values()]
     bounds = np.array([interval(sample, statistic, level) for sample in samples])
@@ -207,10 +214,10 @@ def curves(
     return np.array(list(own), np.float64), centre, bounds[:, 0], bounds[:, 1]
 
 
-def join(
+def curve_over_learners(
     learners: Sequence[tuple[ArrayLike, ArrayLike]], statistic: Statistic = mean, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The curve over learners as `curves` has it, each learner given by its own (steps, values), both [S], ascending.
+    """The curve of `learning_curve` over learners, each given as (steps, values), both [S], the steps ascending.
 
     `low` and `high` are NaN for a single learner, and where a value is not finite.
     """
@@ -222,14 +229,14 @@ def join(
     steps = steps[(first <= steps) & (steps <= last)]
     if not len(steps):
         return steps, steps, steps, steps
-    samples = np.stack([np.interp(steps, *own) for own in zip(axes, values, strict=True)], axis=1)
-    return steps, statistic(samples, axis=1), *_band(samples, statistic, level)
+    samples = np.stack([np.interp(steps, *own) for own in zip(axes, values, strict=True)], axis=1)  # [S, learners]
+    return steps, statistic(samples, axis=1), *_intervals(samples, statistic, level)
 
 
-def _band(
+def _intervals(
     units: np.ndarray, statistic: Statistic, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals [...] over the last axis of `units` [..., N], the same units drawn for all of them."""
+    """Intervals [...] over the last axis of `units` [..., N]. Each resample draws the same units for all of them."""
     number = units.shape[-1]
     known = np.isfinite(units).all(axis=-1) & (number > 1)
     finite = np.where(known[..., None], units, 0)
@@ -241,21 +248,21 @@ def _band(
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
-def _by_learner(evaluations: Sequence[Mapping[str, Any]]) -> Table:
-    """Records by learner and step, both ascending; of two records of the same evaluation the later one."""
-    table: dict[Hashable, dict[int, Mapping[str, Any]]] = {}
+def _by_learner(evaluations: Sequence[Record]) -> Records:
+    """Records by learner and step, both ascending. Of two records of the same evaluation the later one is kept."""
+    table: dict[Hashable, dict[int, Record]] = {}
     for record in evaluations:
         table.setdefault(record["learner"], {})[record["step"]] = record
     return {learner: dict(sorted(table[learner].items())) for learner in sorted(table)}  # type: ignore[type-var]
 
 
-def _entry(table: Table, step: int, own_steps: Mapping[Hashable, int]) -> dict[str, Any]:
-    """Over the learners at one step, and for each learner at its own of `own_steps`."""
+def _summary_entry(table: Records, step: int, own_steps: Mapping[Hashable, int]) -> dict[str, Any]:
+    """An entry of the summary: over learners at `step`, and for each learner at its own of `own_steps`."""
     records = [own[step] for own in table.values()]
     means = np.array([_mean_return(record) for record in records])
     return {
         "step": step,
-        **_numbers(means),
+        **_mean_iqm_interval(means),
         "score": _mean_of(records, "scores"),
         "success": _mean_of(records, "success"),
         "learners": [
@@ -263,7 +270,7 @@ def _entry(table: Table, step: int, own_steps: Mapping[Hashable, int]) -> dict[s
                 "learner": record["learner"],
                 "seed": record["seed"],
                 "step": record["step"],
-                **_numbers(_floats(record["returns"])),
+                **_mean_iqm_interval(_floats(record["returns"])),
                 "score": _mean_of([record], "scores"),
                 "success": _mean_of([record], "success"),
             }
@@ -272,37 +279,37 @@ def _entry(table: Table, step: int, own_steps: Mapping[Hashable, int]) -> dict[s
     }
 
 
-def _numbers(values: np.ndarray) -> dict[str, Any]:
-    low, high = (_number(bound) for bound in interval(values))
+def _mean_iqm_interval(values: np.ndarray) -> dict[str, Any]:
+    low, high = (_finite_or_none(bound) for bound in interval(values))
     bounds = None if low is None or high is None else [low, high]
-    return {"mean": _number(mean(values)), "iqm": _number(iqm(values)), "interval": bounds}
+    return {"mean": _finite_or_none(mean(values)), "iqm": _finite_or_none(iqm(values)), "interval": bounds}
 
 
-def _mean_of(records: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """The mean over learners of their episodes' mean, None where one of them lacks it."""
-    if not all(record.get(name) for record in records):
+def _mean_of(records: Sequence[Record], field: str) -> float | None:
+    """The mean over learners of the mean over episodes; None where a learner lacks the field."""
+    if not all(record.get(field) for record in records):
         return None
-    return _number(np.mean([mean(_floats(record[name])) for record in records]))
+    return _finite_or_none(np.mean([mean(_floats(record[field])) for record in records]))
 
 
 def _highest(values: Mapping[int, float]) -> int:
-    """The step of the highest value, the first of equals; a value that is not a number is below all others."""
+    """The step of the highest value, the first one of equals. NaN counts as lower than all others."""
     return max(values, key=lambda step: -np.inf if np.isnan(values[step]) else values[step])
 
 
-def _mean_return(record: Mapping[str, Any]) -> float:
+def _mean_return(record: Record) -> float:
     return float(mean(_floats(record["returns"])))
 
 
 def _floats(values: ArrayLike) -> np.ndarray:
-    return np.asarray(values, np.float64)  # None, which JSON has for what is not finite, becomes NaN
+    return np.asarray(values, np.float64)  # None, which stands for a number that is not finite in JSON, becomes NaN
 
 
-def _number(value: Any) -> float | None:
+def _finite_or_none(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _filled(values: ArrayLike, axis: int | None) -> np.ndarray:
+def _nonempty(values: ArrayLike, axis: int | None) -> np.ndarray:
     values = _floats(values)
     if values.size == 0 or values.ndim == 0:
         raise ValueError(f"values has shape {values.shape}, a statistic needs one value or more along axis {axis}.")

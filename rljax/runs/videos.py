@@ -81,8 +81,8 @@ def brax(
 ) -> list[Path]:
     """Play one episode of a Brax environment: its HTML view beside `path`, and the video itself.
 
-    Without a display, `rendering.choose_renderer` comes before anything imports Brax. Raises `ValueError` where the video
-    cannot be drawn; the HTML view is there even so.
+    Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises `ValueError` where the
+    video cannot be drawn; the HTML view is there even so.
     """
     from brax.io import html, image
 

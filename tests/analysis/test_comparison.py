@@ -1,4 +1,4 @@
-"""Statistics over several tasks, beside the library of the paper that they are from."""
+"""Statistics over several tasks: they equal those of rliable, the library of the paper, and values by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def same_draws(monkeypatch):
         columns = [[row[k][:, task] for row in drawn] for k, shape in enumerate(shapes) for task in range(shape[1])]
         queue = [np.stack(column) for column in columns]
         calls = iter(range(10**9))
-        monkeypatch.setattr(comparison, "_draw", lambda *_: queue[next(calls) % len(queue)])
+        monkeypatch.setattr(comparison, "_draw_runs", lambda *_: queue[next(calls) % len(queue)])
         np.random.seed(seed)
 
     return prepare
@@ -49,7 +49,7 @@ def same_draws(monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 1), (5, 6), (10, 4), (7, 13)])
-def test_estimates_are_rliables(rliable, shape):
+def test_estimates_equal_those_of_rliable(rliable, shape):
     _, metrics = rliable
     values = scores(*shape)
     found = comparison.aggregate({"a": values}, resamples=1)["a"]
@@ -64,7 +64,7 @@ def test_estimates_are_rliables(rliable, shape):
         assert found[name].value == pytest.approx(value, abs=1e-12), name
 
 
-def test_intervals_are_rliables_with_the_same_draws(rliable, same_draws):
+def test_intervals_equal_those_of_rliable_with_the_same_draws(rliable, same_draws):
     library, metrics = rliable
     values = scores(6, 3)
     for name, function in (("iqm", metrics.aggregate_iqm), ("median", metrics.aggregate_median)):
@@ -74,7 +74,7 @@ def test_intervals_are_rliables_with_the_same_draws(rliable, same_draws):
         np.testing.assert_allclose([own.low, own.high], bounds["a"][:, 0], rtol=0, atol=1e-12)
 
 
-def test_intervals_are_rliables_but_for_the_draws(rliable):
+def test_intervals_are_close_to_those_of_rliable_with_other_draws(rliable):
     library, metrics = rliable
     values = scores(10, 5)
     np.random.seed(1)
@@ -87,7 +87,7 @@ def test_intervals_are_rliables_but_for_the_draws(rliable):
         np.testing.assert_allclose([own[name].low, own[name].high], bounds["a"][:, i], atol=0.08 * width[i])
 
 
-def test_improvement_is_rliables(rliable, same_draws):
+def test_improvement_equals_that_of_rliable(rliable, same_draws):
     library, metrics = rliable
     x, y = scores(5, 3, seed=1).round(1), scores(8, 3, seed=2).round(1)  # rounded: there are equals
     same_draws([x.shape, y.shape], 100)
@@ -98,7 +98,7 @@ def test_improvement_is_rliables(rliable, same_draws):
     assert (own.runs, own.tasks) == ((5, 8), 3)
 
 
-def test_profiles_are_rliables(rliable, same_draws):
+def test_profiles_equal_those_of_rliable(rliable, same_draws):
     library, _ = rliable
     values = scores(6, 3)
     same_draws([values.shape], 100)
@@ -108,7 +108,7 @@ def test_profiles_are_rliables(rliable, same_draws):
     np.testing.assert_allclose([own.low, own.high], bounds["a"], rtol=0, atol=1e-12)
 
 
-def test_sample_efficiency_is_rliables_at_each_step(rliable):
+def test_sample_efficiency_equals_rliable_at_each_step(rliable):
     _, metrics = rliable
     values = np.stack([scores(6, 3, seed=s, shift=s / 4) for s in range(5)], axis=-1)  # [runs, tasks, S]
     own = comparison.sample_efficiency({"a": values})["a"]
@@ -171,10 +171,10 @@ def test_a_single_run_in_a_task_has_no_interval():
     assert np.isnan([found.low, found.high]).all()
 
 
-def test_in_parts_as_at_once(monkeypatch):
+def test_resampling_in_parts_gives_close_intervals(monkeypatch):
     given = {"a": scores(6, 3), "b": scores(4, 3, seed=1)}
     whole = comparison.improvement(given)["a", "b"], comparison.profiles(given, TAUS)["a"]
-    monkeypatch.setattr(statistics, "_CHUNK", 500)
+    monkeypatch.setattr(statistics, "_VALUES_AT_ONCE", 500)
     parts = comparison.improvement(given)["a", "b"], comparison.profiles(given, TAUS)["a"]
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose([one.low, one.high], [other.low, other.high], atol=0.08)

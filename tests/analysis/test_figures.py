@@ -1,210 +1,30 @@
+"""Figures with one panel: what is drawn, and where its legend and labels stand."""
+
+from __future__ import annotations
+
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import matplotlib.figure
 import numpy as np
-import pytest
 
-from rljax.analysis import figures, learning_curves
+from rljax.analysis import figures
 from rljax.analysis.comparison import Estimate
-from rljax.runs.records import Recorder, write_json
-
-STEPS = [*range(0, 50_001, 10_000)]
-
-
-def run(path, agent="sac", environment="Hopper-v5", seeds=(0, 1, 2), steps=STEPS, episodes=5, **described):
-    generator = np.random.default_rng(sum(seeds))
-    planned = {"agent": agent, "environment": environment, "seeds": list(seeds), "steps": STEPS[-1], "config": {}}
-    write_json_in(path, planned | described)
-    with Recorder(path) as recorder:
-        for step in steps:
-            for learner, seed in enumerate(seeds):
-                returns = step / 100 + 10 * seed + generator.normal(size=episodes)
-                recorder.evaluation({"step": step, "learner": learner, "seed": seed, "returns": returns})
-    return path
-
-
-def write_json_in(path, config):
-    path.mkdir(parents=True)
-    write_json(path / "config.json", config)
-
-
-@pytest.fixture
-def panels(monkeypatch):
-    """The panels drawn, by title."""
-    drawn = {}
-    save = matplotlib.figure.Figure.savefig
-
-    def keep(figure, *arguments, **options):
-        drawn.update({panel.get_title(): panel for panel in figure.axes if panel.get_title()})
-        drawn["caption"] = figure.get_supxlabel()
-        return save(figure, *arguments, **options)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
-    return drawn
-
-
-def legend(panel):
-    return [text.get_text() for text in panel.get_legend().get_texts()]
-
-
-def line(panel, label):
-    return next(line for line in panel.get_lines() if line.get_label() == label)
-
-
-def test_one_panel_per_environment_and_one_curve_per_agent(tmp_path, panels):
-    paths = [
-        run(tmp_path / agent / environment, agent, environment)
-        for agent in ("sac", "td3")
-        for environment in ("Hopper-v5", "brax/ant")
-    ]
-    output = learning_curves.plot(paths)
-    assert output == paths[0] / "curve.png"
-    assert output.read_bytes().startswith(b"\x89PNG")
-    assert list(panels) == ["Hopper-v5", "brax/ant", "caption"]
-    for title in ("Hopper-v5", "brax/ant"):
-        assert legend(panels[title]) == ["sac (3 seeds)", "td3 (3 seeds)"]
-        assert (panels[title].get_xlabel(), panels[title].get_ylabel()) == ("environment steps", "evaluation return")
-        colours = {panel_line.get_color() for panel_line in panels[title].get_lines()}
-        assert colours == set(figures.COLOURS[:2])
-        assert len(panels[title].get_lines()) == 2 * (1 + 3)  # each with its single learners
-    assert "5 episodes per evaluation" in panels["caption"]
-
-
-def test_runs_of_one_agent_are_pooled(tmp_path, panels):
-    paths = [run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(5,))]
-    learning_curves.plot([*paths, tmp_path / "a"], tmp_path / "out" / "both.svg")  # named twice, counted once
-    panel = panels["Hopper-v5"]
-    assert legend(panel) == ["sac (3 seeds)"]
-    steps, mean = line(panel, "sac (3 seeds)").get_data()
-    np.testing.assert_array_equal(steps, STEPS)
-    np.testing.assert_allclose(mean, np.array(STEPS) / 100 + 20, atol=1.5)  # 10 (0 + 1 + 5) / 3
-
-
-def test_other_settings_and_other_data_are_other_curves(tmp_path, panels):
-    fast, slow = ({"config": {"actor_lr": rate, "tau": 0.5}} for rate in (0.01, 0.001))
-    of_data = {"config": {}, "storage": "dataset"}
-    learning_curves.plot(
-        [
-            run(tmp_path / "a", **fast),
-            run(tmp_path / "b", **slow),
-            run(tmp_path / "c", seeds=(7,), **slow),
-            run(tmp_path / "d", "iql", data="d4rl/hopper-medium-v2", **of_data),
-            run(tmp_path / "e", "iql", data="d4rl/hopper-expert-v2", **of_data),
-            run(tmp_path / "f", "fql", data="own.npz", then_online=10, **of_data),
-        ]
-    )
-    assert legend(panels["Hopper-v5"]) == ["sac actor-lr=0.01 (3 seeds)", "sac actor-lr=0.001 (4 seeds)"]
-    for name in ("d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2"):
-        assert legend(panels[name]) == ["iql (3 seeds)"]
-        assert panels[name].get_xlabel() == "updates"
-    assert panels["own"].get_xlabel() == "updates, then environment steps"
-
-
-def test_where_no_step_is_common_the_learners_are_drawn(tmp_path, panels):
-    learning_curves.plot(
-        [run(tmp_path / str(k), seeds=(k,), steps=[10 * k, 10 * k + 5]) for k in range(figures.THIN + 1)]
-    )
-    assert len(panels["Hopper-v5"].get_lines()) == figures.THIN + 2
-
-
-def test_a_seed_that_comes_twice_is_not_counted_as_two(tmp_path, panels):
-    learning_curves.plot([run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(1, 2))])
-    assert legend(panels["Hopper-v5"]) == ["sac (3 seeds, 4 learners)"]
-
-
-def test_a_single_learner_says_what_its_band_is(tmp_path, panels):
-    learning_curves.plot([run(tmp_path / "one", seeds=(0,)), run(tmp_path / "other", "td3", seeds=(0,), episodes=1)])
-    panel = panels["Hopper-v5"]
-    assert legend(panel) == ["sac (1 seed, band over its episodes)", "td3 (1 seed, no band)"]
-    assert len(panel.get_lines()) == 2
-    assert "1 to 5 episodes per evaluation" in panels["caption"]
-    assert "over seeds" not in panels["caption"]
-
-
-def test_statistics_by_name(tmp_path, panels):
-    path = run(tmp_path / "a", seeds=(0, 1, 2, 97), steps=[0])
-    learning_curves.plot([path], statistic="iqm")
-    (value,) = line(panels["Hopper-v5"], "sac (4 seeds)").get_ydata()
-    assert value == pytest.approx(15, abs=2)
-    assert "interquartile mean" in panels["caption"].replace("\n", " ")
-    with pytest.raises(ValueError, match="statistic is 'median', it must be 'mean' or 'iqm'"):
-        learning_curves.plot([path], statistic="median")
-
-
-def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
-    path = run(tmp_path / "a")
-    references = {
-        ("sac", "Hopper-v5"): ([0, 50_000], [0, 500], [10, 20]),
-        ("ppo", "Hopper-v5"): (50_000, 400, 30),
-        ("sac", "Ant-v5"): ([0, 1], [0, 1], [1, 1]),  # no run of it: no panel
-    }
-    learning_curves.plot([path], references=references)
-    assert list(panels) == ["Hopper-v5", "caption"]
-    panel = panels["Hopper-v5"]
-    expected = [f"{agent}, published (mean ± standard deviation)" for agent in ("sac", "ppo")]
-    assert legend(panel) == ["sac (3 seeds)", *expected]
-    published = line(panel, expected[0])
-    assert published.get_linestyle() == "--"
-    assert published.get_color() == line(panel, "sac (3 seeds)").get_color() == figures.COLOURS[0]
-    with pytest.raises(ValueError, match=r"reference of 'sac' in 'Hopper-v5' has steps \(2,\), mean \(1,\)"):
-        learning_curves.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "SVG"])
-def test_the_same_runs_are_the_same_file(tmp_path, suffix):
-    path = run(tmp_path / "a")
-    first = learning_curves.plot([path], tmp_path / f"first.{suffix}")
-    second = learning_curves.plot([path], tmp_path / f"second.{suffix}")
-    assert first.read_bytes() == second.read_bytes()
-    if suffix == "svg":
-        texts = ElementTree.parse(first).getroot().itertext()
-        assert any("evaluation return" in text for text in texts)
-
-
-def test_many_agents_are_told_apart(tmp_path, panels):
-    learning_curves.plot([run(tmp_path / str(k), f"agent{k}", seeds=(k,)) for k in range(9)])
-    looks = [(each.get_color(), each.get_linestyle()) for each in panels["Hopper-v5"].get_lines()]
-    assert len(set(looks)) == 9
-
-
-def test_a_users_own_agent_has_its_files_name(tmp_path, panels):
-    learning_curves.plot([run(tmp_path / "a", "./experiments/mine.py")])
-    assert legend(panels["Hopper-v5"]) == ["mine (3 seeds)"]
-
-
-@pytest.mark.parametrize("steps", [[10_000], [0]])
-def test_a_single_evaluation(tmp_path, steps):
-    assert learning_curves.plot(
-        [run(tmp_path / "a", steps=steps), run(tmp_path / "b", "td3", seeds=(0,), steps=steps)]
-    ).exists()
-
-
-def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
-    first = run(tmp_path / "a", seeds=(0,), steps=[0, 10])
-    second = run(tmp_path / "b", seeds=(1,), steps=[20, 30])
-    with (first / "evaluations.jsonl").open("a") as file:
-        file.write('{"step": 20, "learner": 0, "seed": 0, "returns": [null, 1.0]}\n{"step": 30, "lea')
-    with (second / "evaluations.jsonl").open("a") as file:
-        file.write('{"step": 40, "learner": 0, "seed": 1, "returns": [null]}\n')
-    learning_curves.plot([first, second])
-    assert len(panels["Hopper-v5"].get_lines()) == 3
-
-
-# Single figures
 
 
 def estimate(value, low, high):
     return Estimate(value, low, high, (3, 3), 1)
 
 
+def line(panel, label):
+    return next(line for line in panel.get_lines() if line.get_label() == label)
+
+
 def test_a_figure_of_curves(tmp_path):
     steps = np.array([0.0, 100.0])
     lines = {"a": figures.Line("a (3 learners)", steps, steps, steps - 1, steps + 1, [(steps, steps)])}
     references = {"a": ("a by them", [0, 100], [0, 90], [1, 2])}
-    figure = figures.curves("Hopper-v5", lines, figures.looks("a"), references, ("steps", "score"))
+    figure = figures.curves("Hopper-v5", lines, figures.line_styles("a"), references, ("steps", "score"))
     (panel,) = figure.axes
     assert (panel.get_title(), panel.get_xlabel(), panel.get_ylabel()) == ("Hopper-v5", "steps", "score")
     (drawn,) = figure.legends
@@ -218,7 +38,7 @@ def test_a_figure_of_curves(tmp_path):
 
 def test_a_figure_of_intervals():
     estimates = {"a": estimate(0.6, 0.5, 0.7), "b": estimate(0.4, np.nan, np.nan)}
-    figure = figures.intervals(estimates, figures.looks(estimates), "P", "Improvement", 0.5)
+    figure = figures.intervals(estimates, figures.line_styles(estimates), "P", "Improvement", 0.5)
     (panel,) = figure.axes
     assert [text.get_text() for text in panel.get_yticklabels()] == ["a", "b"]
     bar, dot = panel.get_lines()[1:3]
@@ -230,71 +50,9 @@ def test_a_figure_of_intervals():
 def test_a_figure_of_profiles():
     thresholds = np.linspace(0, 1, 5)
     profile = estimate(1 - thresholds, 0.9 - thresholds, 1.1 - thresholds)
-    figure = figures.profiles(thresholds, {"a": profile}, figures.looks("a"), "score", "Profiles")
+    figure = figures.profiles(thresholds, {"a": profile}, figures.line_styles("a"), "score", "Profiles")
     (panel,) = figure.axes
     np.testing.assert_array_equal(line(panel, "a").get_ydata(), profile.value)
-
-
-def test_an_inline_figure_has_the_pages_colours_and_identifiers_of_its_own(tmp_path):
-    steps = np.array([0.0, 100.0])
-    lines = {"a": figures.Line("rate=0.0003", steps, steps, steps, steps)}
-    file = figures.save(figures.curves("$5 & <b>", lines, figures.looks("a"), {}), tmp_path / "one.svg")
-    text = figures.inline(file, 'a "b" <c>')
-    root = ElementTree.fromstring(text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" '))
-    assert (root.get("role"), root.get("aria-label")) == ("img", 'a "b" <c>')
-    assert root.get("viewBox")
-    assert root.get("width") is None
-    words = list(root.itertext())
-    assert "rate=0.0003" in words, "numbers in names are not rounded"
-    assert "$5 & <b>" in words
-    assert all(element.get("id", "one-").startswith("one-") for element in root.iter())
-    assert "var(--series-1)" in text
-    assert "var(--ink)" in text
-    for colour in (figures.COLOURS[0], figures.INK, figures.PAPER):
-        assert colour.lower() not in text
-
-
-def test_many_learners_are_not_drawn_one_by_one(tmp_path, panels):
-    learning_curves.plot([run(tmp_path / "a", seeds=range(figures.THIN + 1))])
-    assert len(panels["Hopper-v5"].get_lines()) == 1
-
-
-# Errors
-
-
-def test_no_paths():
-    with pytest.raises(ValueError, match=r"there is no run to plot\. Name the folder of one or more: rljax plot"):
-        learning_curves.plot([])
-
-
-def test_a_path_that_is_not_a_run(tmp_path):
-    with pytest.raises(ValueError, match="nowhere' is not a run: there is no such folder"):
-        learning_curves.plot([tmp_path / "nowhere"])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty' is not a run: it has no config\.json\. The folder that rljax train"):
-        learning_curves.plot([tmp_path / "empty"])
-    run(tmp_path / "odd")
-    write_json(tmp_path / "odd" / "config.json", {"agent": "sac"})
-    with pytest.raises(ValueError, match=r"odd' is not a run: its config\.json lacks 'environment', 'steps'"):
-        learning_curves.plot([tmp_path / "odd"])
-    assert not list(tmp_path.rglob("*.png"))
-
-
-def test_a_folder_of_runs_names_them(tmp_path):
-    run(tmp_path / "runs" / "sac" / "Hopper-v5" / "now", steps=[0])
-    with pytest.raises(ValueError, match=r"runs' is not a run: .* Runs in it: '.*runs/sac/Hopper-v5/now'\."):
-        learning_curves.plot([tmp_path / "runs"])
-
-
-def test_a_run_without_evaluations_yet(tmp_path):
-    write_json_in(tmp_path / "young", {"agent": "sac", "environment": "Hopper-v5"})
-    with pytest.raises(ValueError, match=r"young' has no evaluations yet: its evaluations\.jsonl is missing or empty"):
-        learning_curves.plot([tmp_path / "young"])
-
-
-def test_an_unknown_suffix(tmp_path):
-    with pytest.raises(ValueError, match=r"curve\.jpeg', its suffix must be one of \.png, \.svg, \.pdf"):
-        learning_curves.plot([run(tmp_path / "a")], tmp_path / "curve.jpeg")
 
 
 def test_importing_the_module_does_not_import_matplotlib():

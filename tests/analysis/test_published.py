@@ -1,4 +1,4 @@
-"""Published results: what goes beside ours, and that all tables of them agree."""
+"""Published results: which points stand beside ours, and whether the tables of them agree."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_data_sets_have_scores():
     assert published.points("iql", "hopper-medium-v0", "score", 1_000_000) == []
 
 
-def test_reference_is_saccs_and_above_zero():
+def test_reference_is_that_of_sac_and_above_zero():
     reference = published.reference("Hopper")
     assert reference is not None
     assert (reference.agent, reference.environment, reference.seeds) == ("sac", "Hopper-v4", 10)

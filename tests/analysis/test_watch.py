@@ -1,4 +1,4 @@
-"""Running runs in the terminal: what is said of each, and that only what is new is read."""
+"""Running runs in the terminal: the line of each, and that a look reads only what is new."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests import folders
 
 def seen(path, seconds=0.0):
     """A run as it looks that many seconds after its last line."""
-    run = watch.Run.open(path)
+    run = watch.WatchedRun.open(path)
     latest = max(file.stat().st_mtime for file in path.iterdir())
     run.look(latest + seconds)
     return run
@@ -86,7 +86,7 @@ def test_some_learners_have_diverged(tmp_path):
     assert "running, 1 of 3 diverged" in printed([path])
 
 
-def test_a_run_of_which_no_learner_is_left_has_diverged(tmp_path):
+def test_a_run_whose_learners_have_all_diverged(tmp_path):
     path = folders.write(tmp_path / "a", seeds=(0, 1), steps=(10_000,))
     with Recorder(path) as recorder:
         lost = [{"learner": learner, "step": 11_000, "cause": "a metric is not finite"} for learner in range(2)]
@@ -101,7 +101,7 @@ def test_a_run_of_which_no_learner_is_left_has_diverged(tmp_path):
 
 def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     path = unfinished(tmp_path / "a")
-    run = watch.Run.open(path)
+    run = watch.WatchedRun.open(path)
     run.look(time.time())
     parsed = []
     load = json.loads
@@ -117,9 +117,9 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     assert (run.step, run.speed, run.latest) == (21_000, 50.0, "5.00")
 
 
-def test_an_evaluation_that_comes_in_parts_is_put_together(tmp_path):
+def test_an_evaluation_is_put_together_from_its_lines(tmp_path):
     path = unfinished(tmp_path / "a", seeds=(0, 1))
-    run = watch.Run.open(path)
+    run = watch.WatchedRun.open(path)
     with Recorder(path) as recorder:
         for learner, value in enumerate((10.0, 20.0)):
             recorder.evaluation({"step": 25_000, "learner": learner, "seed": learner, "returns": [value]})
@@ -143,7 +143,7 @@ def printed(paths, **options):
     return output.getvalue()
 
 
-def test_one_line_for_each_run_those_that_run_first(tmp_path):
+def test_one_line_for_each_run_and_running_ones_first(tmp_path):
     folders.write(tmp_path / "runs" / "done", "td3", "Ant-v5", seeds=(0,))
     unfinished(tmp_path / "runs" / "now", agent="./my/own.py", data="sets/mine.hdf5")
     text = printed([tmp_path / "runs"])
@@ -152,13 +152,13 @@ def test_one_line_for_each_run_those_that_run_first(tmp_path):
     assert [line.split()[:3] for line in lines[1:]] == [["own", "mine", "now"], ["td3", "Ant-v5", "done"]]
     assert {"20k/30k", "300", "running"} <= set(row(text, "own"))
     assert {"30k/30k", "complete"} <= set(row(text, "td3"))
-    assert max(map(len, lines)) <= watch.WIDTH
+    assert max(map(len, lines)) <= watch.DEFAULT_WIDTH
 
 
 @pytest.mark.parametrize("width", [160, 100, 80])
 def test_a_narrow_terminal_shows_what_matters(tmp_path, monkeypatch, width):
     unfinished(tmp_path / "20261122-061806", data="d4rl/halfcheetah-medium-expert-v2")
-    monkeypatch.setattr(watch, "WIDTH", width)
+    monkeypatch.setattr(watch, "DEFAULT_WIDTH", width)
     head, line = printed([tmp_path]).splitlines()
     assert max(len(head), len(line)) <= width
     assert {"20k/30k", "running"} <= set(line.split())
@@ -166,7 +166,7 @@ def test_a_narrow_terminal_shows_what_matters(tmp_path, monkeypatch, width):
     assert ("20261122-061806" in line) == (width == 160)
 
 
-def test_it_follows_until_all_are_complete(tmp_path, monkeypatch):
+def test_it_continues_until_all_runs_are_complete(tmp_path, monkeypatch):
     path = unfinished(tmp_path / "a")
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)

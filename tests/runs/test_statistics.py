@@ -105,7 +105,7 @@ def test_interval_resamples_learners_not_episodes():
 def test_interval_in_parts_is_as_wide_as_at_once(monkeypatch):
     values = np.random.default_rng(4).normal(size=50)
     whole = statistics.interval(values, resamples=2001)
-    monkeypatch.setattr(statistics, "_CHUNK", 500)
+    monkeypatch.setattr(statistics, "_VALUES_AT_ONCE", 500)
     np.testing.assert_allclose(statistics.interval(values, resamples=2001), whole, atol=0.1)
 
 
@@ -202,7 +202,7 @@ def test_curves_over_learners():
     evaluations = [
         record(step, learner, [step + learner, step + learner + 2.0]) for step in (0, 10) for learner in (0, 4)
     ]
-    steps, mean, low, high = statistics.curves(evaluations)
+    steps, mean, low, high = statistics.learning_curve(evaluations)
     np.testing.assert_array_equal(steps, [0, 10])
     np.testing.assert_allclose(mean, [3, 13])
     np.testing.assert_allclose(low, [1, 11])
@@ -210,7 +210,7 @@ def test_curves_over_learners():
 
 
 def test_curve_of_one_learner_has_its_episodes_interval():
-    steps, mean, low, high = statistics.curves([record(10, 0, [0.0, 4.0]), record(0, 0, [1.0])])
+    steps, mean, low, high = statistics.learning_curve([record(10, 0, [0.0, 4.0]), record(0, 0, [1.0])])
     np.testing.assert_array_equal(steps, [0, 10])
     np.testing.assert_array_equal(mean, [1, 2])
     np.testing.assert_array_equal(low, [np.nan, 0])
@@ -219,14 +219,14 @@ def test_curve_of_one_learner_has_its_episodes_interval():
 
 def test_curves_take_the_statistic_over_learners():
     evaluations = [record(0, learner, [value]) for learner, value in enumerate([0.0, 1.0, 2.0, 97.0])]
-    assert statistics.curves(evaluations)[1] == [25.0]
-    assert statistics.curves(evaluations, statistics.iqm)[1] == [1.5]
+    assert statistics.learning_curve(evaluations)[1] == [25.0]
+    assert statistics.learning_curve(evaluations, statistics.iqm)[1] == [1.5]
 
 
 def test_curves_bring_learners_to_common_steps():
     every_ten = [record(step, (0, 0), [float(step)]) for step in (0, 10, 20, 30)]
     every_fifteen = [record(step, (1, 0), [step + 2.0]) for step in (5, 20)]
-    steps, mean, low, high = statistics.curves(every_ten + every_fifteen)
+    steps, mean, low, high = statistics.learning_curve(every_ten + every_fifteen)
     np.testing.assert_array_equal(steps, [5, 10, 20])
     np.testing.assert_allclose(mean, [6, 11, 21])
     np.testing.assert_allclose(high - low, 2)
@@ -234,12 +234,12 @@ def test_curves_bring_learners_to_common_steps():
 
 def test_a_diverged_evaluation_does_not_spoil_its_neighbours():
     evaluations = [record(step, learner, [None if step == 10 else 1.0]) for step in (0, 10, 20) for learner in (0, 1)]
-    np.testing.assert_array_equal(statistics.curves(evaluations)[1], [1, np.nan, 1])
+    np.testing.assert_array_equal(statistics.learning_curve(evaluations)[1], [1, np.nan, 1])
 
 
 @pytest.mark.parametrize("evaluations", [[], [record(0, 0, [1.0]), record(10, 1, [1.0])]])
 def test_curves_are_empty_where_learners_share_no_steps(evaluations):
-    assert [len(array) for array in statistics.curves(evaluations)] == [0, 0, 0, 0]
+    assert [len(array) for array in statistics.learning_curve(evaluations)] == [0, 0, 0, 0]
 
 
 # The best of several evaluated policies

@@ -1,4 +1,4 @@
-"""The page over runs: what it says, that it needs nothing else, and that it fits into a telephone."""
+"""The page of a report: what it says, that it needs no other file, and that it fits on a telephone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rljax import cli
 from rljax.analysis import report
 from tests import folders
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VOID = {"meta", "br", "line", "use", "path", "rect", "link", "input", "img"}
 
 
@@ -72,7 +72,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report over two agents on two tasks, with all that can be odd about runs."""
+    """A report over two agents on two tasks, with a diverged, an incomplete and a damaged run."""
     folder = tmp_path_factory.mktemp("report")
     for task in ("Hopper-v5", "HalfCheetah-v5"):
         folders.write(folder / "runs" / "sac" / task, "sac", task, seeds=range(5), level=2000)
@@ -92,7 +92,7 @@ def page(many: Path) -> Page:
     return Page(many)
 
 
-def test_numbers_stand_with_their_intervals_and_learners(page: Page) -> None:
+def test_numbers_have_their_intervals_and_learners(page: Page) -> None:
     row = page.table("agent", "IQM", "diverged", "step")["sac"]
     assert row["learners"] == "5"
     assert row["step"] == "30,000"
@@ -102,7 +102,7 @@ def test_numbers_stand_with_their_intervals_and_learners(page: Page) -> None:
     assert re.fullmatch(r"2,020 2,0\d\d to 2,0\d\d", row["median"])
 
 
-def test_published_numbers_of_far_other_steps_are_left_out(page: Page) -> None:
+def test_published_numbers_at_distant_steps_are_left_out(page: Page) -> None:
     tables = [rows for rows in page.tables if rows[0][-1].startswith("published")]
     assert tables == [], "30,000 steps are no comparison for 100,000"
 
@@ -126,7 +126,8 @@ def test_a_single_learner_has_no_interval_and_diverged_ones_are_counted(page: Pa
 
 def test_incomplete_and_skipped_runs_are_named(page: Page) -> None:
     assert re.search(
-        r"Incomplete: dsact on Hopper-v5, shown where it stands, .*up to 20,000 of 30,000 steps", page.text
+        r"Incomplete: dsact on Hopper-v5, shown as it stands and not compared: .*up to 20,000 of 30,000 steps",
+        page.text,
     )
     assert re.search(r"Skipped: \S*broken: '\S*broken' is not a run: its config.json cannot be read", page.text)
     tables = [rows for rows in page.tables if "diverged" in rows[0]]
@@ -139,7 +140,7 @@ def test_agents_are_compared_over_tasks(page: Page) -> None:
     assert row["learners"] == "10 2 tasks"
     assert page.table("X > Y", "P")["sac > td3"]["P"] == "1.00 1.00 to 1.00"
     assert "1 is the published return of SAC at 1M steps" in page.text
-    assert "Left out, for want of one of these tasks or of a reference: dsact, ppo" in page.text
+    assert "Left out, because one of these tasks or a reference is missing: dsact, ppo" in page.text
     glance = page.table("task", "highest IQM")["Hopper-v5 30,000 steps"]
     assert glance["highest IQM"].startswith("sac")
     assert glance["next"].startswith("td3")
@@ -155,7 +156,7 @@ def test_cost_versions_and_commands(page: Page) -> None:
     assert len(page.all("button")) == len(page.all("pre")) == 6
 
 
-def test_page_needs_nothing_beside_it(many: Path, page: Page) -> None:
+def test_page_needs_no_other_file(many: Path, page: Page) -> None:
     for _, attributes in page.elements:
         for name in ("src", "href", "xlink:href", "srcset", "data"):
             assert (attributes.get(name) or "#").startswith("#"), attributes
@@ -165,7 +166,7 @@ def test_page_needs_nothing_beside_it(many: Path, page: Page) -> None:
     assert "fetch(" not in text
 
 
-def test_figures_have_descriptions_the_pages_colours_and_names_of_their_own(many: Path, page: Page) -> None:
+def test_figures_have_descriptions_unique_names_and_the_colours_of_the_page(many: Path, page: Page) -> None:
     pictures = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
     assert len(pictures) == 4 + 2 * 2  # over both tasks, and two of each
     assert all((attributes["aria-label"] or "").count("sac") for attributes in pictures)
@@ -205,13 +206,13 @@ def test_figures_and_tables_lie_beside_the_page(many: Path) -> None:
     assert all(len(width) <= 1 for width in widths)
 
 
-def test_the_same_runs_are_the_same_page(tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
     folders.write(tmp_path / "a")
     first = report.write([tmp_path / "a"], tmp_path / "report.html").read_bytes()
     assert report.write([tmp_path / "a"], tmp_path / "report.html").read_bytes() == first
 
 
-def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+def test_names_with_special_characters_are_shown_as_text(tmp_path: Path) -> None:
     folders.write(tmp_path / "a", environment="my/<i>$x_1$&-v0")
     folders.write(tmp_path / "b", environment="my/-i-x-1-v0")
     path = report.write([tmp_path], tmp_path / "report.html")
@@ -239,7 +240,7 @@ def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_pat
     assert "2,787 ± 868 at 1M, 10 seeds, Hopper-v4" in page.text  # in the table still
 
 
-def test_an_evaluation_that_was_not_finite_on_the_way_spoils_nothing_else(tmp_path: Path) -> None:
+def test_an_early_evaluation_that_is_not_finite_spoils_only_its_step(tmp_path: Path) -> None:
     for task in ("Hopper-v5", "HalfCheetah-v5"):
         path = folders.write(tmp_path / task, environment=task) / "evaluations.jsonl"
         lines = path.read_text().splitlines()
@@ -251,7 +252,7 @@ def test_an_evaluation_that_was_not_finite_on_the_way_spoils_nothing_else(tmp_pa
     assert "The IQM at each step" not in page.text
 
 
-def test_seeds_that_come_twice_are_said(tmp_path: Path) -> None:
+def test_repeated_seeds_are_counted(tmp_path: Path) -> None:
     folders.write(tmp_path / "a")
     folders.write(tmp_path / "b", seeds=(2, 3))
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
@@ -290,7 +291,7 @@ def test_nothing_to_report_on(tmp_path: Path) -> None:
         report.write([tmp_path])
 
 
-def test_an_output_that_is_no_page(tmp_path: Path) -> None:
+def test_an_output_with_another_suffix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"output is 'report\.pdf', it must end in \.html: --output report\.html"):
         report.write([folders.write(tmp_path / "a")], Path("report.pdf"))
 

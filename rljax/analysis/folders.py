@@ -1,0 +1,171 @@
+"""Run folders as a comparison needs them: each run with its learners, each learner with its evaluations.
+
+`read_all` finds the runs below some folders. It passes over folders that cannot be read and says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rljax.analysis import formatting
+from rljax.runs import records, statistics
+
+REQUIRED = ("agent", "environment", "steps", "seeds", "config")  # fields of config.json
+PROTOCOL = ("then_online", "offline_share")  # settings of a run that distinguish learners as hyperparameters do
+SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"  # in the folder of a sweep: its description, and its final test
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Run:
+    """One run, as read from its folder."""
+
+    folder: Path
+    config: dict[str, Any]  # config.json
+    summary: dict[str, Any]  # summary.json; empty until the run has ended once
+    episodes: set[int]  # the numbers of episodes per evaluation
+    learners: list[Learner] = dataclasses.field(default_factory=list)
+
+    @property
+    def agent(self) -> str:
+        """The agent's name, or the path of its file."""
+        return self.config["agent"]
+
+    @property
+    def task(self) -> tuple[str, str | None]:
+        """The environment, and the data set; None for a run without data."""
+        return self.config["environment"], self.config.get("data")
+
+    @property
+    def budget(self) -> int:
+        """The planned number of steps of each learner."""
+        return self.config["steps"] + (self.config.get("then_online") or 0)
+
+
+@dataclasses.dataclass
+class Learner:
+    """One learner and its S evaluations, each as the mean over its episodes."""
+
+    run: Run
+    seed: int
+    settings: dict[str, Any]  # its hyperparameters, and the settings of its run that are named in PROTOCOL
+    steps: np.ndarray  # [S] ascending
+    returns: np.ndarray  # [S]
+    scores: np.ndarray | None  # [S]; None where the data set has no reference scores
+    diverged: np.ndarray  # [S] bool
+    evaluations: list[dict[str, Any]]  # [S] the records of evaluations.jsonl
+
+    def index_at(self, step: int | None) -> int | None:
+        """The index of the evaluation that counts at `step`, or at the end of the budget where `step` is None.
+
+        The result is None where the learner has not come so far.
+        """
+        if step is None:
+            return len(self.steps) - 1 if self.steps[-1] >= self.run.budget else None
+        index = int(np.searchsorted(self.steps, step, side="right")) - 1
+        gap = max(np.diff(self.steps, prepend=0))
+        return index if index >= 0 and step - self.steps[index] < gap else None
+
+
+def read_all(paths: Sequence[Path]) -> tuple[list[Run], list[tuple[Path, str]]]:
+    """The runs in and below `paths`, and the folders that were skipped, each with the reason."""
+    runs, skipped, searches = [], [], {}
+    for folder in records.find(paths):
+        sweep = _sweep_of_search(folder, paths)
+        if sweep is not None:
+            searches[sweep] = searches.get(sweep, 0) + 1
+            continue
+        try:
+            runs.append(read(folder))
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            reason = f"a record lacks {error}" if isinstance(error, KeyError) else str(error)
+            skipped.append((folder, reason))
+    for sweep, number in searches.items():
+        reason = (
+            f"{formatting.count(number, 'run')} of its search: the seeds of a search choose the settings, so only the "
+            "sweep's test counts. To see these runs, name folders inside the sweep."
+        )
+        skipped.append((sweep, reason))
+    return runs, skipped
+
+
+def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
+    """The sweep that trained a run during its search; None for other runs.
+
+    It is None too where one of the `paths` lies inside that sweep: whoever names it wants to see these runs.
+    """
+    for parent in folder.parents:
+        if (parent / SWEEP_FILE).exists() and folder.relative_to(parent).parts[0] != SWEEP_TEST:
+            named = any(parent.resolve() in Path(path).resolve().parents for path in paths)
+            return None if named else parent
+    return None
+
+
+def read(folder: Path) -> Run:
+    """Read the run in `folder`.
+
+    Raises:
+        ValueError: a run without evaluations, or files that lack something.
+        KeyError: a record that lacks a field.
+    """
+    config = records.read_config(folder)
+    missing = [name for name in REQUIRED if name not in config]
+    if missing:
+        raise ValueError(f"its config.json lacks {formatting.quoted(missing)}.")
+    evaluations = records.read(folder, "evaluations")
+    if not evaluations:
+        raise ValueError("it has no evaluations yet.")
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        summary = {}
+    run = Run(folder, config, summary, {len(record["returns"]) for record in evaluations})
+    by_learner: dict[int, dict[int, dict[str, Any]]] = {}
+    for record in evaluations:
+        by_learner.setdefault(record["learner"], {})[record["step"]] = record
+    for number, by_step in sorted(by_learner.items()):
+        run.learners.append(_learner(run, number, [by_step[step] for step in sorted(by_step)]))
+    return run
+
+
+def _learner(run: Run, number: int, evaluations: list[dict[str, Any]]) -> Learner:
+    """The learner with this number in its run, from its evaluations in the order of their steps."""
+    has_scores = all(record.get("scores") for record in evaluations)
+    return Learner(
+        run,
+        evaluations[0]["seed"],
+        _settings(run.config, number),
+        np.array([record["step"] for record in evaluations]),
+        _episode_means(evaluations, "returns"),
+        _episode_means(evaluations, "scores") if has_scores else None,
+        np.array([bool(record.get("diverged")) for record in evaluations]),
+        evaluations,
+    )
+
+
+def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
+    """The mean over the episodes of each evaluation. JSON has None for a number that is not finite: it makes NaN."""
+    return np.array([float(statistics.mean(record[field])) for record in evaluations])
+
+
+def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The settings of one learner, with its own values where the learners of the run differ."""
+    settings = {name: config[name] for name in PROTOCOL if config.get("data") and name in config}
+    learners = config.get("learners", [])
+    if learners and number >= len(learners):
+        raise ValueError(f"its config.json describes {len(learners)} learners, and no learner {number}.")
+    return settings | config["config"] | (learners[number]["settings"] if learners else {})
+
+
+def group_by(members: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """Runs or learners by a key of theirs, in the order in which they come."""
+    groups: dict[Any, list[T]] = {}
+    for member in members:
+        groups.setdefault(key(member), []).append(member)
+    return groups

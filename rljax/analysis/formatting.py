@@ -1,0 +1,72 @@
+"""How numbers, steps, settings and lists of names are written, in tables, messages and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from rljax.analysis.comparison import Estimate
+
+
+def quoted(names: Iterable[Any]) -> str:
+    """Names in quotes, separated by commas."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def distinct(values: Iterable[Any]) -> list[str]:
+    """The different values as text, in the order in which they come; None and empty values are left out."""
+    return [str(value) for value in dict.fromkeys(values) if value]
+
+
+def count(number: int, unit: str) -> str:
+    """A number with its unit; the unit is in the plural for every number but 1."""
+    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
+def steps(number: int) -> str:
+    """A number of steps with three digits, such as 300k."""
+    return f"{number / 1e6:.3g}M" if number >= 999_500 else f"{number / 1e3:.3g}k" if number >= 1000 else str(number)
+
+
+def seconds(value: float) -> str:
+    """A time as seconds, minutes or hours, whichever suits its length."""
+    return f"{value:.0f} s" if value < 100 else f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"
+
+
+def decimals(values: np.ndarray) -> int:
+    """The number of decimals that suits numbers as large as these."""
+    largest = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
+    return 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 4
+
+
+def number(value: float, places: int) -> str:
+    """A number with so many decimals, and commas between thousands."""
+    return f"{value:,.{places}f}"
+
+
+def interval(estimate: Estimate, places: int) -> str:
+    """The interval of an estimate, as "low to high"."""
+    if not np.isfinite(estimate.low):
+        return "no interval"
+    return f"{number(estimate.low, places)} to {number(estimate.high, places)}"
+
+
+def span(low: Any, high: Any) -> str:
+    """Two values as "low to high"; one value where both are the same."""
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def seeds(numbers: list[int]) -> str:
+    """Seeds as "0 to 4" where they are consecutive and more than two, else as a list."""
+    first, last = numbers[0], numbers[-1]
+    consecutive = len(numbers) > 2 and list(numbers) == list(range(first, last + 1))
+    return f"{first} to {last}" if consecutive else ", ".join(map(str, numbers))
+
+
+def setting(value: Any) -> str:
+    """The value of a hyperparameter, as in the label of a row."""
+    if isinstance(value, list):
+        return ",".join(map(setting, value))
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()

@@ -1,0 +1,208 @@
+"""The report as files: one HTML page that needs nothing beside it, its figures, and its tables in Markdown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from rljax import __version__
+from rljax.analysis import figures, folders, formatting, suites, tables
+from rljax.analysis.folders import Run
+from rljax.analysis.formatting import count
+from rljax.analysis.report import elements, provenance, results, sections
+from rljax.analysis.report.elements import Section
+from rljax.analysis.tables import Row, Table
+from rljax.training import registry
+
+TEMPLATE = Path(__file__).with_name("report.html")
+
+
+def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | None = None) -> Path:
+    """Write a report over runs and return the page's path.
+
+    Every number has its interval over learners, and the number of learners that it rests on.
+
+    Args:
+        paths: folders of runs, or folders with runs at any depth below them.
+        output: the page. Its figures and tables.md go to a folder of the same name without suffix.
+        at: a step at which all runs are compared, instead of at their ends: each by its last evaluation until then.
+
+    Raises:
+        ValueError: a path that is no folder, no run that can be read, runs of one task with different budgets or
+            numbers of episodes per evaluation, a step that not all of them were planned to reach, or an output whose
+            suffix is not .html.
+    """
+    output = Path(output)
+    if output.suffix != ".html":
+        raise ValueError(f"output is '{output}', it must end in .html: --output {output.with_suffix('.html')}")
+    runs, skipped = folders.read_all(paths)
+    if not runs:
+        reasons = "".join(f"\n  {folder}: {reason}" for folder, reason in skipped)
+        raise ValueError(f"there is no run to report on in {formatting.quoted(paths)}.{reasons}")
+    arranged = tables.arrange(runs, at)
+    arguments = ["rljax", "report", *map(str, paths), *([] if at is None else ["--at", str(at)])]
+    _write_page(output, arranged, skipped, at, shlex.join(arguments))
+    return output
+
+
+def _write_page(
+    output: Path, arranged: Sequence[Table], skipped: Sequence[tuple[Path, str]], at: int | None, command: str
+) -> None:
+    """Compute the results, and write the page, its figures and its tables."""
+    rows = [row for table in arranged for row in table.rows]
+    runs = list({id(run): run for row in rows for run in row.runs}.values())
+    found, remarks = suites.find(arranged)
+    task_results = [results.task_result(table, at) for table in arranged]
+    sources = results.number_sources(task_results)
+    styles = figures.line_styles(dict.fromkeys(row.label for row in rows))
+
+    page = _Page(output.with_suffix(""), styles)
+    page.add_notices([*_skipped(skipped), *_incomplete(arranged, at), *remarks])
+    if (glance := sections.at_a_glance(task_results)) is not None:
+        page.add(glance)
+    for suite in found:
+        page.add(sections.of_suite(results.suite_result(suite), styles))
+    for result in task_results:
+        page.add(sections.of_task(result, styles, sources))
+    if (settings := provenance.settings(arranged)) is not None:
+        page.add(settings)
+    page.add(provenance.cost(arranged, runs))
+    page.add_commands(arranged)
+    page.add_method(at, sources, command)
+    page.write(output, _title(arranged), _lead(arranged, runs, at))
+
+
+def _title(arranged: Sequence[Table]) -> str:
+    """The title of the page: its agents and tasks, or their numbers where there are many."""
+    agents = list(dict.fromkeys(registry.agent_name(row.agent) for table in arranged for row in table.rows))
+    tasks = [table.task for table in arranged]
+    names = [
+        ", ".join(own) if len(own) <= 3 else f"{len(own)} {kind}"
+        for own, kind in ((agents, "agents"), (tasks, "tasks"))
+    ]
+    return " on ".join(names)
+
+
+def _lead(arranged: Sequence[Table], runs: Sequence[Run], at: int | None) -> str:
+    """The sentence below the title."""
+    learners = sum(len(row.learners) for table in arranged for row in table.rows)
+    facts = [count(len(runs), "run"), count(learners, "learner"), count(len(arranged), "task")]
+    when = "at the end of their budget" if at is None else f"at step {at:,}"
+    return f"{', '.join(facts)}, compared {when}."
+
+
+def _skipped(skipped: Sequence[tuple[Path, str]]) -> list[str]:
+    """Notices on folders that could not be read."""
+    return [f"Skipped: {folder}: {reason}" for folder, reason in skipped]
+
+
+def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
+    """Notices on runs that have not come to the step of comparison, and on learners that diverged."""
+    for table in arranged:
+        for row in table.rows:
+            behind = [run for run in row.runs if not all(each.index_at(at) is not None for each in run.learners)]
+            if behind:
+                ends = ", ".join(f"{run.folder} ({provenance.progress(run)})" for run in behind[:3])
+                ends += f" and {len(behind) - 3} more" if len(behind) > 3 else ""
+                counted = "not counted" if row.complete else "shown as it stands and not compared"
+                yield f"Incomplete: {row.label} on {table.task}, {counted}: {ends}"
+            if row.diverged:
+                yield _diverged(row, table)
+
+
+def _diverged(row: Row, table: Table) -> str:
+    return (
+        f"Diverged: {row.diverged} of {count(len(row.counted), 'learner')} of {row.label} on "
+        f"{table.task}; each counts with its last good policy, if there was one."
+    )
+
+
+class _Page:
+    """The page and tables.md, put together from top to bottom. Figures are saved as they come."""
+
+    def __init__(self, folder: Path, styles: Mapping[str, figures.LineStyle]) -> None:
+        """`folder` is for figures and tables.md; `styles` has the line style of each row's label."""
+        self._folder, self._styles = folder, styles
+        self._html: list[str] = []
+        self._markdown: list[str] = []
+        self._slugs: dict[str, str] = {}  # by the title of a section, in the order of the page
+
+    def add_notices(self, notices: Sequence[str]) -> None:
+        """Add what readers must know before the results."""
+        if notices:
+            heading = '<aside aria-label="Notices"><h2>Before you read</h2>'
+            self._html.append(f"{heading}{elements.bullets_html(notices)}</aside>")
+            self._markdown.append(elements.bullets_markdown(notices))
+
+    def add(self, section: Section) -> None:
+        """Add a section, and save its figures."""
+        slug = self._slug(section.title)
+        pictures = []
+        for drawing in section.drawings:
+            name = f"{slug}-{drawing.name}" if drawing.name else slug
+            figures.save(drawing.figure, self._folder / f"{name}.png")
+            svg = figures.save(drawing.figure, self._folder / f"{name}.svg")
+            pictures.append(elements.figure_html(svg, drawing.description, drawing.caption))
+        self._html.append(section.html(slug, "".join(pictures), self._styles))
+        self._markdown += section.markdown()
+
+    def add_commands(self, arranged: Sequence[Table]) -> None:
+        """Add the commands of all runs."""
+        content = f"\n{provenance.commands_html(arranged)}"
+        self._html.append(elements.section_html(self._slug("Commands"), "Commands", content))
+        self._markdown += ["## Commands", *provenance.commands_markdown(arranged)]
+
+    def add_method(self, at: int | None, sources: Mapping[str, int], command: str) -> None:
+        """Add how the numbers were made, and the footer with the command that wrote the report."""
+        points = _method(at, sources)
+        section = elements.section_html(self._slug("Method"), "Method", elements.bullets_html(points))
+        self._html.append(
+            f"{section}<footer>rljax {__version__}: <code>{escape(command)}</code>. Figures and tables: "
+            f"{escape(self._folder.name)}/</footer>"
+        )
+        self._markdown.append(f"## Method\n\n{elements.bullets_markdown(points)}")
+
+    def _slug(self, title: str) -> str:
+        """The name of a section in addresses and files. No two sections have the same."""
+        if title not in self._slugs:
+            plain = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
+            same = sum(re.fullmatch(rf"{re.escape(plain)}(-\d+)?", slug) is not None for slug in self._slugs.values())
+            self._slugs[title] = f"{plain}-{same + 1}" if same else plain
+        return self._slugs[title]
+
+    def write(self, output: Path, title: str, lead: str) -> None:
+        """Write the page and tables.md, with this title and this sentence below it."""
+        # The style sheet keeps a span on one line. Longer words must be able to break in a narrow window.
+        words = re.sub(r"\S{1,18}(?!\S)", lambda word: f"<span>{word[0]}</span>", escape(title))
+        header = f'<header><h1>{words}</h1><p class="lead">{escape(lead)}</p></header>'
+        links = "".join(f'<li><a href="#{slug}">{escape(name)}</a></li>' for name, slug in self._slugs.items())
+        contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+        body = "\n".join([header, contents, *self._html])
+        template = string.Template(TEMPLATE.read_text(encoding="utf-8"))
+        page = template.substitute(title=escape(title), version=__version__, body=body)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        output.write_text(page, encoding="utf-8")
+        text = "\n\n".join([f"# {title}\n\n{lead}", *self._markdown])
+        (self._folder / "tables.md").write_text(text + "\n", encoding="utf-8")
+
+
+def _method(at: int | None, sources: Mapping[str, int]) -> list[str]:
+    """How the numbers of a report were made."""
+    last = "at its budget" if at is None else f"until step {at:,}"
+    points = [
+        "The unit is the learner: the episodes of one evaluation share its weights, and are averaged first. "
+        "Learners of one agent with the same settings on the same task are pooled over runs.",
+        "IQM is the interquartile mean, the mean of the middle half. Intervals are percentile bootstrap intervals "
+        "of 2,000 resamples of learners, within each task. With fewer than about 10 learners they are narrower "
+        "than their level promises. See Agarwal et al., arXiv:2108.13264.",
+        f"A row's number comes from the last evaluation {last}, not from the best one.",
+        "A learner that diverged counts with its last good policy, and is counted as diverged. Learners that have "
+        "not come to the step of comparison are not counted. A row with such learners only is marked as incomplete.",
+    ]
+    if sources:
+        points.append("Published: " + "; ".join(f"[{number}] {source}" for source, number in sources.items()) + ".")
+    return points

@@ -1,0 +1,125 @@
+"""Where the results come from: the settings of the rows, what the runs cost, and the commands that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from rljax.analysis import formatting, labels
+from rljax.analysis.folders import Run
+from rljax.analysis.formatting import count, distinct
+from rljax.analysis.report.elements import CaptionedTable, Cell, Section
+from rljax.analysis.tables import Row, Table
+
+
+def settings(tables: Sequence[Table]) -> Section | None:
+    """All settings in which rows of one agent differ; None where there is none."""
+    sections = []
+    rows = {row.label: row for table in tables for row in table.rows}
+    for agent in dict.fromkeys(row.agent for row in rows.values()):
+        learners = [each for table in tables for row in table.rows if row.agent == agent for each in row.learners]
+        names = labels.differing_settings(learners)
+        if names:
+            lines = [
+                [Cell.of(label), *(Cell.of(formatting.setting(row.learners[0].settings[name])) for name in names)]
+                for label, row in rows.items()
+                if row.agent == agent
+            ]
+            caption = f"All settings in which runs of {agent} differ on one task."
+            sections.append(CaptionedTable(caption, ["agent", *names], lines))
+    return Section("Settings", sections) if sections else None
+
+
+def cost(tables: Sequence[Table], runs: Sequence[Run]) -> Section:
+    """The time and memory of the runs behind each row, and the hardware and versions that they ran with."""
+    columns = ["agent", "task", "runs", "steps/s", "compiling", "wall", "memory", "processor and devices"]
+    caption = (
+        "The cost of each run, as a range where a row has several. Steps per second are those of all learners of a run "
+        "in its training loop, without compilation, evaluations and checkpoints. Wall time includes everything."
+    )
+    rows = [_cost_row(row, table.task) for table in tables for row in table.rows]
+    versions = _versions(runs)
+    note = f"Made with {', '.join(versions)}." if versions else ""
+    return Section("Cost", [CaptionedTable(caption, columns, rows)], note=note)
+
+
+def _cost_row(row: Row, task: str) -> list[Cell]:
+    summaries = [run.summary for run in row.runs]
+    processors = distinct(run.config.get("processor") for run in row.runs)
+    devices = distinct(device for run in row.runs for device in run.config.get("devices") or ())
+    return [
+        Cell.of(row.label),
+        Cell.of(task, text=True),
+        Cell.of(str(len(row.runs)), count(len(row.learners), "learner")),
+        Cell.of(_range(summaries, "steps_per_second", lambda x: f"{x:,.0f}")),
+        Cell.of(_range(summaries, "compile_seconds", formatting.seconds)),
+        Cell.of(_range(summaries, "wall_seconds", formatting.seconds)),
+        Cell.of(_range(summaries, "peak_memory_bytes", lambda x: f"{x / 1e9:.1f} GB")),
+        Cell.of(", ".join(processors) or "-", ", ".join(devices), text=True),
+    ]
+
+
+def _range(summaries: Iterable[Mapping[str, Any]], name: str, write: Callable[[float], str]) -> str:
+    """The range of a number over the runs that have it; a dash where none has it."""
+    values = [value for summary in summaries if (value := summary.get(name)) is not None]
+    return formatting.span(write(min(values)), write(max(values))) if values else "-"
+
+
+def _versions(runs: Sequence[Run]) -> list[str]:
+    """The versions of packages that the runs recorded, and the revisions of rljax."""
+    recorded = [run.config.get("versions") or {} for run in runs]
+    versions = [
+        f"{name} {' or '.join(distinct(own.get(name) for own in recorded))}"
+        for name in dict.fromkeys(name for own in recorded for name in own)
+    ]
+    revisions = distinct((run.config.get("git_revision") or "")[:12] for run in runs)
+    if revisions:
+        versions.append(f"revision {' or '.join(revisions)} of rljax")
+    return versions
+
+
+def commands_html(tables: Sequence[Table]) -> str:
+    """The commands of the runs behind each row, each row as an element that opens."""
+    html = ["<p>The commands of the runs behind each row, and the folders of these runs.</p>"]
+    for table in tables:
+        for row in table.rows:
+            html.append(
+                f"<details><summary>{escape(row.label)} on {escape(table.task)} "
+                f"<small>{count(len(row.runs), 'run')}</small></summary>"
+            )
+            for run in row.runs:
+                commands = "\n".join(_commands(run))
+                html.append(
+                    f'<p class="soft">{escape(str(run.folder))}, {escape(progress(run))}, '
+                    f'seeds {escape(formatting.seeds(run.config["seeds"]))}</p><div class="command">'
+                    f"<pre>{escape(commands)}</pre>"
+                    '<button type="button" data-copy aria-live="polite">copy</button></div>'
+                )
+            html.append("</details>")
+    return "\n".join(html)
+
+
+def commands_markdown(tables: Sequence[Table]) -> list[str]:
+    """The commands of the runs behind each row, one paragraph per row."""
+    return [
+        f"{row.label} on {table.task}:\n\n"
+        + "\n".join(f"    {command}" for run in row.runs for command in _commands(run))
+        for table in tables
+        for row in table.rows
+    ]
+
+
+def _commands(run: Run) -> list[str]:
+    """The command that began a run, and those that resumed it."""
+    resumed = run.config.get("resumed") or []
+    return [
+        str(run.config.get("command") or "not recorded"),
+        *dict.fromkeys(f"{each['command']}  # from step {each['step']:,}" for each in resumed),
+    ]
+
+
+def progress(run: Run) -> str:
+    """How far a run has come."""
+    steps = max(int(learner.steps[-1]) for learner in run.learners)
+    return "complete" if steps >= run.budget else f"evaluated up to {steps:,} of {run.budget:,} steps"

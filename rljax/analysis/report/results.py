@@ -1,0 +1,160 @@
+"""The numbers of a report: the results of each task, and those over suites of several tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+
+from rljax.analysis import comparison, figures, formatting, published, tables
+from rljax.analysis.comparison import Estimate
+from rljax.analysis.suites import Suite
+from rljax.analysis.tables import Row, Table
+from rljax.runs import statistics
+from rljax.training import registry
+
+MOST_ROWS = 6  # a figure with more rows shows neither single learners nor published curves
+MOST_PAIRS = 10  # a suite with more pairs of agents compares its best agent with the others only
+THRESHOLDS = 120  # of a performance profile
+
+
+@dataclasses.dataclass
+class RowResult:
+    """The numbers of one row."""
+
+    row: Row
+    estimates: dict[str, Estimate] | None  # "iqm", "median", "mean"; None where a value is not finite
+    curve: figures.Line  # the IQM over learners at each step
+    published: list[published.Point]  # of the same agent and task, the point of each source nearest to the row's step
+    published_curve: list[published.Point]  # of one source, up to the budget
+
+
+@dataclasses.dataclass
+class TaskResult:
+    """The numbers of one task."""
+
+    table: Table
+    rows: list[RowResult]  # the leaders first, then the rows that are not compared
+    detailed: bool  # whether there are few enough curves for single learners and published curves beside them
+
+    @property
+    def leaders(self) -> list[tuple[Row, Estimate]]:
+        """The rows that have come to the step of comparison, with their IQM, the highest first."""
+        return [
+            (each.row, each.estimates["iqm"]) for each in self.rows if each.row.complete and each.estimates is not None
+        ]
+
+    @property
+    def decimals(self) -> int:
+        """The number of decimals of all numbers of the task."""
+        if self.table.metric == "scores":
+            return 1
+        return formatting.decimals(np.concatenate([row.values(self.table.metric) for row in self.table.rows]))
+
+    @property
+    def lead(self) -> Estimate:
+        """The probability that a learner of the first leader scores above one of the second."""
+        (first, _), (second, _), *_ = self.leaders
+        scores = {name: {"": row.values(self.table.metric)} for name, row in (("x", first), ("y", second))}
+        return comparison.improvement(scores, [("x", "y")])["x", "y"]
+
+
+def task_result(table: Table, at: int | None) -> TaskResult:
+    """Compute what a report shows of a task. `at` is the step of comparison, None for the end of the budget."""
+    rows = sorted((_row_result(row, table, at) for row in table.rows), key=_rank)
+    learners = sum(len(row.counted) for row in table.rows)
+    detailed = len(rows) <= MOST_ROWS and learners <= 2 * figures.MOST_SINGLE_LEARNERS
+    if not detailed:
+        for each in rows:
+            each.curve.learners = ()
+    return TaskResult(table, rows, detailed)
+
+
+def _rank(result: RowResult) -> float:
+    """A key that puts rows with the highest IQM first, and rows that are not compared last."""
+    if result.estimates is None or not result.row.complete:
+        return np.inf
+    return -result.estimates["iqm"].value
+
+
+def _row_result(row: Row, table: Table, at: int | None) -> RowResult:
+    agent, metric = registry.agent_name(row.agent), table.metric[:-1]
+    curve = published.curve(agent, table.published_task, metric)
+    return RowResult(
+        row,
+        tables.estimates(row, table.metric),
+        _learning_curve(row, table.metric, at),
+        published.points(agent, table.published_task, metric, row.step),
+        [point for point in curve if point.step is not None and point.step <= 1.05 * table.budget],
+    )
+
+
+def _learning_curve(row: Row, metric: str, at: int | None) -> figures.Line:
+    """The IQM over the learners of a row, up to the step of comparison."""
+    learners = []
+    for learner, _ in row.counted:
+        end = len(learner.steps) if at is None else int(np.searchsorted(learner.steps, at, side="right"))
+        learners.append((learner.steps[:end], getattr(learner, metric)[:end]))
+    steps, centre, low, high = statistics.curve_over_learners(learners, statistics.iqm)
+    label = figures.wrapped(f"{row.label} ({formatting.count(len(learners), 'learner')})")
+    return figures.Line(label, steps, centre, low, high, learners if len(learners) > 1 else ())
+
+
+def number_sources(results: Iterable[TaskResult]) -> dict[str, int]:
+    """The sources of all published points with their notes, each with the number by which the page names it."""
+    sources: dict[str, int] = {}
+    for result in results:
+        for row in result.rows:
+            for point in row.published:
+                sources.setdefault(source(point), len(sources) + 1)
+    return sources
+
+
+def source(point: published.Point) -> str:
+    """The source of a published point, with its note."""
+    return f"{point.source}: {point.note}"
+
+
+@dataclasses.dataclass
+class SuiteResult:
+    """The numbers of one suite. Every mapping is by the labels of its rows."""
+
+    suite: Suite
+    aggregates: dict[str, dict[str, Estimate]]  # each measure of `comparison.MEASURES`
+    order: list[str]  # labels, the highest IQM first
+    thresholds: np.ndarray  # [T]
+    profiles: dict[str, Estimate]  # [T] each, in `order`
+    steps: np.ndarray  # [S]
+    efficiency: dict[str, Estimate]  # [S] each; empty where curves are not finite, or share a single step
+    improvement: dict[tuple[str, str], Estimate]  # the probability that the first is better than the second
+
+
+def suite_result(suite: Suite) -> SuiteResult:
+    """Compute what a report shows of a suite."""
+    scores = suite.scores()
+    aggregates = comparison.aggregate(scores)
+    order = sorted(aggregates, key=lambda label: -aggregates[label]["iqm"].value)
+    scores = {label: scores[label] for label in order}
+    high = max(values.max() for tasks in scores.values() for values in tasks.values())
+    low = min(values.min() for tasks in scores.values() for values in tasks.values())
+    thresholds = np.linspace(min(0.0, low), high, THRESHOLDS)
+    steps, values = suite.scores_over_time()
+    finite = all(np.isfinite(own).all() for tasks in values.values() for own in tasks.values())
+    return SuiteResult(
+        suite,
+        aggregates,
+        order,
+        thresholds,
+        comparison.profiles(scores, thresholds),
+        steps,
+        comparison.sample_efficiency(values) if finite and steps[0] < steps[-1] else {},
+        comparison.improvement(scores, _pairs(order)),
+    )
+
+
+def _pairs(order: list[str]) -> list[tuple[str, str]]:
+    """The pairs of labels that are compared, the better one first."""
+    pairs = list(itertools.combinations(order, 2))
+    return pairs if len(pairs) <= MOST_PAIRS else [(order[0], other) for other in order[1:]]

@@ -1,0 +1,139 @@
+"""Suites of several tasks: rows that share these tasks, with scores that can be averaged over them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from rljax.analysis import formatting, published
+from rljax.analysis.tables import Row, Table
+
+POINTS = 30  # steps at which a curve over several tasks has a value
+
+
+@dataclasses.dataclass
+class Suite:
+    """The rows that share several tasks. Their scores can be compared between these tasks."""
+
+    title: str
+    axis: str  # the label of an axis with scores
+    explanation: str  # what scores of 0 and 1 are
+    tables: list[Table]
+    rows: dict[str, list[Row]]  # by label, one row of each table
+    left_out: list[str]  # labels of rows, tasks that rows lack, tasks without a reference
+
+    def score(self, table: Table, values: np.ndarray) -> np.ndarray:
+        """Returns or scores, scaled so that 1 is the task's reference."""
+        if table.metric == "scores":
+            return values / 100
+        reference = published.reference(table.published_task)
+        assert reference is not None
+        return values / reference.mean
+
+    def scores(self) -> dict[str, dict[str, np.ndarray]]:
+        """The score of each learner [learners], by label and task."""
+        return {
+            label: {
+                table.task: self.score(table, row.values(table.metric))
+                for table, row in zip(self.tables, rows, strict=True)
+            }
+            for label, rows in self.rows.items()
+        }
+
+    def scores_over_time(self) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]]:
+        """Steps [S] that all learning curves cover, and the scores [learners, S] at them, by label and task."""
+        learners = [learner for rows in self.rows.values() for row in rows for learner, _ in row.counted]
+        first = max(learner.steps[0] for learner in learners)
+        last = min(min(learner.steps[-1] for learner in learners), min(table.budget for table in self.tables))
+        steps = np.linspace(first, last, POINTS)
+        values = {
+            label: {
+                table.task: self.score(
+                    table,
+                    np.stack([np.interp(steps, each.steps, getattr(each, table.metric)) for each, _ in row.counted]),
+                )
+                for table, row in zip(self.tables, rows, strict=True)
+            }
+            for label, rows in self.rows.items()
+        }
+        return steps, values
+
+
+def find(tables: Sequence[Table]) -> tuple[list[Suite], list[str]]:
+    """The suites among the tables, and remarks on tables that make none.
+
+    Data sets with reference scores make one suite, environments with a published reference another.
+    """
+    suites, remarks = [], []
+    for kind, metric in (("data sets", "scores"), ("environments", "returns")):
+        own = [table for table in tables if table.metric == metric]
+        if len(own) < 2:
+            continue
+        found = _suite(kind, own)
+        (remarks if isinstance(found, str) else suites).append(found)
+    return suites, remarks
+
+
+def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
+    """The suite over two or more tables of one kind, or a remark that says why there is none."""
+    known = [table for table in tables if _has_reference(table)]
+    unknown = [table.task for table in tables if not _has_reference(table)]
+    if len(known) < 2:
+        return (
+            f"No score over {', '.join(table.task for table in tables)} together: returns of different tasks cannot "
+            f"be averaged, and there is no published reference to normalise those of {', '.join(unknown)}."
+        )
+    chosen, labels = _largest(known)
+    if len(chosen) < 2:
+        return f"No score over all {len(tables)} {kind}: no two of them have a complete row in common."
+    others = sorted({row.label for table in known for row in table.rows} - set(labels))
+    left_out = [*others, *(table.task for table in known if table not in chosen), *unknown]
+    rows = {label: [_comparable(table)[label] for table in chosen] for label in labels}
+    axis = "return / published SAC" if kind == "environments" else "score / 100"
+    return Suite(f"Over {len(chosen)} {kind}", axis, _explanation(kind, chosen), chosen, rows, left_out)
+
+
+def _has_reference(table: Table) -> bool:
+    """Whether results in a task can be normalised."""
+    if table.metric == "scores":
+        return True
+    return table.data is None and published.reference(table.published_task) is not None
+
+
+def _explanation(kind: str, tables: Sequence[Table]) -> str:
+    """What scores of 0 and 1 are."""
+    if kind == "data sets":
+        return "1 is the reference policy of each data set, 0 the random one."
+    points = [(table.task, published.reference(table.published_task)) for table in tables]
+    references = "; ".join(
+        f"{task} {point.mean:,.0f} ({point.environment}, {formatting.count(point.seeds, 'seed')}, {point.source})"
+        for task, point in points
+        if point is not None
+    )
+    return f"1 is the published return of SAC at 1M steps, 0 a return of 0: {references}."
+
+
+def _comparable(table: Table) -> dict[str, Row]:
+    """The rows of a table that can be compared, by label."""
+    return {row.label: row for row in table.rows if row.complete and np.isfinite(row.values(table.metric)).all()}
+
+
+def _largest(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
+    """The largest choice of tables and labels in which every label has a comparable row in every table.
+
+    Its size is the number of tables times the number of labels; of equal choices the one with more tables is taken.
+    """
+    places = {
+        label: {i for i, table in enumerate(tables) if label in _comparable(table)}
+        for table in tables
+        for label in _comparable(table)
+    }
+    choices = {frozenset(one & other) for one in places.values() for other in places.values()}
+    best = max(
+        (choice for choice in choices if len(choice) > 1),
+        key=lambda choice: (len(choice) * sum(choice <= own for own in places.values()), len(choice)),
+        default=frozenset(),
+    )
+    return [tables[i] for i in sorted(best)], sorted(label for label, own in places.items() if best <= own)

@@ -1,0 +1,87 @@
+"""Run folders: which are found, what is read of them, and which are skipped with which reason."""
+
+from __future__ import annotations
+
+import json
+
+from rljax.analysis import folders
+from tests import folders as run_folders
+
+
+def test_runs_are_found_at_any_depth_and_once(tmp_path):
+    run_folders.write(tmp_path / "runs" / "sac" / "Hopper-v5" / "a")
+    run_folders.write(tmp_path / "runs" / "sac" / "Hopper-v5" / "b", seeds=(7,))
+    (tmp_path / "runs" / "sac" / "Hopper-v5" / "a" / "checkpoints" / "config.json").mkdir(parents=True)
+    paths = [tmp_path / "runs", tmp_path / "runs" / "sac" / "Hopper-v5" / "a"]
+    runs, skipped = folders.read_all(paths)
+    assert skipped == []
+    assert [(run.folder.name, len(run.learners)) for run in runs] == [("a", 3), ("b", 1)]
+
+
+def test_a_population_of_several_settings_and_one_seed(tmp_path):
+    path = run_folders.write(tmp_path / "grid", seeds=(0, 0), own={"actor_lr": [1e-3, 3e-4]})
+    ((run,), _) = folders.read_all([tmp_path])
+    assert [(learner.seed, learner.settings["actor_lr"]) for learner in run.learners] == [(0, 1e-3), (0, 3e-4)]
+    described = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(described | {"learners": described["learners"][:1]}))
+    _, skipped = folders.read_all([tmp_path])
+    assert skipped[0][1] == "its config.json describes 1 learners, and no learner 1."
+
+
+def test_of_a_sweep_only_the_test_is_reported(tmp_path):
+    sweep = tmp_path / "sweep"
+    run_folders.write(sweep / "generation-000" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 1e-3})
+    run_folders.write(sweep / "generation-001" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 3e-3})
+    run_folders.write(sweep / "test" / "launch-000", seeds=(100, 101), config={"actor_lr": 1e-3})
+    run_folders.write(sweep / "test" / ".partial-launch-001", seeds=(102,), config={"actor_lr": 1e-3})
+    (sweep / "sweep.json").write_text("{}")
+    for path in (tmp_path, sweep):
+        found, skipped = folders.read_all([path])
+        assert [run.folder for run in found] == [sweep / "test" / "launch-000"]
+        assert skipped[0][0] == sweep
+        assert skipped[0][1].startswith("2 runs of its search: the seeds of a search choose the settings")
+    found, _ = folders.read_all([sweep / "generation-001"])
+    assert len(found) == 1, "whoever names a folder inside the sweep sees its runs"
+
+
+def test_steps_after_a_data_set_belong_to_the_budget(tmp_path):
+    run_folders.write(tmp_path / "a", "iql", data="d4rl/hopper-medium-v2", then_online=30_000, steps=[30_000, 60_000])
+    runs, _ = folders.read_all([tmp_path])
+    assert runs[0].budget == 60_000
+    assert runs[0].learners[0].index_at(None) == 1
+
+
+def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
+    run_folders.write(tmp_path / "good")
+    run_folders.write(tmp_path / "young", steps=())
+    broken = run_folders.write(tmp_path / "broken")
+    (broken / "config.json").write_text('{"agent": ')
+    odd = run_folders.write(tmp_path / "odd")
+    (odd / "config.json").write_text('{"agent": "sac", "environment": "Hopper-v5"}')
+    listing = run_folders.write(tmp_path / "list")
+    (listing / "config.json").write_text("[]")
+    torn = run_folders.write(tmp_path / "torn")
+    lines = (torn / "evaluations.jsonl").read_text().splitlines()
+    (torn / "evaluations.jsonl").write_text("\n".join([lines[0][:20], *lines[1:]]))
+    lacking = run_folders.write(tmp_path / "lacking")
+    (lacking / "evaluations.jsonl").write_text('{"step": 10, "returns": [1.0]}\n')
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "evaluations.jsonl").write_text("")
+    runs, skipped = folders.read_all([tmp_path])
+    assert [run.folder.name for run in runs] == ["good"]
+    reasons = {folder.name: reason for folder, reason in skipped}
+    assert "config.json cannot be read" in reasons["broken"]
+    assert "it has no config.json" in reasons["bare"]
+    assert reasons["odd"] == "its config.json lacks 'steps', 'seeds', 'config'."
+    assert "is not a JSON object" in reasons["list"]
+    assert "line 1 is not a JSON object" in reasons["torn"]
+    assert reasons["lacking"] == "a record lacks 'learner'"
+    assert reasons["young"] == "it has no evaluations yet."
+
+
+def test_an_evaluation_counts_until_the_next_one_is_due(tmp_path):
+    (learner, *_) = folders.read(run_folders.write(tmp_path / "a")).learners
+    assert [learner.index_at(step) for step in (None, 9_999, 10_000, 29_999, 30_000, 39_999, 40_000)] == [
+        2, None, 0, 1, 2, 2, None,
+    ]  # fmt: skip
