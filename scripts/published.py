@@ -1,4 +1,4 @@
-"""Derive rljax/analysis/published.csv, the published numbers beside which reports show ours, from files of public repositories.
+"""Derive rljax/analysis/published.csv from files of public repositories: published numbers, which reports show.
 
   python scripts/published.py ../shared/data/curves
 
