@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -20,9 +19,9 @@ class List:
 
 @dataclasses.dataclass
 class New:
-    """Copy an agent to a file of your own, with its settings per environment beside it."""
+    """Copy an agent to a file of your own, with its presets; in a checkout's agents/ also its test and its page."""
 
-    file: shared.NewFile  # file to write
+    file: shared.NewFile  # file to write: ./mine.py, or agents/foo.py in a checkout
     source: Annotated[str, tyro.conf.arg(name="from")] = "sac"  # agent to start from
 
 
@@ -53,16 +52,12 @@ def list_names(arguments: list[str]) -> None:
 def new(arguments: list[str]) -> None:
     """rljax new"""
     options = shared.parse(New, arguments, "new")
-    from rljax.training import registry
+    from rljax.training import scaffold
 
     if options.file.suffix != ".py":
         raise ValueError(f"'{options.file}' must end in .py: rljax new {options.file.with_suffix('.py')}")
-    file, *presets = registry.copy(options.source, options.file)
+    file, *others = scaffold.write(options.source, options.file)
     print(f"{file}: {options.source}, yours to change")
-    for path in presets:
-        print(f"{path}: its settings per environment and data set")
-    print(f"Train it: rljax train {_path(file)} --env Hopper-v5")
-
-
-def _path(file: Path) -> str:
-    return str(file) if file.parent != Path() else f"./{file}"
+    for path in others:
+        print(path)
+    print(f"Train it: {scaffold.command(file)}")

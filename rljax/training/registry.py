@@ -53,22 +53,6 @@ def source(name: str) -> str:
     return (AGENTS / f"{name}.py").read_text()
 
 
-def copy(name: str, file: Path) -> list[Path]:
-    """Write an agent that ships with rljax to `file`, and its presets beside it; returns what was written.
-
-    Raises `ValueError` for an unknown name, and `FileExistsError` where one of the files exists.
-    """
-    contents = {file: source(name)}
-    if (PRESETS / f"{name}.toml").exists():
-        contents[file.with_suffix(".toml")] = (PRESETS / f"{name}.toml").read_text()
-    for path in contents:
-        if path.exists():
-            raise FileExistsError(f"'{path}' exists. Choose another name.")
-    for path, text in contents.items():
-        path.write_text(text)
-    return list(contents)
-
-
 def summary(name: str) -> str:
     """The first line of an agent's docstring, without importing it."""
     return source(name).split('"""', 2)[1].strip().splitlines()[0].partition(": ")[2]

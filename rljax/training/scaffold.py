@@ -1,0 +1,148 @@
+"""What `rljax new` writes: an agent to change, with its presets, and in a checkout its search space, test and page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from rljax.training import registry
+
+CHECKOUT = registry.AGENTS.resolve().parent
+
+PAGE = """\
+# {title}
+
+[agents/{name}.py](../../agents/{name}.py): {summary}
+
+**When to use it**: to be written.
+**When not**: to be written.
+
+## Command
+
+```sh
+{command}
+```
+
+Settings per environment, each with its source: [agents/presets/{name}.toml](../../agents/presets/{name}.toml).
+`rljax train {name} --help` explains every setting.
+
+## Equations
+
+```
+{equations}
+```
+
+| equation | function |
+|---|---|
+{losses}
+
+## Implementation details
+
+To be written: the points in which implementations of this algorithm differ, and what this one does.
+
+## Departures from the paper
+
+To be written.
+
+## Config
+
+<!-- config -->
+<!-- /config -->
+
+## Metrics
+
+Each metric is a mean over the updates since the last line.
+
+| metric | meaning | when to worry |
+|---|---|---|
+{metrics}
+
+## Results
+
+To be written: a command, and the row in results/ that it makes.
+
+## Tests that guard it
+
+- [tests/agents/test_{name}.py](../../tests/agents/test_{name}.py): losses and a whole update against float64 NumPy.
+
+## References
+
+To be written.
+"""
+
+
+def write(source: str, file: Path) -> list[Path]:
+    """Write the agent `source` as `file`, its presets, and in a checkout what else belongs to an agent.
+
+    A file anywhere is an agent of its own, with its presets beside it. A file in the checkout's `agents/` is given its
+    presets and its search space there, its test in tests/agents/ and its page in docs/agents/. The other agent's name
+    is replaced in all of them. Returns what was written, the agent first.
+
+    Raises `ValueError` for an unknown agent or a file name that is no module name, and `FileExistsError` where one of
+    the files exists.
+    """
+    if not file.stem.isidentifier() or file.suffix != ".py":
+        raise ValueError(
+            f"'{file}' must be the name of a Python module, such as {_identifier(file.stem)}.py: rljax new "
+            f"{file.with_name(_identifier(file.stem) + '.py')} --from {source}"
+        )
+    name = file.stem
+    text = _renamed(registry.source(source), source, name)
+    inside = file.resolve().parent == registry.AGENTS.resolve() and (CHECKOUT / "tests" / "agents").is_dir()
+    presets = registry.PRESETS / f"{source}.toml"
+    contents = {file: text if inside else text.replace(f"rljax train {name} ", f"rljax train ./{name}.py ")}
+    beside = registry.PRESETS / f"{name}.toml" if inside else file.with_suffix(".toml")
+    contents[beside] = _renamed(presets.read_text(), source, name) if presets.exists() else ""
+    if inside:
+        space = registry.AGENTS / "spaces" / f"{source}.toml"
+        test = CHECKOUT / "tests" / "agents" / f"test_{source}.py"
+        contents[registry.AGENTS / "spaces" / f"{name}.toml"] = _renamed(space.read_text(), source, name)
+        contents[CHECKOUT / "tests" / "agents" / f"test_{name}.py"] = _renamed(test.read_text(), source, name)
+        contents[CHECKOUT / "docs" / "agents" / f"{name}.md"] = page(text, name)
+    for path in contents:
+        if path.exists():
+            raise FileExistsError(f"'{path}' exists. Choose another name.")
+    for path, content in contents.items():
+        path.write_text(content)
+    return list(contents)
+
+
+def command(file: Path) -> str:
+    """The first command in the docstring of an agent's file that trains it."""
+    found = re.search(r"^  (rljax train .+)$", file.read_text(), re.MULTILINE)
+    assert found is not None, "every agent's docstring has one"
+    return found[1]
+
+
+def page(source: str, name: str) -> str:
+    """A page for an agent's source: what can be read from it is there, the rest is to be written.
+
+    `python scripts/document.py` fills in its table of hyperparameters.
+    """
+    tree = ast.parse(source)
+    first, *paragraphs = (ast.get_docstring(tree) or "").split("\n\n")
+    equations = next((part for part in paragraphs if re.search(r"^  \S.* = ", part, re.MULTILINE)), first)
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    losses = [function for function in functions if function.endswith(("_loss", "_gain"))]
+    metrics = sorted(set(re.findall(r'"([a-z_]+/[a-z_]+)": ', source)))
+    train = re.search(r"^  (rljax train .+)$", source, re.MULTILINE)
+    return PAGE.format(
+        title=first.partition(":")[0],
+        name=name,
+        summary=first.partition(": ")[2],
+        command="" if train is None else train[1],
+        equations=equations,
+        losses="\n".join(f"| to be written | [`{loss}`](../../agents/{name}.py) |" for loss in losses),
+        metrics="\n".join(f"| `{metric}` | to be written | to be written |" for metric in metrics),
+    )
+
+
+def _renamed(text: str, old: str, new: str) -> str:
+    """A text about the agent `old` as one about `new`: its name in lower case, and its title before a colon."""
+    text = re.sub(rf"(?<![\w-]){re.escape(old)}(?![\w-])", new, text)
+    return re.sub(r'\A"""[^:\n]+(:| against)', rf'"""{new}\1', text)
+
+
+def _identifier(stem: str) -> str:
+    return re.sub(r"\W", "_", stem) or "mine"
