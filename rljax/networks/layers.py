@@ -1,20 +1,20 @@
 """Networks: multilayer perceptrons, ensembles of them, and the initialisations that papers name.
 
-A `Network` is a pytree that can be called: parameters as leaves, the Flax module static. Gradients, optimisers
-and `vmap` see only the parameters, and a loss reads `critic(observation, action)`.
+A `Network` is a pytree that can be called. Its leaves are the parameters, and the module's other collections where it
+has any, such as batch statistics. The Flax module is static. A loss reads `critic(observation, action)`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 
 from rljax.agent import Array
 
@@ -55,22 +55,118 @@ class Dropout(NamedTuple):
     rate: Array | float  # share of units at 0, in [0, 1); the others grow by 1 / (1 - rate)
 
 
-class Network(struct.PyTreeNode):
-    """A module with its parameters: `network(x)` applies it. A pytree whose leaves are the parameters."""
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A Flax module with its variables: `network(x)` applies it. A pytree; the module is static.
+
+    `params` are the parameters. `collections` are the module's other variables by collection, for example
+    {"batch_stats": ...}. A call reads collections and never changes them; `apply_mutable` updates them.
+
+    Collections are leaves too, but their gradient is 0. A step of Adam or of plain gradient descent leaves them
+    unchanged; weight decay would shrink them. `copy` copies them. `polyak` averages them like parameters, as is usual
+    for target networks.
+
+    Leaves of collections are floats, so that gradients, optimisers and `polyak` accept them. Integers and truth values
+    are stored as float32; the module receives them rounded to their own type, `dtypes`. Counts are exact up to 2^24.
+
+    Without collections, the pytree has the paths `params` and `options` only, as in checkpoints of earlier versions.
+    """
 
     params: Any
-    module: nn.Module = struct.field(pytree_node=False)
-    options: Any = None  # of every call, by name, beside those that it is given
+    module: nn.Module
+    options: Any = None  # arguments of every call, by name; arguments of a single call replace them
+    collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()  # types that the module declared, one per leaf of `collections`; () if all are floats
 
     def __call__(self, *inputs: Array, **options: Any) -> Any:
-        """Apply the module to `inputs`; `options` are its own, such as `dropout`, and None is the same as none."""
-        given = {name: option for name, option in ((self.options or {}) | options).items() if option is not None}
-        return self.module.apply({"params": self.params}, *inputs, **given)
+        """Apply the module to `inputs`.
+
+        `options` are the module's own arguments, such as `dropout`. An option that is None is left out.
+        """
+        return self.module.apply(self._variables(), *inputs, **self._given(options))
+
+    def apply_mutable(
+        self, *inputs: Array, mutable: Sequence[str] = ("batch_stats",), **options: Any
+    ) -> tuple[Any, Network]:
+        """Apply the module and update the collections named in `mutable`.
+
+        Returns the output and the network with its new collections. No gradient flows through the new collections.
+        Raises `ValueError` for the collection `params`, which optimisers update.
+        """
+        names = [mutable] if isinstance(mutable, str) else list(mutable)
+        if "params" in names:
+            raise ValueError("parameters are updated by an optimiser: leave 'params' out of `mutable`.")
+        output, changed = self.module.apply(self._variables(), *inputs, mutable=names, **self._given(options))
+        collections, dtypes = _as_floats({**self._declared(), **jax.lax.stop_gradient(dict(changed))})
+        return output, self.replace(collections=collections, dtypes=dtypes)
+
+    def replace(self, **changes: Any) -> Network:
+        """The network with other values of some fields."""
+        return dataclasses.replace(self, **changes)
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Any]:
+        """Children with their keys, and the static fields; empty collections are no child."""
+        children, static = self.tree_flatten()
+        return tuple((jax.tree_util.GetAttrKey(name), x) for name, x in zip(static[0], children, strict=True)), static
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """Children and the static fields; empty collections are no child."""
+        names = ("params", "options")
+        if not isinstance(self.collections, Mapping) or self.collections:  # JAX may put any object in its place
+            names += ("collections",)
+        return tuple(getattr(self, name) for name in names), (names, self.module, self.dtypes)
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, children: Sequence[Any]) -> Network:
+        """The network of `tree_flatten`'s children and static fields."""
+        names, module, dtypes = static
+        return cls(module=module, dtypes=dtypes, **dict(zip(names, children, strict=True)))
+
+    def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: option for name, option in {**(self.options or {}), **options}.items() if option is not None}
+
+    def _variables(self) -> dict[str, Any]:
+        return {"params": self.params, **jax.lax.stop_gradient(self._declared())}
+
+    def _declared(self) -> dict[str, Any]:
+        """The collections with the types that the module declared."""
+        if not self.dtypes:
+            return dict(self.collections)
+        leaves, structure = jax.tree.flatten(dict(self.collections))
+        leaves = [_converted(leaf, dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True)]
+        return jax.tree.unflatten(structure, leaves)
 
 
 def create(module: nn.Module, key: Array, *inputs: Array) -> Network:
-    """Initialise `module` for example `inputs` (only their shapes matter)."""
-    return Network(module.init(key, *inputs)["params"], module)
+    """Initialise `module` for example `inputs` (only their shapes matter), with all of its collections.
+
+    Raises `ValueError` for a collection of something other than numbers and truth values, for example random keys.
+    """
+    collections = dict(module.init(key, *inputs))
+    params = collections.pop("params", {})
+    collections, dtypes = _as_floats(collections)
+    return Network(params, module, collections=collections, dtypes=dtypes)
+
+
+def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The collections with integers and truth values as float32, and the types of all leaves; () if all are floats."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(collections):
+        if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):
+            raise ValueError(
+                f"the variable {jax.tree_util.keystr(path, simple=True, separator='/')} is of type {leaf.dtype}, which "
+                "no network can hold: its leaves must be numbers or truth values. Give it to the module in each call."
+            )
+    dtypes = tuple(str(leaf.dtype) for leaf in jax.tree.leaves(collections))
+    if all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+        return dict(collections), ()
+    as_float = lambda x: x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)  # noqa: E731
+    return jax.tree.map(as_float, dict(collections)), dtypes
+
+
+def _converted(leaf: Array, dtype: str) -> Array:
+    """A leaf of floats in the type that the module declared."""
+    return leaf if jnp.issubdtype(dtype, jnp.inexact) else jnp.round(leaf).astype(dtype)
 
 
 def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = False) -> tuple[Callable, Callable]:
@@ -316,21 +412,29 @@ def smallest(values: Array, axis: int = 0) -> Array:
 
 
 def polyak(online: Any, target: Any, rate: Array | float) -> Any:
-    """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf."""
+    """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf.
+
+    Collections of a `Network`, such as batch statistics, are averaged like its parameters.
+    """
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
 
 
 def copy(tree: Any) -> Any:
-    """Copy every leaf: targets that share buffers with the online parameters could not be donated."""
+    """A copy of every leaf. Targets need copies: buffers that they share with the online network cannot be donated."""
     return jax.tree.map(jnp.copy, tree)
 
 
 def member(ensemble: Network, index: int) -> Network:
     """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
-    params = jax.tree.map(lambda x: x[index : index + 1], ensemble.params)
-    return Network(params, ensemble.module.clone(size=1))
+    return _of_one(ensemble, lambda x: x[index : index + 1])
 
 
 def members(ensemble: Network) -> Network:
     """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
-    return Network(jax.tree.map(lambda x: x[:, None], ensemble.params), ensemble.module.clone(size=1))
+    return _of_one(ensemble, lambda x: x[:, None])
+
+
+def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
+    """An ensemble of size 1, or a stack of them, with `select` of each leaf."""
+    params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
+    return Network(params, ensemble.module.clone(size=1), collections=collections, dtypes=ensemble.dtypes)
