@@ -200,7 +200,7 @@ def test_a_scene_out_of_view() -> None:
     ("name", "options", "message"),
     [
         ("ogbench/antmaze-large-navigate-v0", {}, "'ogbench/antmaze-large-navigate-v0' needs trained policies"),
-        ("ogbench/scene-play-singletask-v0-val", {}, "added where .* is loaded: .* record ogbench/scene-play-v0-val"),
+        ("ogbench/scene-play-singletask-v0-val", {}, "added when .* is loaded: .* record ogbench/scene-play-v0-val"),
         ("ogbench/cube-singel-play-v0", {}, "ogbench/cube-single-play"),
         (NAME, {"steps": 0}, "--steps is 0"),
         (NAME, {"processes": 0}, "at least 1, 1 and 0 are needed"),
