@@ -135,7 +135,7 @@ def flow_matching_loss(velocity: Callable[[Array, Array], Array], action: Array,
 
 
 def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -> Array:
-    """Actions [..., A] in [-1, 1] from noise, along `velocity(action, time)` in equal steps from time 0 to 1; clipped."""
+    """Actions [..., A] from noise along `velocity(action, time)` from time 0 to 1 in equal steps, in [-1, 1]."""
 
     def move(i: Array, action: Array) -> Array:
         return action + velocity(action, jnp.full(noise.shape[:-1], i / steps)) / steps

@@ -20,8 +20,8 @@ from rljax.agent import Array
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
 Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
-# Normalisation of hidden layers. False: none; True: before the activation; "last": after the activation; "plain": before
-# the activation, without scale and bias.
+# Normalisation of hidden layers. False: none; True: before the activation; "last": after the activation; "plain":
+# before the activation, without scale and bias.
 Norm = bool | Literal["last", "plain"]
 
 SPARSITY = 0.9  # the share of a unit's weights that the initialisation "sparse" sets to 0
