@@ -1,4 +1,4 @@
-"""Networks: what they compute, how they begin, and that they are pytrees of their parameters."""
+"""Networks: outputs, initialisation, collections, and their behaviour as pytrees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ apply = jax.jit(lambda network, *inputs: network(*inputs))
 
 
 def create(module: Any, *inputs: Any) -> Any:
-    """A fresh network, made in one program: piece by piece it takes a second to compile."""
+    """A fresh network, created in one program. Separate operations would take a second to compile."""
     return jax.jit(lambda key: networks.create(module, key, *inputs))(KEY)
 
 
@@ -68,8 +68,8 @@ def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(kernel, jax.nn.initializers.orthogonal(1.5)(KEY, shape), atol=1e-5)
 
 
-def test_orthogonal_learners_begin_at_once() -> None:
-    # Three calls of QR in one program, each on a batch of eight: with two threads they waited for each other for ever.
+def test_orthogonal_initialisation_of_many_learners_does_not_deadlock() -> None:
+    # Three calls of QR in one program, each on a batch of eight, deadlocked with two threads.
     module = Ensemble(2, (256, 256), initialisation="orthogonal")
     learners = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(17))))(jax.random.split(KEY, 4))
     kernel = np.asarray(learners.params["members"]["hidden_1"]["kernel"])  # [4, 2, 256, 256]
@@ -135,7 +135,7 @@ def inputs(seed: int = 0, *shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("activation", networks.ACTIVATIONS)
-def test_mlp_computes_what_it_says(activation: Any) -> None:
+def test_mlp_equals_a_loop(activation: Any) -> None:
     network = create(MLP((6, 7), 2, activation), jnp.zeros(3))
     x = inputs()
     result = apply(network, x)
@@ -177,8 +177,8 @@ def thinned(network: Network, x: Any, rate: float) -> jax.Array:
     return network(x, dropout=networks.Dropout(KEY, rate))
 
 
-def test_convolutions_compute_what_they_say() -> None:
-    """Two of them, with strides that leave a rest, against loops in float64; alone and in a batch."""
+def test_convolutions_equal_a_loop() -> None:
+    """Two convolutions, with strides that leave a remainder, against loops in float64; alone and in a batch."""
     module = networks.Convolutional(((3, 4, 2), (5, 2, 3)), (6,), 2, initialisation="torch")
     pictures = np.random.default_rng(0).normal(size=(2, 11, 9, 2))
     network = create(module, jnp.asarray(pictures, jnp.float32))
@@ -304,10 +304,10 @@ def test_networks_are_stacked_and_mapped_over() -> None:
     module = MLP((4,), 2)
     stacked = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(3))))(jax.random.split(KEY, 2))
     x = inputs(0, 2, 5, 3)
-    together = jax.jit(jax.vmap(lambda network, x: network(x)))(stacked, x)
+    outputs = jax.jit(jax.vmap(lambda network, x: network(x)))(stacked, x)
     for i in range(2):
         alone = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-        np.testing.assert_allclose(together[i], apply(alone, x[i]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(outputs[i], apply(alone, x[i]), rtol=1e-5, atol=1e-6)
 
 
 def test_members_have_inputs_of_their_own() -> None:
