@@ -78,8 +78,8 @@ def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
         raise ValueError(f"--config.compute is {compute}, it must be at least 1.")
     if compute > 1 and kind not in THINKING:
         raise ValueError(
-            f"--config.compute is {compute}, --config.torso {kind} does not repeat its steps. "
-            f"Choose one that does: --config.torso {' or '.join(THINKING)}"
+            f"--config.compute is {compute}, --config.torso {kind} has nothing to do more than once. "
+            f"Choose one that has: --config.torso {' or '.join(THINKING)}"
         )
     if config.progressive is not None:
         agent.require_range(config, progressive=(0, 1))

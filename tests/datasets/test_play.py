@@ -171,9 +171,7 @@ def test_an_interrupted_recording_continues(tmp_path: Path, monkeypatch: pytest.
         play.record(NAME, path, **options)
 
 
-def test_the_default_number_of_trajectories_is_as_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_number_of_trajectories_is_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLJAX_DATA", str(tmp_path))
     monkeypatch.setattr(play, "_versions", lambda name: {})
     monkeypatch.setattr(play, "_joined", lambda pieces: {"number": np.array(len(pieces))})

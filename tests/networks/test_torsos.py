@@ -323,7 +323,7 @@ def test_operations_of_an_mlp_are_those_of_its_products() -> None:
 
 
 WRONG = {
-    "nothing to do": ({"torso": "mlp", "compute": 3}, "--config.torso mlp does not repeat its steps"),
+    "nothing to do": ({"torso": "mlp", "compute": 3}, "--config.torso mlp has nothing to do more than once"),
     "no steps": ({"torso": "iru", "compute": 0}, "--config.compute is 0"),
     "widths": ({"torso": "iru", "actor_hidden": (8, 9)}, "must have the same width, not 8 9"),
     "no parts": ({"torso": "recall", "actor_hidden": ()}, "needs at least one number"),
