@@ -1,14 +1,14 @@
 """Speed of training inside the program and on the host on an accelerator, and PPO beside Brax's own trainer.
 
-Measures steps per second of one learner and of ten, updates per second on a data set of one and of ten, then the
-wall-clock in which PPO and Brax's PPO, with the same settings, reach the same return. Each measurement is a process of
-its own. Playground counts where it is installed.
-Brax 0.14.2's trainer does not run on JAX 0.10 or newer: give the Python of an environment with an older one.
+Measures steps per second and, on a data set, updates per second, with one learner and with ten. Then measures the
+wall-clock time in which PPO and Brax's PPO, with the same settings, reach the same return. Each measurement is a
+separate process. Playground is measured if it is installed. Brax 0.14.2's trainer does not run on JAX 0.10 or newer:
+give the Python of an environment with an older version.
 
   python -m venv peer && peer/bin/pip install "jax[cuda13]<0.10" brax
   python scripts/benchmark_accelerator.py --brax peer/bin/python --output results/benchmark_accelerator.json
 
-To see that it works, on a laptop: --tiny.
+To check on a laptop that the script works: --tiny.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ LOOPS = [
     ("ppo", "playground/CheetahRun", 2),
 ]
 TINY_LOOPS = [("sac", "Pendulum-v1", 200), ("sac", "brax/fast", 3)]
-# Agent, updates per measurement; of benchmark_offline's sizes.
+# Agent, updates per measurement; sizes as in benchmark_offline.
 UPDATES = [("iql", 20_000), ("fql", 3_000), ("dql", 3_000), ("ofql", 3_000)]
 TINY_UPDATES = [("iql", 20)]
-# Of Brax's training notebook: rollouts of 2,048 x 80 steps in minibatches of 1,024 x 5.
+# From Brax's training notebook: rollouts of 2,048 x 80 steps in minibatches of 1,024 x 5.
 SHAPE = {"num_envs": 2_048, "num_steps": 80, "batch_size": 5_120, "learning_rate": 3e-4}
 TINY_SHAPE = {"num_envs": 8, "num_steps": 20, "batch_size": 80, "learning_rate": 3e-4}
 
 
 def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str, Any]:
-    """Environment steps per second over all learners, with the environment's preset; and the seconds to compile."""
+    """Environment steps per second of all learners together, with the environment's preset, and the compile time."""
     from rljax.training import configuration, registry
 
     module = registry.load_agent(agent)
@@ -60,13 +60,13 @@ def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str,
 
 
 def updates(agent: str, number: int, seeds: int, precision: str) -> dict[str, Any]:
-    """Updates per second of all learners together on a data set, and the hours that a million of each would take."""
+    """Updates per second of all learners together on a data set, and the hours for a million updates of each."""
     found = benchmark_offline.ours(agent, number, seeds, precision)
     return found | {"hours_of_a_million": 1e6 * seeds / found["updates_per_second"] / 3600}
 
 
 def device_memory() -> int | None:
-    """Peak memory of the first device in bytes, where it says."""
+    """Peak memory of the first device in bytes, if the device reports it."""
     import jax
 
     return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
@@ -83,7 +83,7 @@ def ours_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str,
 
 
 def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str, Any]:
-    """The same of Brax's own trainer, with the settings of our preset."""
+    """(wall seconds, mean return) of evaluations of Brax's own trainer, with the settings of our preset."""
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
@@ -122,12 +122,12 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def reached(curve: list[list[float]], mark: float) -> float | None:
-    """Seconds until a curve is at `mark` first."""
+    """Seconds until a curve first reaches `mark`."""
     return next((seconds for seconds, value in curve if value >= mark), None)
 
 
 def main() -> None:
-    """Measure everything, print it, write the figures."""
+    """Measure everything, print the numbers and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=30_000_000, help="of the two trainings on brax/ant")
     parser.add_argument("--brax", metavar="PYTHON", help="beside Brax's trainer, in this environment")
@@ -145,7 +145,7 @@ def main() -> None:
         inputs = map(json.dumps, arguments)
         figures[name] = benchmark_online.measure(python, worker, *inputs, script=__file__)
         print(f"{name:<40} {json.dumps(figures[name])}", flush=True)
-        if options.output:  # after each one: a lease may end
+        if options.output:  # after each measurement: the machine may be taken away
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(json.dumps(figures, indent=1) + "\n")
         return figures[name]

@@ -1,11 +1,11 @@
-"""Speed of lights out and box pick: environments side by side under random actions, beginning again where they end.
+"""Speed of lights out and box pick: parallel environments under random actions, which reset at the end of episodes.
 
   python scripts/benchmark_grids.py --output results/benchmark_grids.json
 
-A scan draws actions and keys and steps all environments, as training does without its agent. Episodes begin at
-different times, so that some end in every step. Each measurement is a process of its own, compiled before the clock
-starts; medians are reported. Beside the steps in a second of the clock stand those in a second of the processor's:
-what other programs take from the machine slows the first, and hardly the second.
+A scan draws actions and keys and steps all environments, like training without an agent. Episodes begin at different
+times, so some end in every step. Each measurement is a separate process, compiled before the clock starts. Medians are
+reported. The table gives steps per second of wall-clock time and per second of processor time. Other programs on the
+machine slow the first, and hardly the second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmark_online import conclude, measure, work
 
-SIZES = {  # environments side by side
+SIZES = {  # parallel environments
     "rljax/LightsOut-5x5": 2_048,
     "rljax/LightsOut-5x5-dense": 2_048,
     "rljax/LightsOut-10x10-test": 2_048,
@@ -30,7 +30,7 @@ SIZES = {  # environments side by side
 
 
 def random_actions(name: str, number: int, steps: int, repetitions: int) -> dict[str, Any]:
-    """Environment steps per second of `number` environments in scans of `steps` steps; the best of some repetitions."""
+    """Environment steps per second of `number` environments in scans of `steps` steps; the best repetition."""
     import jax
     import jax.numpy as jnp
 
@@ -69,7 +69,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"random_actions": random_ac
 
 
 def main() -> None:
-    """Measure everything, print a table, write the figures."""
+    """Measure everything, print a table and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1_000)

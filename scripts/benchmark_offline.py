@@ -1,10 +1,10 @@
-"""Speed of learning from a data set, beside others' agents in the same run; cost of acting, and of reading a file.
+"""Speed of learning from a data set, compared with other implementations; cost of acting and of reading a file.
 
-Measurements alternate (ours, bound, theirs, ours, ...), each in a process of its own, and medians are reported. Theirs
-are clones, whose files run as they are: github.com/corl-team/CORL and the authors' Diffusion-QL
-(github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) with a Python that has torch and numpy, as what else they
-import is stood in for, and the authors' FQL (github.com/seohongpark/fql) and GCIQL (github.com/seohongpark/ogbench)
-with one that has our requirements and ml_collections:
+Measurements alternate (ours, bound, theirs, ours, ...), each in a separate process. Medians are reported. The other
+implementations are unchanged clones. github.com/corl-team/CORL and the authors' Diffusion-QL
+(github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) need a Python with torch and numpy; their other imports are
+replaced. The authors' FQL (github.com/seohongpark/fql) and GCIQL (github.com/seohongpark/ogbench) need a Python with
+our requirements and ml_collections:
 
   python scripts/benchmark_offline.py --corl CORL --dql DQL --peer peer/bin/python \
       --fql FQL --ogbench OGBENCH --jax-peer flax/bin/python --output results/benchmark_offline.json
@@ -27,15 +27,15 @@ import benchmark_online
 from benchmark_online import conclude, work
 
 BATCH = 256
-SIZES = {"fql": (28, 5), "gciql": (28, 5)}  # of observations and actions; cube-single's
-SIZE = (17, 6)  # those of all others: HalfCheetah's
-TRANSITIONS = 100_000  # that are learnt from
+SIZES = {"fql": (28, 5), "gciql": (28, 5)}  # sizes of observations and actions, as in cube-single
+SIZE = (17, 6)  # sizes for all other agents, as in HalfCheetah
+TRANSITIONS = 100_000  # in the data set for learning
 ROWS = 1_000_000  # of the file that is read
-FILE = "halfcheetah_medium-v2.hdf5"  # D4RL's rules are for its own names
+FILE = "halfcheetah_medium-v2.hdf5"  # D4RL's rules apply to its own file names
 WARMUP = 20  # updates before the clock starts
 THREADS = 2  # of PyTorch
-FILES = {"bc": "any_percent_bc", "td3_bc": "td3_bc", "iql": "iql", "cql": "cql"}  # ours, and CORL's file
-# What is measured: name, agent and settings. Cloning would spare CQL's actor the critics.
+FILES = {"bc": "any_percent_bc", "td3_bc": "td3_bc", "iql": "iql", "cql": "cql"}  # our agent: CORL's file
+# Measurements: name, agent and settings. With behaviour cloning, CQL's actor would not use the critics.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc", {"normalise_observations": True}),
     "td3_bc": ("td3_bc", {"normalise_observations": True}),
@@ -48,7 +48,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fql": ("fql", {}),
     "gciql": ("gciql", {}),
 }
-PRECISE = ("dql", "ofql", "fql")  # which have a setting for it
+PRECISE = ("dql", "ofql", "fql")  # agents with a precision setting
 PEERS = {**dict.fromkeys(FILES, "CORL"), **dict.fromkeys(("dql", "dql max-Q", "fql", "gciql"), "authors'")}
 SLOWER = {
     "cql": 20,
@@ -58,7 +58,7 @@ SLOWER = {
     "dql max-Q": 10,
     "dql one-step": 5,
     "ofql": 5,
-}  # fewer updates, by what factor
+}  # factor by which the number of updates is smaller
 ACTING: dict[str, tuple[str, dict[str, Any]]] = {
     "td3_bc": ("td3_bc", {}),
     **{f"dql {steps} steps": ("dql", {"denoising_steps": steps}) for steps in (5, 10, 20, 50)},
@@ -71,7 +71,7 @@ ACTING: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def synthetic(rows: int, size: tuple[int, int] = SIZE) -> dict[str, Any]:
-    """Transitions of no meaning in D4RL's names; actions lie in [-1, 1], an end comes every 1,000 steps or so."""
+    """Random transitions under D4RL's names. Actions lie in [-1, 1], and about every 1,000th step is an end."""
     import numpy as np
 
     generator, (observation, action) = np.random.default_rng(0), size
@@ -139,7 +139,7 @@ def ours(variant: str, updates: int, seeds: int, precision: str = "") -> dict[st
 
 
 def acting(variant: str, calls: int) -> dict[str, Any]:
-    """Median time of an action for one observation, on its way from the host and back."""
+    """Median time of an action for one observation, with the transfers from the host and back."""
     import jax
     import numpy as np
 
@@ -157,7 +157,7 @@ def acting(variant: str, calls: int) -> dict[str, Any]:
 
 
 def bound(agent: str, updates: int) -> dict[str, Any]:
-    """Updates per second with nothing around them: the same update on one batch in one compiled loop."""
+    """Updates per second of the bare update: the same update on one batch in one compiled loop."""
     import jax
 
     module, learner, batch, stacked = prepared(agent, 1, sampling=False)
@@ -182,8 +182,8 @@ def bound(agent: str, updates: int) -> dict[str, Any]:
 def corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
     """Updates per second of CORL's own `train`, with its own settings, on the same data.
 
-    What its files import beside PyTorch is replaced: the environment is a shape, the data set ours, and each call of
-    wandb.log, which follows each update, notes the time.
+    The files' imports other than PyTorch are replaced: the environment has shapes only, the data set is ours, and
+    wandb.log, which CORL calls after each update, records the time.
     """
     from unittest import mock
 
@@ -208,7 +208,7 @@ def corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    changes = {"frac": 1.0} if agent == "bc" else {}  # of trajectories, the best of which it keeps
+    changes = {"frac": 1.0} if agent == "bc" else {}  # the share of the best trajectories that it keeps
     config = module.TrainConfig(
         device="cpu", max_timesteps=WARMUP + updates, eval_freq=10**9, buffer_size=TRANSITIONS, **changes
     )
@@ -251,7 +251,7 @@ def diffusion_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
 
 
 def flow_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
-    """Updates per second of the authors' FQLAgent, on batches that NumPy draws as their data sets do."""
+    """Updates per second of the authors' FQLAgent, on batches that NumPy draws like their data sets."""
     import numpy as np
 
     sys.path.insert(0, clone)
@@ -268,7 +268,7 @@ def flow_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
 
 
 def goal_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
-    """Updates per second of the authors' GCIQLAgent, on batches of their own GCDataset."""
+    """Updates per second of the authors' GCIQLAgent, on batches from their own GCDataset."""
     import numpy as np
 
     sys.path.insert(0, str(Path(clone, "impls")))
@@ -284,7 +284,7 @@ def goal_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
 
 
 def learnt(agent: Any, config: Any, sample: Callable[[int], dict[str, Any]], updates: int) -> dict[str, Any]:
-    """Updates per second of one of the authors' agents in JAX, which a loop in Python feeds with batches."""
+    """Updates per second of one of the authors' agents in JAX, with batches from a Python loop."""
     import jax
 
     first = sample(1)
@@ -299,7 +299,7 @@ def learnt(agent: Any, config: Any, sample: Callable[[int], dict[str, Any]], upd
 
 
 def written(path: str, rows: int) -> dict[str, Any]:
-    """Write a file in D4RL's layout, compressed as its are: a time limit ends every 1,000th step."""
+    """Write a file in D4RL's layout, with D4RL's compression. A time limit ends an episode every 1,000 steps."""
     import h5py
     import numpy as np
 
@@ -312,14 +312,14 @@ def written(path: str, rows: int) -> dict[str, Any]:
 
 
 def read(path: str) -> dict[str, Any]:
-    """Seconds from the file to the device, and peak memory of it over that of a process that is ready to read."""
+    """Seconds from the file to the device, and the peak memory beyond that of a process that is ready to read."""
     import jax
     import jax.numpy as jnp
 
     from rljax import datasets
     from rljax.distributed.hardware import peak_memory
 
-    jax.block_until_ready(jnp.zeros(1) + 1.0)  # the device is up
+    jax.block_until_ready(jnp.zeros(1) + 1.0)  # initialises the device
     before = peak_memory()
     began = time.perf_counter()
     transitions = jax.block_until_ready(jax.device_put(datasets.load(path).transitions))
@@ -342,7 +342,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Measure everything, print a table, write the figures."""
+    """Measure everything, print a table and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corl", type=Path, help="a clone of CORL; what has no clone is measured alone")
     parser.add_argument("--dql", type=Path, help="a clone of the authors' Diffusion-QL")

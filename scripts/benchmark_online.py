@@ -1,12 +1,12 @@
-"""Speed and memory of online training, beside Stable Baselines Jax (sbx-rl) and rejax in the same run.
+"""Speed and memory of online training, compared with Stable Baselines Jax (sbx-rl) and rejax.
 
-Measurements alternate (ours, peer, ours, peer, ...), each in a process of its own, and medians are reported. The peers
-are installed in environments of their own, whose Pythons are given:
+Measurements alternate (ours, peer, ours, peer, ...), each in a separate process. Medians are reported. The peers are
+installed in separate environments, whose Pythons are arguments:
 
   python scripts/benchmark_online.py --peer peer/bin/python --rejax rejax/bin/python \\
       --output results/benchmark_online.json
 
-EnvPool and gymnax count among ours where they are installed: pip install 'rljax[envpool,gymnax]'.
+EnvPool and gymnax are measured with our agents if they are installed: pip install 'rljax[envpool,gymnax]'.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import Any
 ENVIRONMENT = "HalfCheetah-v5"
 WARMUP = 1_000
 ROLLOUT = 8 * 256  # environments x steps of PPO
-PENDULUM = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}  # of PPO inside the program, in 8 minibatches
-# DQN's on CartPole; an update follows each step.
+PENDULUM = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}  # for PPO inside the program, in 8 minibatches
+# DQN on CartPole, with an update after each step.
 CARTPOLE = {"hidden": (256, 256), "batch_size": 64, "replay_size": 100_000, "target_every": 1_000, "num_steps": 1}
 AGENTS = ("sac", "td3", "dqn", "ppo")
 PEER = "sbx-rl"
-TURNS = 9  # of the loop and of its update alone, by which the share of the bound is measured
+TURNS = 9  # repetitions of the loop and of its bare update, to measure the share of the bound
 
 
 def process_age() -> float:
@@ -51,7 +51,7 @@ def peak_memory() -> int:
 def prepared(
     agent: str, folder: Path, seeds: int, steps: int, changes: dict[str, Any], environment: str = ENVIRONMENT
 ) -> Any:
-    """A run of ours, created but not started, with the peer's settings."""
+    """Our run with the peer's settings, created but not started."""
     from rljax.runs import console, run
     from rljax.training import registry
     from rljax.training.plan import Experiment
@@ -66,7 +66,7 @@ def prepared(
 
 
 def timed(driver: Any, iterations: int) -> float:
-    """Seconds of a driver's next iterations: environment, storage, update, metrics."""
+    """Seconds that a driver needs for its next iterations: environment, storage, update, metrics."""
     began = time.perf_counter()
     driver.advance(iterations)
     driver.report()
@@ -108,7 +108,7 @@ def ours_pendulum(rollouts: int) -> dict[str, Any]:
 
 
 def rejax_pendulum(rollouts: int) -> dict[str, Any]:
-    """The same in rejax."""
+    """Steps per second of PPO's training loop in rejax."""
     import jax
     from rejax import PPO  # pyright: ignore[reportMissingImports]
 
@@ -123,7 +123,7 @@ def rejax_pendulum(rollouts: int) -> dict[str, Any]:
 
 
 def update_alone(training: Any, updates: int) -> Callable[[], float]:
-    """What times so many updates of a run with nothing around them, in one compiled loop."""
+    """A function that times a number of bare updates of a run, in one compiled loop."""
     import jax
 
     learner = training.driver.learner
@@ -143,9 +143,9 @@ def update_alone(training: Any, updates: int) -> Callable[[], float]:
 
 
 def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
-    """Updates per second with nothing around them.
+    """Updates per second of the bare update.
 
-    `size` is widths and activation of the networks, such as "256-256-256-gelu"; the agent's own by default.
+    `size` has the widths and the activation of the networks, such as "256-256-256-gelu". The default is the agent's.
     """
     *widths, activation = size.split("-")
     changes = {"hidden": tuple(map(int, widths)), "activation": activation} if size else {}
@@ -156,7 +156,7 @@ def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
 
 
 def share(agent: str, steps: int) -> dict[str, Any]:
-    """The share of the bound that the training loop reaches: both in turns in one process, the median of `TURNS`."""
+    """The share of the bound that the training loop reaches. Both alternate in one process; the median of `TURNS`."""
     each = steps // TURNS
     with tempfile.TemporaryDirectory() as folder:
         training = prepared(agent, Path(folder, "run"), 1, WARMUP + 200 + steps, {"warmup_steps": WARMUP})
@@ -184,7 +184,7 @@ def peer_seconds(model: Any, warmup: int, steps: int) -> float:
     from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]
 
     class Timer(BaseCallback):
-        """Notes when the warm-up is over."""
+        """Records the end of the warm-up."""
 
         began = 0.0
 
@@ -199,7 +199,7 @@ def peer_seconds(model: Any, warmup: int, steps: int) -> float:
 
 
 def peer(agent: str, steps: int) -> dict[str, Any]:
-    """The same training in sbx-rl."""
+    """Steps per second of the same training in sbx-rl."""
     import sbx  # pyright: ignore[reportMissingImports]
 
     environment, settings = ENVIRONMENT, {"buffer_size": 1_000_000, "batch_size": 256}
@@ -238,13 +238,13 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def work(workers: dict[str, Callable[..., dict[str, Any]]], words: list[str]) -> None:
-    """Be the worker that `measure` asked for: print what the function named by the first word returns."""
+    """Run as a worker of `measure`: call the function named by the first word, and print its result."""
     name, *arguments = words
     print(json.dumps(workers[name](*(int(x) if x.isdigit() else x for x in arguments))))
 
 
 def measure(python: str, worker: str, *arguments: Any, script: str = __file__) -> dict[str, Any]:
-    """Run a worker of a script in a process of its own and read its result."""
+    """Run a worker of a script in a separate process and read its result."""
     command = [python, script, "--worker", worker, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -262,7 +262,7 @@ def seconds_of(command: list[str]) -> float:
 def conclude(
     medians: dict[str, float], ratios: dict[str, float], samples: dict[str, list[float]], output: Path | None
 ) -> None:
-    """Print a table, and write the figures to `output` where one is given."""
+    """Print a table, and write the numbers to `output` if it is given."""
     print("\nmedians")
     for name, value in (medians | ratios).items():
         print(f"  {name:<36} {value:>14,.3f}")
@@ -276,7 +276,7 @@ def conclude(
 
 
 def main() -> None:
-    """Measure everything, print a table, write the figures."""
+    """Measure everything, print a table and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours is measured")
     parser.add_argument("--rejax", help="Python of an environment that has rejax and gymnax < 1")

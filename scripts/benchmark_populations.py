@@ -1,13 +1,15 @@
-"""Many learners in one program beside many runs, the cost of the population's axis for one, a sweep beside trials, and
-learners with cores of their own beside such that share all.
+"""Speed of many learners in one program, compared with many runs.
+
+Also measures the cost of the population axis for one learner, a sweep compared with separate trials, and learners with
+a core each compared with learners that share all cores.
 
   python scripts/benchmark_populations.py --output results/benchmark_populations.json
   python scripts/benchmark_populations.py --overhead --rounds 7 --rollouts 40 --output results/benchmark_overhead.json
   python scripts/benchmark_populations.py --zoo zoo/bin/python --rounds 3 --output results/benchmark_sweep.json
   python scripts/benchmark_populations.py --cores --rounds 3 --output results/benchmark_cores.json
 
-Measurements alternate, each in a process of its own, and medians are reported. Runs one after the other are what a
-shell loop over `rljax train` does, compiled programs kept between them, and, for comparison, not kept.
+Measurements alternate, each in a separate process. Medians are reported. Sequential runs are those of a shell loop over
+`rljax train`, with compiled programs kept between runs and, for comparison, not kept.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ SWEEP = {"trials": 64, "population": 16, "steps": 50_000}
 PPO: dict[str, Any] = {"num_envs": 8, "num_steps": 128, "batch_size": 256, "num_epochs": 4}
 FLAGS = [word for name, value in PPO.items() for word in (f"--config.{name.replace('_', '-')}", str(value))]
 QUIET = ["--eval-episodes", "10", "--quiet"]
-POPULATIONS: dict[str, tuple[int, int, list[str]]] = {  # learners, steps, and what they learn from
+POPULATIONS: dict[str, tuple[int, int, list[str]]] = {  # learners, steps, and their source of experience
     "ppo": (16, 100_000, ["--env", "gymnax/Pendulum-v1", *FLAGS]),
     "dqn": (8, 10_000, ["--env", "gymnax/CartPole-v1"]),
     "sac": (4, 2_000, ["--env", "rljax/Pendulum"]),
@@ -46,14 +48,14 @@ POPULATIONS: dict[str, tuple[int, int, list[str]]] = {  # learners, steps, and w
 
 
 def command(*words: Any, cache: str, **environment: str) -> None:
-    """The command line in a process of its own, with compiled programs in `cache`, or not kept where it is empty."""
+    """The command line in a separate process. Compiled programs are kept in `cache`, unless that is empty."""
     kept = {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     words = tuple(map(str, (sys.executable, "-m", "rljax", *words)))
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | kept | environment)
 
 
 def together(steps: int) -> dict[str, Any]:
-    """Seconds of one command that trains all learners, from nothing."""
+    """Seconds of one command that trains all learners, without compiled programs at the start."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         words = ["train", "ppo", "--env", "gymnax/Pendulum-v1", "--steps", steps, "--eval-every", steps]
@@ -62,7 +64,7 @@ def together(steps: int) -> dict[str, Any]:
 
 
 def one_by_one(steps: int, number: int, keep: int) -> dict[str, Any]:
-    """Seconds of as many commands as there are learners; of the first and `number` - 1 others, for all the others."""
+    """Seconds of all commands, one per learner, estimated from the first and `number` - 1 others."""
     with tempfile.TemporaryDirectory() as folder:
         taken = []
         for seed in range(number):
@@ -75,7 +77,7 @@ def one_by_one(steps: int, number: int, keep: int) -> dict[str, Any]:
 
 
 def one_learner(rollouts: int, repetitions: int) -> dict[str, Any]:
-    """Steps per second of PPO's loop for one learner as every run has it, and of one by hand, alternating."""
+    """Steps per second of PPO's usual loop for one learner and of a hand-written loop, alternating."""
     import jax
 
     size = PPO["num_envs"] * PPO["num_steps"]
@@ -94,7 +96,7 @@ def one_learner(rollouts: int, repetitions: int) -> dict[str, Any]:
 
 
 def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
-    """The same loop written for one learner: no axis P and no storage, but what is counted and reported."""
+    """The same loop for one learner, without axis P and storage, but with its counters and reports."""
     import jax
     import jax.numpy as jnp
 
@@ -136,7 +138,7 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
 
 
 def population(agent: str, own: int) -> dict[str, Any]:
-    """Steps per second of a command's loop, whose learners have cores of their own or share one device's threads."""
+    """Steps per second of a command's loop. Its learners have a core each, or share the threads of one device."""
     seeds, steps, words = POPULATIONS[agent]
     with tempfile.TemporaryDirectory() as folder:
         if "--env" not in words:
@@ -151,7 +153,7 @@ def population(agent: str, own: int) -> dict[str, Any]:
 
 
 def swept() -> dict[str, Any]:
-    """Seconds of a sweep of PPO on CartPole in populations, from nothing, and its test."""
+    """Seconds of a sweep of PPO on CartPole in populations, without compiled programs at the start, and of its test."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         words = [
@@ -170,7 +172,7 @@ def swept() -> dict[str, Any]:
 
 
 def trial_by_trial(number: int) -> dict[str, Any]:
-    """Seconds of one process for each trial, of `number` of them; settings do not change what a trial takes."""
+    """Seconds of all trials in a process each, estimated from `number` of them: settings do not change the time."""
     with tempfile.TemporaryDirectory() as folder:
         taken = []
         for trial in range(number):
@@ -184,7 +186,7 @@ def trial_by_trial(number: int) -> dict[str, Any]:
 
 
 def zoo(python: str, number: int, at_once: int) -> dict[str, Any]:
-    """Seconds of RL Zoo's command for each trial, from `number` of them, so many at once that share the processor."""
+    """Seconds of RL Zoo's command for all trials, estimated from `number`; `at_once` of them share the processor."""
     threads = str(max(1, (os.cpu_count() or 1) // at_once))
     budget = ["-n", str(SWEEP["steps"]), "--eval-freq", str(SWEEP["steps"]), "--eval-episodes", "10"]
     settings = [f"n_envs:{PPO['num_envs']}", f"n_steps:{PPO['num_steps']}", f"batch_size:{PPO['batch_size']}"]
@@ -215,7 +217,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Measure everything, print a table, write the figures."""
+    """Measure everything, print a table and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100_000, help="of each of the learners that are compared")

@@ -1,8 +1,8 @@
-"""How long `rljax report` takes over many runs: makes runs in a temporary folder, and times the command on them.
+"""Time of `rljax report` on many runs. The script creates runs in a temporary folder and times the command on them.
 
   python scripts/benchmark_report.py
 
-By default 200 runs: 4 agents x 10 environments x 5 runs, each of 1M steps with 5 learners, 100 evaluations of 10
+The default is 200 runs: 4 agents x 10 environments x 5 runs, each of 1M steps with 5 learners, 100 evaluations of 10
 episodes and 1,000 lines of metrics.
 """
 
@@ -25,7 +25,7 @@ STEPS, EVALUATIONS, LINES, LEARNERS, EPISODES = 1_000_000, 100, 1_000, 5, 10
 
 
 def make(folder: Path, agent: str, task: str, seeds: list[int]) -> None:
-    """One run's files, with the fields of a real one."""
+    """Write the files of one run, with the fields of a real run."""
     folder.mkdir(parents=True)
     generator = np.random.default_rng(seeds[0])
     described = {"agent": agent, "env": f"{task}-v5", "environment": f"{task}-v5", "steps": STEPS, "seeds": seeds}
@@ -50,7 +50,7 @@ def make(folder: Path, agent: str, task: str, seeds: list[int]) -> None:
 
 
 def main() -> None:
-    """Make the runs, report on them, print the time."""
+    """Create the runs, report on them and print the time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="of each agent in each environment")
     number = parser.parse_args().runs

@@ -1,13 +1,13 @@
-"""Speed of streaming agents beside their authors' PyTorch code, beside a Python loop, and of many at once.
+"""Speed of streaming agents: of one, of many at once, of a Python loop, and of the authors' PyTorch code.
 
   git clone https://github.com/mohmdelsayed/streaming-drl peer/streaming-drl
   python scripts/benchmark_streaming.py --peer peer/bin/python --code peer/streaming-drl \\
       --output results/benchmark_streaming.json
 
-The peer's Python has torch, gymnasium[mujoco] and stable-baselines3. Measurements alternate, each in a process of its
-own, and medians are reported. The Python loop is the same agent on the same task, one compiled call for an action and
-one for an update, with Gymnasium's environment: what one writes first. On Atari (pip install 'rljax[atari]') ours
-plays, and the authors' agent is shown noise, without a game.
+The peer's Python has torch, gymnasium[mujoco] and stable-baselines3. Measurements alternate, each in a separate
+process. Medians are reported. The Python loop is the same agent on the same task with Gymnasium's environment, with one
+compiled call for an action and one for an update: the simplest code. On Atari (pip install 'rljax[atari]') our agent
+plays, and the authors' agent receives noise, without a game.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def python_loop(steps: int) -> dict[str, Any]:
 
 
 def peer(code: str, repetitions: int) -> dict[str, Any]:
-    """Steps per second of the authors' stream AC on HalfCheetah: what 900 more of them take.
+    """Steps per second of the authors' stream AC on HalfCheetah, from the time of 900 further steps.
 
-    No episode ends in that time: at an end, their code reads what Gymnasium since 1.0 has in another place.
+    No episode ends in that time. At an end, their code reads values that Gymnasium has moved since 1.0.
     """
     sys.path.insert(0, code)
     import stream_ac_continuous  # pyright: ignore[reportMissingImports]
@@ -96,14 +96,14 @@ def peer(code: str, repetitions: int) -> dict[str, Any]:
         return time.perf_counter() - began
 
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # it writes its returns to the current one
+        os.chdir(folder)  # the code writes its returns to the current folder
         seconds(50)
         taken = [seconds(990) - seconds(90) for _ in range(repetitions)]
     return {"steps_per_second": 900 / statistics.median(taken)}
 
 
 def peer_atari(code: str, steps: int) -> dict[str, Any]:
-    """Steps per second of the authors' stream Q for Atari alone: on pictures of noise, without a game to play."""
+    """Steps per second of the authors' stream Q for Atari alone: on pictures of noise, without a game."""
     sys.path.insert(0, code)
     import numpy as np
     from stream_q_atari import StreamQ  # pyright: ignore[reportMissingImports]
@@ -132,7 +132,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Measure everything, print a table, write the figures."""
+    """Measure everything, print a table and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="Python of an environment that has torch, gymnasium[mujoco], stable-baselines3")
     parser.add_argument("--code", help="folder of the authors' code")

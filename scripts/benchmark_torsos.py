@@ -1,8 +1,9 @@
-"""What thinking costs: one update of PPO on lights out with the interpolation recurrent unit, beside an MLP.
+"""Cost of thinking steps: one update of PPO on lights out with the interpolation recurrent unit and with an MLP.
 
   python scripts/benchmark_torsos.py --output results/benchmark_torsos.json
 
-The MLP has four layers and as many parameters as the unit. Updates of all torsos alternate in one process; medians.
+The MLP has four layers and as many parameters as the unit. Updates of all torsos alternate in one process. Medians are
+reported.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ THINKING = (1, 2, 3, 5, 8, 12, 16)
 
 
 def updates(env: str, config: Any) -> tuple[Callable[[], float], int]:
-    """A function that does one update, a rollout's worth of minibatches, and returns its seconds; and parameters."""
+    """A function that times one update, on all minibatches of a rollout, and the number of parameters."""
     import jax
     import jax.numpy as jnp
 
@@ -49,7 +50,7 @@ def updates(env: str, config: Any) -> tuple[Callable[[], float], int]:
 
 
 def main() -> None:
-    """Measure, print, and write what was found."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="rljax/LightsOut-5x5")
     parser.add_argument("--repetitions", type=int, default=9)
@@ -78,12 +79,12 @@ def main() -> None:
 
 
 def named(medians: dict[str, float]) -> list[tuple[str, float]]:
-    """Milliseconds of each torso that thinks, by its name."""
+    """Milliseconds of each torso with thinking steps, by name."""
     return [(name.split(", ")[1], value) for name, value in medians.items() if "iru" in name]
 
 
 def nearest(env: str, config: Any, parameters: int) -> int:
-    """The width of four layers whose number of parameters is nearest to a given one."""
+    """The width of four layers whose number of parameters is nearest to the given number."""
     import jax
 
     from rljax import envs

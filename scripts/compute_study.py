@@ -1,16 +1,16 @@
-"""How much better a policy gets by thinking longer, with the same parameters, and on problems longer than in training.
+"""Gain of more thinking steps with the same parameters, on problems of training and on longer ones.
 
-Each task is trained on with several torsos and otherwise the same settings: the interpolation recurrent unit with T
-thinking steps, each T a training of its own, against feed-forward networks, an MLP and a ResNet. The policies are then
-judged on the training problems and on those that need more steps; those that think, also with other T than they were
-trained with. All seeds of a torso are learners of one program.
+Each task is trained with several torsos and otherwise the same settings: the interpolation recurrent unit with T
+thinking steps, one training per T, and feed-forward networks, an MLP and a ResNet. The policies are then evaluated on
+the training problems and on problems that need more steps. Policies with thinking steps are also evaluated with other T
+than in training. All seeds of a torso are learners of one program.
 
   python scripts/compute_study.py --task LightsOut-3x3 --output results/compute_study
   python scripts/compute_study.py --task BoxPick-6x6 --thinking 1 3 5 --seeds 3
   python scripts/compute_study.py --task cube-single --data ogbench/cube-single-noisy-v0
 
-Runs that exist are not repeated, and what was stopped goes on. `--paper` takes the preset's settings, which are the
-paper's and need an accelerator, in place of those that a laptop can afford.
+Complete runs are not repeated, and interrupted runs continue. `--paper` uses the preset's settings, which are the
+paper's and need an accelerator. The default settings are for a laptop.
 
 Source of the question and of the torsos' sizes: Ghugare et al., On (the Role of Iterative) Computation and
 Reinforcement Learning, arXiv:2602.05999.
@@ -36,12 +36,12 @@ from rljax.runs import policy, run, statistics
 
 THINKING = (1, 2, 3, 5, 8)
 ACTING = (1, 2, 3, 5, 8, 16)
-MOST = 0.9  # of success: when a task counts as learnt
+MOST = 0.9  # success from which a task counts as learnt
 OWN = "trained and acting"  # with the same T
 COLOURS = {"mlp": "#D55E00", "resnet": "#009E73"}
 
 
-OF_VALUES: dict[str, dict[str, Any]] = {  # torsos of agents that learn values of actions
+OF_VALUES: dict[str, dict[str, Any]] = {  # torsos of agents that learn action values
     "iru": {"torso": "iru", "hidden": (256,)},
     "mlp": {"torso": "mlp", "hidden": (512,) * 3},
     "resnet": {"torso": "resnet", "hidden": (256,) * 10},
@@ -50,16 +50,16 @@ OF_VALUES: dict[str, dict[str, Any]] = {  # torsos of agents that learn values o
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is trained on, and how."""
+    """A task, with its environments and settings."""
 
     agent: str
-    train: str | None  # environment; None: a data set's own
-    test: str | None  # environment with the longer problems, where there is one
+    train: str | None  # environment; None: that of the data set
+    test: str | None  # environment with longer problems, or None
     steps: int
-    torsos: Mapping[str, Mapping[str, Any]]  # settings of each, without `compute`
+    torsos: Mapping[str, Mapping[str, Any]]  # settings of each torso, without `compute`
     small: Mapping[str, Any]  # settings for a laptop
-    same: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # settings of all, with --paper too
-    small_torsos: Mapping[str, Mapping[str, Any]] | None = None  # for a laptop, where the paper's are too large for it
+    same: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # settings of all torsos, also with --paper
+    small_torsos: Mapping[str, Mapping[str, Any]] | None = None  # for a laptop, if the paper's are too large for it
 
 
 def lights_out(size: str, steps: int) -> Task:
@@ -103,7 +103,7 @@ def box_pick(size: str, steps: int) -> Task:
 
 
 def recorded(steps: int) -> Task:
-    """GCIQL on OGBench's data, which `rljax data record` makes; a laptop's torsos are half as wide."""
+    """GCIQL on OGBench's data, which `rljax data record` makes. On a laptop the torsos are half as wide."""
     return Task(
         "gciql",
         None,
@@ -132,7 +132,7 @@ TASKS = {
 
 
 def trained(task: Task, out: Path, torso: str, compute: int, options: argparse.Namespace) -> Path:
-    """The folder of a run, made or completed, with a learner per seed."""
+    """The folder of a complete run with a learner per seed. The run is started or continued if necessary."""
     steps = options.steps or task.steps
     torsos = task.torsos if options.paper else task.small_torsos or task.torsos
     config = {**({} if options.paper else task.small), **task.same, **torsos[torso], "compute": compute}
@@ -155,7 +155,7 @@ def trained(task: Task, out: Path, torso: str, compute: int, options: argparse.N
 
 
 def judged(task: Task, out: Path, compute: int | None, episodes: int, seed: int) -> dict[str, Any]:
-    """Success and return [learners] of a run's last policies on problems of both kinds, thinking `compute` steps."""
+    """Success and return [learners] of a run's last policies on both kinds of problems, with T' = `compute`."""
     found: dict[str, Any] = {}
     for split, env in (("train", task.train), ("test", task.test)):
         if split == "test" and env is None:
@@ -168,7 +168,7 @@ def judged(task: Task, out: Path, compute: int | None, episodes: int, seed: int)
 
 
 def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Train and judge everything of one task."""
+    """Train and evaluate all torsos on one task."""
     task, folder = TASKS[name], options.runs / name
     plan = [("iru", compute) for compute in options.thinking] + [(torso, 1) for torso in options.baselines]
     rows = []
@@ -205,24 +205,24 @@ def curve(out: Path) -> dict[str, list[Any]]:
 
 
 def reached(row: Mapping[str, Any]) -> str:
-    """Steps until the learners' evaluations are at `MOST` for the first time, on average, and how many get there."""
+    """The mean number of steps until learners first reach `MOST`, and the number of learners that reach it."""
     steps, success = row["run"]["curve"]["steps"], np.array(row["run"]["curve"]["success"])
     first = [steps[int(np.argmax(learner >= MOST))] for learner in success if (learner >= MOST).any()]
     return f"{np.mean(first):,.0f} ({len(first)} of {len(success)})" if first else f"(0 of {len(success)})"
 
 
 def own(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows in which policies act as they were trained."""
+    """The rows in which policies act with the T of their training."""
     return [row for row in rows if row["acting"] == row["trained"]]
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """A torso's name, with its thinking steps where it has any."""
+    """A torso's name, with its thinking steps if it has any."""
     return f"IRU, T = {row['trained']}" if row["torso"] == "iru" else {"mlp": "MLP", "resnet": "ResNet"}[row["torso"]]
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How probable it is that a run of one torso has more success on the longer problems than one of another."""
+    """The probability that a run of one torso has more success on the longer problems than a run of another."""
     split = hardest(rows)
     scores = {label(row): np.array(row[split])[:, None] for row in own(rows)}
     units = [name for name in scores if name.startswith("IRU")]
@@ -237,14 +237,14 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def hardest(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The split that says most: the longer problems, where a task has any."""
+    """The main split: the longer problems, if the task has any."""
     return "test" if "test" in rows[0] else "train"
 
 
 def value_of_compute(rows: Sequence[Mapping[str, Any]], split: str) -> list[dict[str, Any]]:
-    """What thinking longer adds to the return: of each T over the one below it, and of each T' likewise.
+    """The gain in return from each T to the next larger T, and from each T' to the next.
 
-    Differences are of learners with the same seed; `each` is the difference for each thinking step more.
+    Differences are between learners with the same seed. `each` is the difference per additional thinking step.
     """
     units = [row for row in rows if row["torso"] == "iru"]
     lines = {OWN: own(units)}
@@ -269,7 +269,7 @@ def shown(values: Sequence[float]) -> str:
 
 
 def table(study: Mapping[str, Any]) -> str:
-    """All that was found of a task, as Markdown."""
+    """The results of a task as Markdown."""
     rows = study["rows"]
     test = "test" in rows[0]
     lines = [
@@ -369,12 +369,12 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
 
 def grey(index: int, number: int) -> str:
-    """The colour of one of `number` units in the order of their T: black thinks longest."""
+    """The colour of one of `number` units, ordered by T. The largest T is black."""
     return str(0.75 - 0.75 * index / max(1, number - 1))
 
 
 def draw_curves(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Success on the training problems over the steps of training, mean and interval over learners."""
+    """Draw success on the training problems over the steps of training: mean and interval over learners."""
     units = [row for row in rows if row["torso"] == "iru"]
     for row in rows:
         colour = grey(units.index(row), len(units)) if row in units else COLOURS[row["torso"]]
@@ -389,7 +389,7 @@ def draw_curves(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_value(axis: Any, gains: Sequence[Mapping[str, Any]]) -> None:
-    """What each thinking step more adds to the return, from each T to the next."""
+    """Draw the gain in return per additional thinking step, from each T to the next."""
     for place, entry in enumerate(gains):
         steps = entry["to"] - entry["from"]
         low, high = (abs(bound - entry["gain"]) / steps for bound in entry["interval"])
@@ -401,12 +401,12 @@ def draw_value(axis: Any, gains: Sequence[Mapping[str, Any]]) -> None:
 
 
 def acting_of(row: Mapping[str, Any]) -> int:
-    """The thinking steps that a row's policies act with."""
+    """The number of thinking steps with which a row's policies act."""
     return row["acting"]
 
 
 def words(value: Any) -> str:
-    """An option's value as it is written on the command line."""
+    """An option's value in the form of the command line."""
     if value is True:
         return ""
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -434,7 +434,7 @@ def main() -> None:
     if TASKS[options.task].train is None and options.data is None:
         name = f"ogbench/{options.task}-noisy-v0"
         parser.error(f"{options.task} is learnt from data: rljax data record {name}, then --data {name}")
-    places = {"runs", "output"}  # where things lie changes nothing
+    places = {"runs", "output"}  # folders do not change results
     given = {name: x for name, x in vars(options).items() if x != parser.get_default(name) and name not in places}
     options.command = "python scripts/compute_study.py" + "".join(
         f" --{name} {words(x)}".rstrip() for name, x in given.items()

@@ -1,17 +1,17 @@
-"""RIQL against IQL on one data set: as it is, and under each of the eight corruptions of RIQL's paper.
+"""RIQL compared with IQL on one data set: clean, and under each of the eight corruptions of RIQL's paper.
 
-Both have the settings of RIQL's authors: RIQL those that they chose for each corruption of a task, IQL those of the IQL
-that they compare it with, whose policy is deterministic and whose rewards are as they are. The attacker is EDAC with 10
-critics, trained here on the data as they are. All seeds of an agent are learners of one program.
+Both agents have the settings of RIQL's authors. RIQL has those that they chose for each corruption of a task. IQL has
+those of the authors' own IQL, whose policy is deterministic and whose rewards are unchanged. The attacker is EDAC
+with 10 critics, trained here on the clean data. All seeds of an agent are learners of one program.
 
   python scripts/corruption_study.py --data sets/HalfCheetah-medium-replay.hdf5 --task halfcheetah
   python scripts/corruption_study.py --data d4rl/hopper-medium-replay-v2 --task hopper --steps 3000000 \
       --attacker-steps 3000000 --seeds 4
 
-Runs that exist are not repeated, and what was stopped goes on.
+Complete runs are not repeated, and interrupted runs continue.
 
 Protocol, settings and published scores: Yang et al., Towards Robust Offline Reinforcement Learning under Diverse Data
-Corruption, arXiv:2310.12955, as docs/agents/riql.md has them.
+Corruption, arXiv:2310.12955; see docs/agents/riql.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rljax.distributed.hardware import provenance
 from rljax.runs import run
 from rljax.runs.corruption import corrupt
 
-# Of each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores of IQL and RIQL.
+# For each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores of IQL and RIQL.
 PROTOCOL = {
     "halfcheetah": {
         ("random", "observation"): (0.1, 0.1, 5, 21.4, 27.3),
@@ -68,7 +68,7 @@ PROTOCOL = {
 HOW = ("random", "adversarial")
 CLEAN = "none"
 AGENTS = ("iql", "riql")
-# The IQL that RIQL is compared with, where it is not that of IQL's authors (YangRui2015/RIQL cc07d81, IQL.py).
+# Settings of RIQL's authors' IQL that differ from those of IQL's authors (YangRui2015/RIQL cc07d81, IQL.py).
 BASELINE = {
     "reward_transform": "none",
     "policy": "deterministic",
@@ -82,7 +82,7 @@ COLOURS = {"iql": "#D55E00", "riql": "#0072B2"}
 def trained(
     agent: str, data: str, out: Path, options: argparse.Namespace, steps: int, seeds: int, config: Any = None
 ) -> Path:
-    """The folder of a run from `data`, made or completed."""
+    """The folder of a complete run on `data`. The run is started or continued if necessary."""
     begin = functools.partial(
         run.train,
         agent,
@@ -100,7 +100,7 @@ def trained(
 
 
 def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
-    """The file with the data set under a corruption, made where there is none."""
+    """The file with the corrupted data set. It is created if it is missing."""
     path = options.runs / f"{how}-{what}.hdf5"
     if not path.exists():
         attacker = None
@@ -132,7 +132,7 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
 
 
 def compared(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, Any]]:
-    """Of the random, the adversarial and all corruptions: each agent's IQM, and how often RIQL is above IQL."""
+    """For random, adversarial and all corruptions: each agent's IQM, and how often RIQL is better than IQL."""
     groups = {how: names for how in HOW if (names := [name for name in found if name.startswith(how)])}
     if len(groups) > 1:
         groups["all"] = [name for names in groups.values() for name in names]
@@ -147,7 +147,7 @@ def compared(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[st
 
 
 def table(study: Mapping[str, Any]) -> str:
-    """What was found, in Markdown."""
+    """The results as Markdown."""
     published = {f"{how} {what}": row[3:] for (how, what), row in PROTOCOL[study["task"]].items()}
     lines = ["| corrupted | IQL | RIQL | published: IQL | RIQL |", "|---|---|---|---|---|"]
     for name, scores in study["scores"].items():
@@ -169,7 +169,7 @@ def shown(scores: Sequence[float]) -> str:
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Scores by corruption: a bar for the mean, a dot for each learner."""
+    """Draw scores by corruption: a bar for the mean, a dot for each learner."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.8), layout="constrained")

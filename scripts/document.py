@@ -1,10 +1,10 @@
-"""Fill in what the agents' pages take from the code: each agent's table of hyperparameters.
+"""Fill in the parts of the agents' pages that come from the code: the tables of hyperparameters.
 
-  python scripts/document.py            rewrite docs/agents/*.md where they are out of date
+  python scripts/document.py            rewrite the pages docs/agents/*.md that are out of date
   python scripts/document.py --check    change nothing; fail if a page is out of date
 
-In a page, what stands between `<!-- config -->` and `<!-- /config -->` is replaced. The table is read from the source
-of agents/NAME.py: every field of `Config` with its default and the comment on its line, under the headings between.
+The text between `<!-- config -->` and `<!-- /config -->` is replaced. The table is read from the source of
+agents/NAME.py: every field of `Config` with its default and the comment on its line. Comment lines become headings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def config_table(source: str) -> str:
 
 
 def documented(page: str, source: str) -> str:
-    """An agent's page with its table as the source says. Raises `ValueError` for a page without the two markers."""
+    """An agent's page with the table from the source. Raises `ValueError` for a page without the two markers."""
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
         raise ValueError(f"the page needs the lines {BEGIN} and {END}, in this order and once: the table goes between.")
     before, rest = page.split(BEGIN)

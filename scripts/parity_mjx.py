@@ -1,10 +1,10 @@
-"""How far MJX's tasks come apart from Gymnasium's: the same states and actions, over 1, 10 and 100 steps.
+"""Differences between MJX's and Gymnasium's tasks, after 1, 10 and 100 steps from the same states and actions.
 
-Gymnasium is driven by random actions. From states along the way, the task inside the program takes the same actions; of
-each, the largest difference over the observation's entries is taken, and of those over all starts the median and the
-largest. Random actions let Hopper and Walker2d fall within some 30 steps: both go on beyond it, so that most of their
-100 steps are on the ground, where contacts are many. Done in float32, as agents are trained, and in float64, which
-shows what is due to rounding alone.
+Gymnasium takes random actions. From some of its states, the task inside the program takes the same actions. The
+difference of a step is the largest over the observation's entries. The script reports the median and the largest
+difference over all starts. Under random actions, Hopper and Walker2d fall within about 30 steps. Both simulations
+continue, so most of their 100 steps are on the ground, with many contacts. The script computes in float32, like
+training, and in float64, which shows the effect of rounding alone.
 
   python scripts/parity_mjx.py --output results/parity_mjx
 """
@@ -28,7 +28,7 @@ SHOWN = (1, 10, 100)
 
 
 def recorded(task: str, starts: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Gymnasium's states at `starts` moments, and actions, observations, rewards and ends of the steps after each."""
+    """Gymnasium's states at `starts` times, and the actions, observations, rewards and ends of the steps after each."""
     generator = np.random.default_rng(seed)
     environment: Any = gymnasium.make(f"{task}-v5").unwrapped
     data = environment.data
@@ -81,12 +81,12 @@ def apart(
 
 
 def first_end(terminated: np.ndarray) -> np.ndarray:
-    """The step [S] of each row's first end, and T where there is none."""
+    """The step [S] of each row's first end; T if there is none."""
     return np.where(terminated.any(axis=1), terminated.argmax(axis=1), terminated.shape[1])
 
 
 def draw(errors: dict[str, dict[str, dict[str, np.ndarray]]], path: Path) -> None:
-    """The divergence over steps, one panel per task."""
+    """Draw the differences over steps, one panel per task."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2 * len(errors), 3.6), layout="constrained")
@@ -105,7 +105,7 @@ def draw(errors: dict[str, dict[str, dict[str, np.ndarray]]], path: Path) -> Non
 
 
 def main() -> None:
-    """Measure, print, draw, and write the figures."""
+    """Measure, print, draw, and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(mjx.TASKS))
     parser.add_argument("--starts", type=int, default=64)

@@ -1,10 +1,10 @@
-"""Derive rljax/analysis/published.csv from files of public repositories: published numbers, which reports show.
+"""Derive rljax/analysis/published.csv from files of public repositories. Reports show its published numbers beside ours.
 
   python scripts/published.py ../shared/data/curves
 
 The folder holds online_curves.csv.gz (repo, commit, algo, env, seed, metric, step, value), offline_final.csv (repo,
 commit, algo, dataset, metric, n, mean, std) and readme_tables.csv (repo, commit, path, table, row, column, cell). Of
-learning curves the points nearest to a few round steps are kept, each where every seed has one.
+each learning curve, the points nearest to a few round steps are kept, if every seed has a point.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rljax.analysis import published
 STEPS = (100_000, 300_000, 500_000, 1_000_000, 3_000_000)
 TASKS = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "Swimmer", "InvertedDoublePendulum", "Reacher")
 EVALUATED = "noise-free evaluation"
-# Algorithm and repository -> our agent, steps taken before the first one that is counted, and what is known of it.
+# Algorithm and repository -> our agent, the steps before the first counted step, and a note.
 CURVES = {
     ("sac", "dojeon-ai/SimbaV2"): ("sac", 0, f"{EVALUATED}; learning rate 1e-3"),
     ("tianshou-SAC", "thu-ml/tianshou"): ("sac", 0, EVALUATED),
@@ -71,7 +71,7 @@ def online(folder: Path) -> Iterator[published.Point]:
                 continue
             if metric == "return":
                 mean, std = float(np.mean(values[step])), float(np.std(values[step], ddof=1))
-            else:  # of ten seeds, their mean and standard deviation
+            else:  # mean and standard deviation of ten seeds
                 deviations = curves[algorithm, repository, environment, commit, "std_return"]
                 mean, std, seeds = values[step][0], deviations[step][0], 10
             yield point(
@@ -100,7 +100,7 @@ def tables(folder: Path) -> Iterator[published.Point]:
 
 
 def neorl2(folder: Path) -> Iterator[published.Point]:
-    """NeoRL-2's own benchmark, which does not say after how many updates."""
+    """NeoRL-2's own benchmark, which does not state the number of updates."""
     for row in read(folder / "offline_final.csv"):
         if row["repo"] == "polixir/NeoRL2" and row["metric"] == "score_0_100" and row["algo"] in NEORL2:
             found = point(
@@ -128,7 +128,7 @@ def point(
     source: str,
     note: str,
 ) -> published.Point:
-    """A point of an environment or, with scores, of a data set; rounded, and the commit shortened."""
+    """A point of an environment or, with scores, of a data set. Values are rounded, and the commit is shortened."""
     task = environment if metric == "score" else published.task_of(environment)
     repository, _, commit = source.partition("@")
     source = f"{repository}@{commit[:7]}"
@@ -142,7 +142,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def write(points: Iterable[published.Point], path: Path) -> int:
-    """Write the table and return how many rows it has."""
+    """Write the table and return its number of rows."""
     rows = sorted(map(dataclasses.asdict, points), key=lambda row: (row["metric"], row["task"], row["agent"]))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

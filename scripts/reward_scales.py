@@ -1,6 +1,6 @@
-"""Whether scores of SAC, DSAC-T and the first DSAC depend on the size of rewards: a task with rewards of 0.01 to 100.
+"""Dependence of SAC, DSAC-T and the first DSAC on the scale of rewards: a task with rewards times 0.01 to 100.
 
-Every scale and seed is a learner of one program. Returns are those of the task itself, whatever the factor.
+Every scale and seed is a learner of one program. Returns are those of the task itself, without the factor.
 
   python scripts/reward_scales.py --output results/reward_scales/pendulum
   python scripts/reward_scales.py --env InvertedPendulum-v5 --steps 60000 --agents sac sac-deep dsact \
@@ -33,7 +33,10 @@ COLOURS = {"sac": "#0072B2", "sac-deep": "#56B4E9", "dsact": "#D55E00", "dsac-v1
 
 
 def trained(name: str, env: str, steps: int, seeds: int, folder: Path, more: dict[str, Any]) -> Path:
-    """The folder of a run, made or completed, with a learner for each scale and seed, and `more` settings."""
+    """The folder of a complete run with a learner per scale and seed, and `more` settings.
+
+    The run is started or continued if necessary.
+    """
     out, (agent, changes) = folder / name, AGENTS[name]
     scales = tuple(scale for scale in SCALES for _ in range(seeds))
     begin = functools.partial(
@@ -52,7 +55,7 @@ def trained(name: str, env: str, steps: int, seeds: int, folder: Path, more: dic
 
 
 def draw(found: dict[str, np.ndarray], env: str, path: Path) -> None:
-    """Scores over scales, with every seed as a dot."""
+    """Draw scores over scales, with a dot for each seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
@@ -67,7 +70,7 @@ def draw(found: dict[str, np.ndarray], env: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Train, print, draw, and write the figures."""
+    """Train, print, draw, and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="rljax/Pendulum")
     parser.add_argument("--steps", type=int, default=30_000)

@@ -1,9 +1,9 @@
-"""Pictures of a report as browsers show it: narrow and wide, light and dark. Needs Chromium.
+"""Screenshots of a report in a browser: narrow and wide, light and dark. Needs Chromium.
 
   rljax report runs/ --output report.html
   python scripts/screenshot_report.py report.html --out pictures
 
-It fails where a page is wider than the window.
+The script fails if a page is wider than the window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from PIL import Image
 
 WIDTHS, SCHEMES = (390, 1440), ("light", "dark")
-# A page in a frame: a window of Chromium's is never as narrow as a phone.
+# A page in a frame, because Chromium's windows cannot be as narrow as a phone.
 FRAME = """<!doctype html><style>body {{ margin: 0 }} iframe {{ border: 0; display: block }}</style>
 <iframe src="{page}" width="{width}" height="{height}"></iframe>
 <script>
@@ -32,7 +32,7 @@ frame.onload = () => {{
 
 
 def chromium() -> str | None:
-    """The browser's command; None where it is not installed."""
+    """The browser's command; None if no browser is installed."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -53,7 +53,7 @@ def _open(folder: Path, page: Path, width: int, height: int, scheme: str, *optio
 
 
 def size(page: Path, width: int) -> tuple[int, int]:
-    """How wide and how high a page is in a window so wide, in pixels."""
+    """Width and height of a page in pixels, in a window of the given width."""
     with tempfile.TemporaryDirectory() as folder:
         text = _open(Path(folder), page, width, 800, "light", "--dump-dom", "--virtual-time-budget=2000")
     found = re.search(r"<title>(\d+)x(\d+)</title>", text)
@@ -63,7 +63,7 @@ def size(page: Path, width: int) -> tuple[int, int]:
 
 
 def picture(page: Path, width: int, height: int, scheme: str, output: Path) -> None:
-    """A picture of the whole page."""
+    """Write a screenshot of the whole page."""
     with tempfile.TemporaryDirectory() as folder:
         shot = Path(folder) / "shot.png"
         _open(Path(folder), page, width, height, scheme, f"--screenshot={shot}", "--virtual-time-budget=2000")

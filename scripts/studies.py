@@ -1,4 +1,4 @@
-"""What the studies share: runs that are made once and gone on with where they were stopped, and where findings go."""
+"""Shared parts of the studies: runs that continue after an interruption, and files of results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rljax.runs import records, run
 def trained(
     out: Path, steps: int, begin: Callable[[], object], data: str | None = None, config: Mapping[str, Any] | None = None
 ) -> Path:
-    """The folder of a run of `steps`: as it is, gone on with from its newest checkpoint, or made by `begin`.
+    """The folder of a complete run of `steps`.
 
-    Leaves the program where the training is interrupted, and where the run that is there has other data or settings
-    than `data` and `config`.
+    A complete run is left as it is. An incomplete run continues from its newest checkpoint. If there is none, `begin`
+    starts it. The program exits if training is interrupted, or if an existing run has other data or settings than
+    `data` and `config`.
     """
     if (out / "config.json").exists():
         _require_same(out, data, config or {})
@@ -42,14 +43,14 @@ def _require_same(out: Path, data: str | None, config: Mapping[str, Any]) -> Non
 
 
 def complete(out: Path, steps: int) -> bool:
-    """Whether a run has been trained to its end, and for so long."""
+    """Whether a run is complete and has at least `steps` steps."""
     file = out / "summary.json"
     summary = json.loads(file.read_text()) if file.exists() else {"complete": False}
     return summary["complete"] and summary["steps"] >= steps
 
 
 def last(out: Path, steps: int, name: str, number: int) -> np.ndarray:
-    """Of each learner [learner] the mean of its last evaluations until `steps`: of their "returns" or "scores"."""
+    """For each learner [learner], the mean "returns" or "scores" (`name`) of its last evaluations until `steps`."""
     evaluations = [line for line in records.read(out, "evaluations") if line["step"] <= steps]
     recent = sorted({line["step"] for line in evaluations})[-number:]
     learners = range(1 + max(line["learner"] for line in evaluations))
@@ -67,7 +68,7 @@ def write(
     table: Callable[[Mapping[str, Any]], str],
     draw: Callable[[Mapping[str, Any], Path], None],
 ) -> None:
-    """Print what was found, and write it beside `path` as JSON, Markdown and PNG."""
+    """Print the results, and write them beside `path` as JSON, Markdown and PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(study, indent=1) + "\n")
     path.with_suffix(".md").write_text(table(study))

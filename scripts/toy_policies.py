@@ -1,9 +1,10 @@
-"""What policies make of data with several modes: samples of each, without and with the critics' guidance.
+"""Policies trained on data with several modes: samples of each policy, with and without the critics' guidance.
 
-One state, actions in two dimensions. The data come from four clusters, one in each corner, whose rewards differ: 1 in
-the upper right, 0.5 in the upper left, 0.25 in the lower left and 0 in the lower right. A policy that imitates should
-have all four; one that is guided should have the upper right, and never what lies between. Each agent trains twice on
-the same 10,000 rows, in the offline driver, with its own settings but for its networks' size and its weight of values.
+There is one state, and actions have two dimensions. The data have four clusters, one in each corner, with different
+rewards: 1 in the upper right, 0.5 in the upper left, 0.25 in the lower left and 0 in the lower right. A policy that
+imitates should cover all four. A guided policy should choose the upper right, and never an action between clusters.
+Each agent trains twice on the same 10,000 rows, in the offline driver, with its own settings except for the size of its
+networks and the weight of values.
 
   python scripts/toy_policies.py --output results/toy_policies
 """
@@ -31,7 +32,7 @@ REWARDS = np.array([1.0, 0.5, 0.25, 0.0])
 STD, ROWS, DRAWN = 0.08, 10_000, 1_000
 COMMON: dict[str, Any] = {"hidden": (128, 128, 128), "actor_lr": 1e-3}
 GUIDED = COMMON | {"critic_lr": 1e-3}
-# Of each policy: agent, settings without guidance, settings with it. A Gaussian has only a mean and stds to guide.
+# For each policy: agent, settings without guidance, settings with it. Of a Gaussian, only mean and stds can be guided.
 POLICIES: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
     "BC, Gaussian": ("bc", COMMON | {"loss": "log_prob"}, None),
     "IQL": ("iql", GUIDED | {"inverse_temperature": 0.0}, GUIDED | {"inverse_temperature": 3.0}),
@@ -57,7 +58,7 @@ def data() -> tuple[Transition, np.ndarray]:
 
 
 def drawn(agent: str, changes: dict[str, Any], updates: int) -> np.ndarray:
-    """Actions [DRAWN, 2] of an agent that was trained so; of Gaussian ones around their mean, of others as they act."""
+    """Actions [DRAWN, 2] of a trained agent. Gaussian policies sample around their mean; others act as usual."""
     module: Any = registry.load_agent(agent)
     config = configuration.replace(module.Config(), changes, "toy")
     if any(field.name == "num_candidates" for field in dataclasses.fields(config)):
@@ -73,14 +74,14 @@ def drawn(agent: str, changes: dict[str, Any], updates: int) -> np.ndarray:
 
 
 def near(action: np.ndarray) -> list[float]:
-    """The share of actions [N, 2] within 4 stds of each cluster's centre, and that of none."""
+    """The share of actions [N, 2] within 4 stds of each cluster's centre, and the share near no centre."""
     distance = np.linalg.norm(action[:, None] - CENTRES, axis=-1)
     shares = (distance < 4 * STD).mean(axis=0)
     return [round(float(share), 3) for share in (*shares, 1.0 - shares.sum())]
 
 
 def main() -> None:
-    """Train all, write shares.json and policies.png."""
+    """Train all agents, and write shares.json and policies.png."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=6_000)
     parser.add_argument("--output", type=Path, required=True)

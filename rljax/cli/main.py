@@ -105,7 +105,7 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
         from rljax.distributed import processes
         from rljax.runs import checkpoints, run
 
-        known = (run.RunError, processes.HostError, checkpoints.CheckpointError, FloatingPointError, OSError)
+        known = (run.RunError, processes.ProcessError, checkpoints.CheckpointError, FloatingPointError, OSError)
         if not isinstance(error, known) or os.environ.get("RLJAX_TRACEBACK"):
             raise
         _fail(str(error), EXIT_RUN)
@@ -123,4 +123,4 @@ def _leave_processes(code: object, arguments: list[str]) -> None:
     if isinstance(code, int) and code and options.value_of(arguments, "--coordinator") is not None:
         from rljax.distributed import processes
 
-        processes.leave(code, last=options.value_of(arguments, "--process-id") in ("0", None))
+        processes.abort(code, last=options.value_of(arguments, "--process-id") in ("0", None))

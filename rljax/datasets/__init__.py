@@ -1,4 +1,4 @@
-"""Offline data: recorded transitions from files, by the rules of those who published them.
+"""Offline data: recorded transitions from files, read by the rules of their publishers.
 
     from rljax import datasets
 
@@ -6,7 +6,7 @@
     findings = datasets.check(dataset)
     scale, shift = datasets.reward_transform("return_range", dataset)
 
-A reader per family: `d4rl`, `minari`, `ogbench`, `neorl2`, and `archive` for files by path. See docs/datasets.md.
+Each family has a reader: `d4rl`, `minari`, `ogbench`, `neorl2`. `archive` reads files by path. See docs/datasets.md.
 """
 
 from rljax.datasets.archive import write, write_archive, write_hdf5

@@ -1,23 +1,23 @@
-"""NumPy archives and HDF5 files by path: our own layout, and the names that others gave to the same arrays.
+"""NumPy archives and HDF5 files by path: our own layout, and other names for the same arrays.
 
 Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N, A] within the environment's bounds,
 `rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that is not terminal), `next_observations`
 [N, O], and a JSON text of environment, references, bounds and provenance, under `metadata` (.npz) or `metadata/rljax`
-(.hdf5). What was written reads back as the same dataset.
+(.hdf5). A file that was written here reads back as the same dataset.
 
-Of other files are understood, in this order of preference:
+Other files may use these names, in this order of preference:
 
     observations       observations, observation, obs
     actions            actions, action, act
     rewards            rewards, reward, rew
     next_observations  next_observations, next_observation, next_obs, obs_next
-    terminals          terminals, terminal, terminations, terminated; done, dones less the time limits where both are
+    terminals          terminals, terminal, terminations, terminated; done, dones (less the time limits, if present)
     timeouts           timeouts, timeout, truncations, truncated, timelimit_truncated
-    otherwise          episode_starts [N] bool, or episode_lengths [episodes]: ends whose cause was not recorded, which
-                       count as truncated
+    without either     episode_starts [N] bool, or episode_lengths [episodes]. The cause of these ends was not recorded,
+                       so they count as truncated.
 
-Tianshou's buffers, Stable-Baselines' expert recordings, NeoRL-2's files and those of the courses and repositories that
-follow Gymnasium's words are all read so. Archives that hold Python objects are refused: unpickling runs whatever code
+These names cover Tianshou's buffers, Stable-Baselines' expert recordings, NeoRL-2's files, and files of courses and
+repositories that follow Gymnasium's names. Archives that hold Python objects are refused: unpickling runs whatever code
 the file contains, and no layout here needs it.
 """
 
@@ -50,19 +50,21 @@ ALIASES = {
 }
 FORMAT = "rljax dataset 1"
 SUFFIXES = (".npz", ".hdf5", ".h5")
-# Of the provenance: what stays true of a copy.
+# Entries of the provenance that stay true of a copy.
 KEPT = ("max_episode_steps", "num_actions", "algorithm", "corruptions", "both_ends")
 
 
 def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False) -> Dataset:
     """The dataset in `path`, a .npz, .hdf5 or .h5 file in one of the layouts above.
 
-    Where successors are stored, every row is kept. Where they are not, the next row's observation is the successor,
-    and the last row of a trajectory is dropped unless it is terminal. Actions lie in `action_bounds` (low and high, a
-    number or one per dimension): by default those that the file's metadata names, or else -1 and 1. Actions that were
-    corrupted (`rljax.runs.corruption`) may lie beyond them and are left as they are, unless `clip_actions`.
+    If the file stores successors, every row is kept. If not, the successor is the next row's observation, and the last
+    row of a trajectory is dropped unless it is terminal.
 
-    Raises `ValueError` for a file that cannot be read or lacks an array, and for what `assemble` refuses.
+    `action_bounds` are the low and high of the actions, each a number or one per dimension. By default they come from
+    the file's metadata; without metadata they are -1 and 1. Actions that were corrupted (`rljax.runs.corruption`) may
+    lie beyond the bounds. They stay as they are, unless `clip_actions`.
+
+    Raises `ValueError` for a file that cannot be read or lacks an array, and for everything that `assemble` refuses.
     """
     path = Path(path)
     with opened(path) as file:
@@ -93,21 +95,21 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
 
 
 def description(path: Path) -> dict[str, Any]:
-    """What a file of ours says of itself, `name` and `env` among it; {} of others' files. Its rows are not read."""
+    """The metadata of a file in our layout, with `name` and `env`; {} for other files. No rows are read."""
     with opened(path) as file:
         return _metadata(str(path), file)
 
 
 def write(dataset: Dataset, path: Path) -> Path:
-    """Write `dataset` in the form that the suffix of `path` names: `write_archive` or `write_hdf5`."""
+    """Write `dataset` in the format of the suffix of `path`, by `write_archive` or `write_hdf5`. Return the path."""
     path = _with_suffix(path, SUFFIXES)
     return write_archive(dataset, path) if path.suffix.lower() == ".npz" else write_hdf5(dataset, path)
 
 
 def write_archive(dataset: Dataset, path: Path) -> Path:
-    """Write `dataset` as a compressed .npz file in our layout, which `load` reads back as the same; its path.
+    """Write `dataset` as a compressed .npz file in our layout. Return the path. `load` reads back the same dataset.
 
-    The file appears whole or not at all; an old one is replaced. Raises `ValueError` for another suffix.
+    The file appears complete or not at all; an existing file is replaced. Raises `ValueError` for another suffix.
     """
     path = _with_suffix(path, (".npz",))
     with atomic(path) as temporary, temporary.open("wb") as file:
@@ -117,12 +119,13 @@ def write_archive(dataset: Dataset, path: Path) -> Path:
 
 
 def write_hdf5(dataset: Dataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
-    """Write `dataset` as an HDF5 file in D4RL's layout, which `load` reads back as the same; its path.
+    """Write `dataset` as an HDF5 file in D4RL's layout. Return the path. `load` reads back the same dataset.
 
-    Beside D4RL's arrays it holds `timeouts`, `next_observations`, `infos/NAME` of `infos` ([N, ...] each) and
-    `metadata/`: environment, references and provenance as JSON under `rljax`, and as single texts. Other readers of
-    D4RL's layout read it too. The file appears whole or not at all. Raises `ValueError` for another suffix and for
-    `infos` of another length.
+    Beside D4RL's arrays the file holds `timeouts`, `next_observations`, the arrays of `infos` ([N, ...] each) as
+    `infos/NAME`, and `metadata/`: environment, references and provenance as JSON under `rljax`, and environment and
+    algorithm as texts. Other readers of D4RL's layout can read it. The file appears complete or not at all.
+
+    Raises `ValueError` for another suffix and for `infos` of another length.
     """
     import h5py
 
@@ -145,9 +148,10 @@ def write_hdf5(dataset: Dataset, path: Path, infos: Mapping[str, Any] | None = N
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The arrays of a .npz or HDF5 file by key, read as they are asked for.
+    """The arrays of a .npz or HDF5 file by key. Each array is read when it is requested.
 
-    Raises `ValueError`, here or while reading, for a file that is none, that was cut, or that holds Python objects.
+    Raises `ValueError`, here or while reading, for a file that is missing, has another format, was cut, or holds Python
+    objects.
     """
     path = Path(path)
     if not path.is_file():
@@ -162,10 +166,10 @@ def opened(path: Path) -> Iterator[Mapping[str, Any]]:
         except OSError as error:
             raise ValueError(
                 f"'{path.name}' ({size}) is not a whole HDF5 file: {error}. "
-                "So looks a download that was cut: delete it and load it again."
+                "An interrupted download looks like this: delete the file and load it again."
             ) from error
         return
-    with path.open("rb") as stream:  # NumPy leaves a file that it cannot read open
+    with path.open("rb") as stream:  # NumPy does not close a file that it cannot read
         yield _Archive(path, stream)
 
 
@@ -205,12 +209,12 @@ class _Archive(Mapping[str, np.ndarray]):
     def _broken(self, reason: Any) -> ValueError:
         return ValueError(
             f"'{self.path.name}' ({self.path.stat().st_size:,} bytes) is not a whole .npz archive: {reason}. "
-            "So looks a download that was cut: delete it and load it again."
+            "An interrupted download looks like this: delete the file and load it again."
         )
 
 
 def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
-    """All rows of a file, and what had to be assumed."""
+    """All rows of a file, and notes on what had to be assumed."""
     found = {field: next((key for key in keys if key in file), None) for field, keys in ALIASES.items()}
     notes = []
     for field in ("observation", "action", "reward"):
@@ -224,12 +228,12 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     keys = {field: key for field, key in found.items() if key is not None}
     types: dict[str, str] = {}
 
-    def noted(key: str) -> Any:
+    def read_array(key: str) -> Any:
         array = base.numbers(file[key], name, key)
         types[key] = array.dtype.name
         return array
 
-    reward = base.column(noted(keys["reward"]), name, keys["reward"], np.float32)
+    reward = base.column(read_array(keys["reward"]), name, keys["reward"], np.float32)
     truncated = np.zeros(len(reward), np.bool_)
     if "truncated" in keys:
         truncated = base.column(file[keys["truncated"]], name, keys["truncated"], np.bool_)
@@ -238,9 +242,9 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     elif "done" in keys:
         terminated = base.column(file[keys["done"]], name, keys["done"], np.bool_)
         if "truncated" not in keys:
-            notes.append(f"'{keys['done']}' is taken for the environment's own end: time limits were not recorded")
+            notes.append(f"'{keys['done']}' is read as the environment's own end: time limits were not recorded")
         elif len(terminated) == len(truncated):
-            terminated = terminated & ~truncated  # `done` of vector environments marks both
+            terminated = terminated & ~truncated  # `done` of vector environments marks both kinds of ends
         keys["terminated"] = keys["done"]
     else:
         terminated = np.zeros(len(reward), np.bool_)
@@ -251,19 +255,19 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     rows = Rows(
         name,
         keys,
-        base.vectors(noted(keys["observation"]), name, keys["observation"]),
-        base.actions(noted(keys["action"]), name, keys["action"]),
+        base.vectors(read_array(keys["observation"]), name, keys["observation"]),
+        base.actions(read_array(keys["action"]), name, keys["action"]),
         reward,
         terminated,
         truncated,
-        None if key is None else base.vectors(noted(key), name, key),
+        None if key is None else base.vectors(read_array(key), name, key),
         types=types,
     )
     return rows, notes
 
 
 def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
-    """[M] bool: last rows of trajectories, of `episode_starts` or `episode_lengths`."""
+    """[M] bool: the last rows of trajectories, from `episode_starts` or `episode_lengths`."""
     if "episode_starts" in file:
         starts = base.column(file["episode_starts"], name, "episode_starts", np.bool_)
         return np.append(starts[1:], True)
@@ -279,7 +283,7 @@ def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
 
 
 def _selected(rows: Rows) -> Rows:
-    """The rows that have a successor, or need none."""
+    """The rows that have a successor, and terminal rows, which need none."""
     keep = np.ones(len(rows.reward), np.bool_)
     if rows.next_observation is None:
         keep = ~np.append(rows.truncated[:-1], True) | rows.terminated
@@ -294,10 +298,10 @@ def _missing(name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: st
 
 
 def _metadata(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
-    """What `_description` wrote; {} in a file from elsewhere."""
+    """The metadata that `_description` wrote; {} for other files."""
     key = next((key for key in ("metadata/rljax", "metadata") if key in file), None)
     value = None if key is None else file[key]
-    if value is None or hasattr(value, "keys"):  # a group of others' metadata
+    if value is None or hasattr(value, "keys"):  # the metadata group of another layout
         return {}
     try:
         found = json.loads(value[()])
@@ -327,7 +331,7 @@ def _description(dataset: Dataset) -> str:
     return json.dumps(
         {
             "format": FORMAT,
-            "name": dataset.name if known else Path(dataset.name).name,  # no machine's path
+            "name": dataset.name if known else Path(dataset.name).name,  # without the folders of this machine
             "env": dataset.env,
             "reference": base.json_able(dataset.reference),
             "action_bounds": base.json_able(dataset.action_bounds),
@@ -352,7 +356,7 @@ def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place where nothing was raised."""
+    """A temporary file beside `path`. It replaces `path` at the end, unless an error was raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
     try:

@@ -1,4 +1,4 @@
-"""Datasets by name: which reader a name goes to, and which names there are."""
+"""Datasets by name: the list of names, and the reader for each of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljax.datasets.download import Progress, known, root
 
 
 def names() -> dict[str, list[str]]:
-    """The known ids of each family, as `load` takes them."""
+    """The known ids of each family, in the form that `load` accepts."""
     return {family: _reader(family).names() for family in FAMILIES}
 
 
@@ -31,20 +31,22 @@ def load(
 
     Args:
         name: "d4rl/hopper-medium-v2", "minari/mujoco/hopper/medium-v0", "ogbench/cube-single-play-singletask-v0",
-            "neorl2/Pipeline-v0", or the path of a .hdf5, .h5 or .npz file; a path without a folder is "./file.npz".
-        folder: where datasets are kept, and downloaded to: $RLJAX_DATA or ~/.rljax/data by default, with a folder
-            per family in it. The folders of the families' own libraries are searched after it.
-        download: whether a file that is nowhere may be downloaded.
-        clip_actions: whether actions beyond their bounds are clipped to them, or refused.
-        strict: of D4RL's files, D4RL's own `next_observations`, leak included (see `rljax.datasets.d4rl`).
+            "neorl2/Pipeline-v0", or the path of a .hdf5, .h5 or .npz file, for example "./file.npz".
+        folder: where datasets are kept and downloaded to, in one folder per family. The default is $RLJAX_DATA, or
+            else ~/.rljax/data. The folders of the families' own libraries are searched after it.
+        download: whether a missing file may be downloaded.
+        clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
+        strict: for D4RL's files: D4RL's own `next_observations`, leak included (see `rljax.datasets.d4rl`).
         action_bounds: low and high of the actions in a file given by its path, each a number or one per dimension; by
-            default what the file's metadata says, or else -1 and 1.
-        progress: called while downloading with the file's name, bytes so far and bytes in all; a bar by default.
+            default those of the file's metadata, or else -1 and 1.
+        progress: called while downloading with the file's name, the bytes so far and the bytes in all. A progress bar
+            is the default.
 
     Raises:
-        ValueError: an unknown name (the nearest are named); a file that is nowhere and cannot be downloaded (what to
-            put where); a file that is cut, lacks an array, is empty, has arrays of unequal lengths, values that are
-            not finite, or actions that lie beyond their bounds by more than 1e-3 half ranges.
+        ValueError: an unknown name (the message suggests the nearest names); a missing file that cannot be downloaded
+            (the message says which file to put where); a file that is cut, lacks an array, is empty, has arrays of
+            unequal lengths, has values that are not finite, or has actions that lie beyond their bounds by more than
+            1e-3 half ranges.
     """
     name = str(name)
     if _is_id(name):
@@ -78,7 +80,7 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment that the dataset called `name` names, without reading its rows; None where it is not known so."""
+    """The environment of the dataset called `name`, without reading its rows. None if it is not known that way."""
     if _is_id(name):
         return _reader(name.partition("/")[0]).environment(name)
     path = _located(name)
@@ -86,10 +88,10 @@ def environment(name: str) -> str | None:
 
 
 def identity(data: str) -> str | None:
-    """The id of the published dataset that `data`, an id or a path, names; None of one's own. No rows are read.
+    """The id of the published dataset that `data`, an id or a path, stands for. None for other data. No rows are read.
 
-    An id is returned as it is. A file is known as D4RL's by its name, as a recording of OGBench's data by the note
-    beside it, and as a copy that `write` made of a published dataset by its metadata.
+    An id is returned as it is. D4RL's files are recognised by their names, recordings of OGBench's data by the file
+    NAME.json beside them, and copies of published datasets that `write` made by their metadata.
     """
     if _is_id(data):
         return data
@@ -108,20 +110,20 @@ def identity(data: str) -> str | None:
 
 
 def short(name: str) -> str:
-    """What to call a dataset in a path."""
+    """The name of a dataset as a part of a path."""
     return Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name.replace("/", "-")
 
 
 def _is_id(name: str) -> bool:
-    """Whether `name` is an id of one of the families, known or not, rather than a path."""
+    """Whether `name` has the form of an id of a family, known or not. If not, it is a path."""
     family, _, rest = name.partition("/")
     return family in FAMILIES and bool(rest) and Path(name).suffix.lower() not in SUFFIXES
 
 
 def _located(name: str, folder: Path | None = None) -> Path:
-    """The path `name`; one that is nowhere is looked for in the folder of datasets too."""
+    """The path `name`. If there is no such file, the folder of datasets is searched too."""
     path = Path(name).expanduser()
-    inside = root(folder) / path  # `path` itself where that is absolute
+    inside = root(folder) / path  # `path` itself if it is absolute
     return inside if not path.is_file() and inside.is_file() else path
 
 
@@ -135,13 +137,13 @@ def _of_file(path: Path) -> str | None:
 
 
 def _recorded(path: Path) -> ogbench.Name | None:
-    """Which of OGBench's data sets `path` was recorded as (see `rljax.datasets.play`), and None of all other files."""
+    """The data set of OGBench that `path` is a recording of (see `rljax.datasets.play`). None for all other files."""
     recorded = known(path).get("recorded")
     return None if recorded is None else ogbench.parse(recorded["id"])
 
 
 def _is_of_d4rl(path: Path) -> bool:
-    """Whether `path` is one of D4RL's own files, by its name, and not one of ours that was called so."""
+    """Whether `path` has the name of one of D4RL's files and was not written by us."""
     if d4rl.of_file(path) is None:
         return False
     with archive.opened(path) as file:

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset, what it would do to learning, and what to do."""
+"""Faults of a dataset, their effect on learning, and the remedies."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from rljax.datasets.dataset import FIELDS, Dataset
 
-SCALE = 1e3  # largest observation that networks without normalisation are expected to bear
-AT_BOUND = 1e-6  # distance from -1 or 1 at which an action counts as on its bound
-BLOCK = 1 << 16  # rows that are looked at together, so that no array of the dataset's size is made
+SCALE = 1e3  # the largest observation that networks are expected to handle without normalisation
+AT_BOUND = 1e-6  # actions within this distance from -1 or 1 count as at the bound
+BLOCK = 1 << 16  # rows per step: no temporary array is as large as the dataset
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One kind of fault, wherever it occurs."""
+    """One kind of fault, with all of its occurrences."""
 
-    name: str  # such as "not_finite"
-    severity: Literal["error", "warning"]  # an error makes what is learnt wrong; a warning may be as it should
-    count: int  # of rows, dimensions or episodes, as `where` says
-    where: str  # the first of them
+    name: str  # for example "not_finite"
+    severity: Literal["error", "warning"]  # errors spoil learning; warnings may be intended
+    count: int  # of rows, dimensions or episodes: see `where`
+    where: str  # the first occurrences
     effect: str  # on learning
     remedy: str
 
@@ -31,13 +31,13 @@ class Finding:
 
 
 def check(dataset: Dataset) -> list[Finding]:
-    """All that is found wrong, errors first; [] where nothing is.
+    """All faults of a dataset, errors first; [] if there are none.
 
     Errors: wrong_dtype, not_finite, actions_out_of_bounds, open_end, successors_do_not_follow. Warnings:
     actions_at_bounds, both_ends, duplicated_rows, constant_rewards, constant_observations, large_observations,
     episodes_too_long, no_terminals, stored_coarsely, assumed.
     """
-    found = [finding for look in LOOKS for finding in look(dataset)]
+    found = [finding for rule in RULES for finding in rule(dataset)]
     return sorted(found, key=lambda finding: finding.severity != "error")
 
 
@@ -56,8 +56,8 @@ def _dtypes(dataset: Dataset) -> Iterator[Finding]:
             "error",
             len(wrong),
             "; ".join(wrong),
-            "Programs compile for other types than expected, and float64 takes twice the memory.",
-            "Read the file with rljax.datasets.load, which converts.",
+            "Programs compile for unexpected types, and float64 takes twice the memory.",
+            "Read the file with rljax.datasets.load, which converts the types.",
         )
 
 
@@ -71,7 +71,7 @@ def _not_finite(dataset: Dataset) -> Iterator[Finding]:
                 "error",
                 len(rows),
                 f"{name}, {_rows(rows)}",
-                "The first batch with such a row makes every parameter NaN.",
+                "The first batch that holds such a row turns every parameter into NaN.",
                 "Drop its episode: rljax.datasets.subset.",
             )
 
@@ -87,7 +87,7 @@ def _actions(dataset: Dataset) -> Iterator[Finding]:
             "error",
             len(beyond),
             _rows(beyond),
-            "No policy with bounded actions can imitate them, and log-probabilities of a squashed one are NaN.",
+            "No policy with bounded actions can imitate them. Their log-probabilities under a squashed one are NaN.",
             "Load with the environment's bounds (action_bounds), or with clip_actions=True.",
         )
     at = _where(dataset, lambda rows: (np.abs(np.abs(action[rows]) - 1) <= AT_BOUND).any(axis=1))
@@ -98,7 +98,7 @@ def _actions(dataset: Dataset) -> Iterator[Finding]:
             len(at),
             f"{len(at) / dataset.num:.2%} of rows: {_rows(at)}",
             "Their inverse tanh is infinite: log-probabilities under a squashed Gaussian explode or are NaN.",
-            "Clip actions to +-(1 - 1e-5) where log-probabilities of data are taken, as IQL's code does.",
+            "Clip actions to +-(1 - 1e-5) before computing their log-probabilities, as IQL's code does.",
         )
 
 
@@ -109,19 +109,19 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
             "error",
             1,
             f"row {dataset.num - 1}",
-            "The last trajectory has no end: sequences and n-step targets would run over it into the first.",
+            "The last trajectory has no end: sequences and n-step targets would continue into the first one.",
             "Mark the last row as truncated.",
         )
     both = np.flatnonzero(_field(dataset, "terminated") & _field(dataset, "truncated"))
-    in_file = dataset.provenance.get("both_ends", 0)  # the marks of a file are one or the other once it is read
+    in_file = dataset.provenance.get("both_ends", 0)  # a file that is read keeps one mark only
     if len(both) or in_file:
         yield Finding(
             "both_ends",
             "warning",
             len(both) or in_file,
             _rows(both) if len(both) else f"{in_file} rows of the file",
-            "Rows that are terminal and cut at once count as terminal: nothing is bootstrapped behind them.",
-            "Where the mark of a time limit was copied into the terminals, take it out there: terminals & ~timeouts.",
+            "Rows that are both terminal and truncated count as terminal: nothing is bootstrapped after them.",
+            "If time limits were copied into the terminals, remove them there: terminals & ~timeouts.",
         )
 
 
@@ -131,8 +131,8 @@ def _successors(dataset: Dataset) -> Iterator[Finding]:
     rows = []
     for start in range(0, len(inside), BLOCK):
         block = inside[start : start + BLOCK]
-        here, there = following[block], observation[block + 1]
-        rows.append(block[(np.abs(here - there) > 1e-5 * (1 + np.abs(there))).any(axis=1)])
+        successor, next_row = following[block], observation[block + 1]
+        rows.append(block[(np.abs(successor - next_row) > 1e-5 * (1 + np.abs(next_row))).any(axis=1)])
     broken = np.concatenate(rows) if rows else inside
     if len(broken):
         yield Finding(
@@ -140,8 +140,8 @@ def _successors(dataset: Dataset) -> Iterator[Finding]:
             "error",
             len(broken),
             _rows(broken),
-            "An end of a trajectory is not marked, or rows are shuffled. One-step learning is right as far as the "
-            "stored successors are; returns, n-step targets and sequences run across trajectories.",
+            "An end of a trajectory is not marked, or rows are shuffled. One-step learning is as right as the stored "
+            "successors; returns, n-step targets and sequences cross from one trajectory into another.",
             "Mark those rows as ends (timeouts) in the file.",
         )
 
@@ -158,16 +158,16 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
             code ^= code >> np.uint64(29)
     first = np.unique(code, return_index=True)[1]
     if len(first) < dataset.num:
-        again = np.ones(dataset.num, np.bool_)
-        again[first] = False
-        rows = np.flatnonzero(again)
+        repeated = np.ones(dataset.num, np.bool_)
+        repeated[first] = False
+        rows = np.flatnonzero(repeated)
         yield Finding(
             "duplicated_rows",
             "warning",
             len(rows),
             _rows(rows),
-            "They weigh more than others, and a validation split that shares them measures memory.",
-            "Drop them, unless the data were put together so on purpose.",
+            "They weigh more than other rows, and a validation split with the same rows measures memorisation.",
+            "Drop them, unless they are intended.",
         )
 
 
@@ -179,8 +179,8 @@ def _rewards(dataset: Dataset) -> Iterator[Finding]:
             "warning",
             dataset.num,
             f"all {dataset.num} rows: {reward[0]:g}",
-            "Values then depend on when episodes end only, and where none do, on nothing.",
-            "Imitate (bc), or choose a dataset with rewards: of OGBench the '-singletask' ones.",
+            "Values then depend only on when episodes end. If none ends, they depend on nothing.",
+            "Imitate (bc), or choose a dataset with rewards, for example OGBench's '-singletask' datasets.",
         )
 
 
@@ -194,8 +194,8 @@ def _observations(dataset: Dataset) -> Iterator[Finding]:
             "warning",
             len(constant),
             _rows(constant, "dimensions"),
-            "They tell nothing, and dividing by their standard deviation gives infinity unless it is bounded below.",
-            "Normalise with an epsilon (1e-3 is usual), or leave them out.",
+            "They carry no information. Dividing by their standard deviation gives infinity unless that is bounded.",
+            "Normalise with an epsilon (1e-3 is usual), or remove them.",
         )
     with np.errstate(invalid="ignore"):
         large = np.flatnonzero(np.maximum(np.abs(low), np.abs(high)) > SCALE)
@@ -205,7 +205,7 @@ def _observations(dataset: Dataset) -> Iterator[Finding]:
             "warning",
             len(large),
             f"{_rows(large, 'dimensions')}, up to {np.maximum(np.abs(low), np.abs(high))[large].max():g}",
-            "They drown the others in the first layer, and gradients are as large.",
+            "They dominate the other dimensions in the first layer, and cause large gradients.",
             "Normalise observations.",
         )
 
@@ -222,8 +222,8 @@ def _lengths(dataset: Dataset) -> Iterator[Finding]:
             "warning",
             len(long),
             f"{_rows(long, 'episodes')}, up to {lengths.max()} steps with a limit of {limit}",
-            "Ends by the time limit are not marked: returns are of several episodes at once.",
-            "Mark them (timeouts) in the file, or see whether the data were recorded without a limit.",
+            "Ends by the time limit are not marked: each return sums several episodes.",
+            "Mark them (timeouts) in the file, or check whether the data were recorded without a limit.",
         )
 
 
@@ -234,9 +234,9 @@ def _terminals(dataset: Dataset) -> Iterator[Finding]:
             "warning",
             0,
             f"none of {dataset.num} rows",
-            "Every value is bootstrapped for ever. So it should be where the environment never ends by itself, as "
-            "HalfCheetah does not; elsewhere falling costs nothing.",
-            "See whether the environment terminates; if so, the marks were lost.",
+            "Every value is bootstrapped for ever. That is right if the environment never terminates, like "
+            "HalfCheetah. In other environments, falling costs nothing.",
+            "Check whether the environment terminates. If it does, the marks were lost.",
         )
 
 
@@ -252,7 +252,7 @@ def _stored(dataset: Dataset) -> Iterator[Finding]:
             "warning",
             len(coarse),
             ", ".join(f"{key} as {name}" for key, name in coarse.items()),
-            "Differences below that type's step were lost when the file was written.",
+            "The file's type was too coarse: small differences between values were lost.",
             "Record in float32, unless the values are whole numbers.",
         )
 
@@ -264,12 +264,12 @@ def _notes(dataset: Dataset) -> Iterator[Finding]:
             "warning",
             dataset.num,
             note,
-            "If it is not so, values are bootstrapped where they should not be, or are not where they should.",
-            "Store 'terminals' and 'timeouts' apart.",
+            "If the assumption is wrong, values are bootstrapped at the wrong rows.",
+            "Store 'terminals' and 'timeouts' separately.",
         )
 
 
-LOOKS = (
+RULES = (
     _dtypes,
     _not_finite,
     _actions,
@@ -290,7 +290,7 @@ def _field(dataset: Dataset, name: str) -> np.ndarray:
 
 
 def _where(dataset: Dataset, holds: Any) -> np.ndarray:
-    """Rows for which `holds(rows)` does, in blocks."""
+    """The rows for which `holds(rows)` is true, computed in blocks."""
     blocks = [slice(start, start + BLOCK) for start in range(0, dataset.num, BLOCK)]
     return np.concatenate([np.flatnonzero(holds(block)) + block.start for block in blocks])
 

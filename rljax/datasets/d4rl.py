@@ -1,4 +1,4 @@
-"""D4RL's datasets, by its reading rules to the letter and without its leak at terminals.
+"""D4RL's datasets, read exactly by its rules, but without its leak at terminals.
 
 A file holds `observations` [M, O], `actions` [M, A], `rewards` [M] or [M, 1], `terminals` [M], mostly `timeouts` [M],
 and, of the locomotion sets v1 and v2, `next_observations` [M, O]. Everyone trains on the transitions that D4RL's
@@ -9,20 +9,20 @@ and, of the locomotion sets v1 and v2, `next_observations` [M, O]. Everyone trai
     dropped         rows with e_i, also those that are terminal
     s', d           observations_{i+1}, terminals_i
 
-`read` keeps exactly these rows, with the same s, a, r and d. It departs in what it says of s':
+`read` keeps exactly these rows, with the same s, a, r and d. It differs in s':
 
-- Where `next_observations` are stored they are s'. They differ from the next row where a trajectory was cut without a
-  mark, and at terminals.
-- The next row of a terminal one is the first observation of another episode. No value is bootstrapped there, but a
-  dynamics model, statistics of successors and a corruption of successors would take it for a successor. Here s' is
-  then the row's own observation.
+- If the file stores `next_observations`, they are s'. They differ from the next row where a trajectory was cut without
+  a mark, and at terminals.
+- The row after a terminal row is the first observation of another episode. No value is bootstrapped there, but a
+  dynamics model, statistics of successors and a corruption of successors would use it as a successor. Here s' is the
+  row's own observation instead.
 
-and `truncated` marks the last kept row of a trajectory that is not terminal, which D4RL does not return.
+Also, `truncated` marks the last kept row of a trajectory that is not terminal; D4RL does not return such a mark.
 `strict=True` gives D4RL's own arrays, shift and leak included, bit for bit.
 
 Scores are 100 (R - min) / (max - min) with the references of [1, d4rl/infos.py], kept in d4rl.csv beside file names and
-time limits. They were measured in mujoco-py's v2 environments: of the v5 environments that `env` names here, dynamics
-and returns differ, so that a score is a score, but not one of the published tables.
+time limits. They were measured in mujoco-py's v2 environments. `env` names v5 environments, whose dynamics and returns
+differ: their scores are not comparable with those of the published tables.
 
 [1] Fu et al., D4RL: Datasets for Deep Data-Driven Reinforcement Learning, arXiv:2004.07219; Farama-Foundation/D4RL
 at 89141a6.
@@ -48,10 +48,10 @@ from rljax.datasets.dataset import Dataset, Rows
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
-# Environments of today that have the observations, actions and rewards of D4RL's, up to the version of MuJoCo. None of
-# the others has: Ant-v5 adds contact forces to the observation, Gymnasium-Robotics' AntMaze and PointMaze observe
-# dictionaries and differ in mazes and goals, its FrankaKitchen has other observations and rewards, and MiniGrid,
-# Flow, CARLA and PyBullet's tasks are not kept up in the form that was recorded.
+# Current environments with the observations, actions and rewards of D4RL's, up to the version of MuJoCo. The others
+# have no current equivalent: Ant-v5 adds contact forces to the observation, Gymnasium-Robotics' AntMaze and PointMaze
+# observe dictionaries and differ in mazes and goals, its FrankaKitchen has other observations and rewards, and
+# MiniGrid, Flow, CARLA and PyBullet's tasks are no longer maintained in the recorded form.
 ENVIRONMENTS = {
     "halfcheetah": "HalfCheetah-v5",
     "hopper": "Hopper-v5",
@@ -65,7 +65,7 @@ ENVIRONMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What D4RL registers of one of its datasets."""
+    """D4RL's registration of one of its datasets."""
 
     id: str  # "hopper-medium-v2"
     file: str  # path below `URL`
@@ -74,12 +74,12 @@ class Entry:
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """The address of the file."""
         return URL + self.file
 
     @property
     def env(self) -> str | None:
-        """The Gymnasium environment that matches; None where none does."""
+        """The matching Gymnasium environment; None if there is none."""
         return ENVIRONMENTS.get(self.id.partition("-")[0])
 
 
@@ -96,27 +96,27 @@ def entries() -> dict[str, Entry]:
 
 
 def of_file(path: Path) -> Entry | None:
-    """The dataset whose file has the name of `path`; None where none has.
+    """The dataset whose file has the name of `path`; None if there is none.
 
-    Of the two that share a file, human and human-longhorizon of a hand, it is the one without a longer horizon.
+    The datasets "human" and "human-longhorizon" of a hand share a file. The result is then the former.
     """
     sharing = [entry for entry in entries().values() if Path(entry.file).name == path.name]
     return min(sharing, key=lambda entry: (entry.id != path.stem, "longhorizon" in entry.id), default=None)
 
 
 def names() -> list[str]:
-    """All ids, as `load` takes them."""
+    """All ids, in the form that `load` accepts."""
     return [f"d4rl/{name}" for name in entries()]
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`; None where today has none like it, and for unknown names."""
+    """The environment of the dataset called `name`. None if there is no current equivalent, and for unknown names."""
     entry = entries().get(name.removeprefix("d4rl/"))
     return None if entry is None else entry.env
 
 
 def reference(environment: str) -> tuple[float, float] | None:
-    """Returns of score 0 and 100 of D4RL's task that matches a Gymnasium environment; None where none does."""
+    """Returns of score 0 and 100 of the D4RL task that matches a Gymnasium environment; None if there is none."""
     return next((entry.reference for entry in entries().values() if entry.env == environment), None)
 
 
@@ -143,16 +143,16 @@ def load(
 def read(
     path: Path, name: str | None = None, entry: Entry | None = None, *, clip_actions: bool = False, strict: bool = False
 ) -> Dataset:
-    """The dataset in the HDF5 file `path`, by D4RL's rules as the head of this module states them.
+    """The dataset in the HDF5 file `path`, by D4RL's rules (see the top of this module).
 
     Args:
-        name: of the dataset; the path by default.
-        entry: environment, references and time limit; the one whose file has this name by default, if there is one.
-        clip_actions: whether actions beyond [-1, 1], the bounds of all of D4RL's tasks, are clipped or refused.
-        strict: D4RL's own `next_observations`: always the next row's observation, of another episode at terminals.
+        name: the name of the dataset; the path by default.
+        entry: environment, references and time limit; by default of the dataset whose file has this name, if any.
+        clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped or (False) refused.
+        strict: D4RL's own `next_observations`: always the next row's observation, also across episodes at terminals.
 
     Raises:
-        ValueError: a file that is not whole, lacks an array, has arrays of unequal lengths or is empty; neither
+        ValueError: a file that is incomplete, lacks an array, has arrays of unequal lengths or is empty; neither
             `timeouts` nor a known time limit; values that are not finite; actions beyond their bounds.
     """
     path = Path(path)
@@ -169,8 +169,8 @@ def read(
             timeouts = base.column(file["timeouts"], path.name, "timeouts", np.bool_)
         elif limit is None:
             raise ValueError(
-                f"'{path.name}' has no 'timeouts', and its time limit is not known, so that no end of an episode by "
-                "time can be told. Name it by its id, such as d4rl/hopper-medium-v0, or add 'timeouts' to the file."
+                f"'{path.name}' has no 'timeouts', and its time limit is not known: episodes that end by time "
+                "cannot be recognised. Name it by its id, such as d4rl/hopper-medium-v0, or add 'timeouts' to the file."
             )
         else:
             timeouts = time_limits(terminated, limit)
@@ -224,10 +224,10 @@ def read(
 
 
 def time_limits(terminated: np.ndarray, limit: int) -> np.ndarray:
-    """[M] bool: the rows that D4RL takes for timed out in a file without `timeouts`.
+    """[M] bool: the rows that D4RL treats as timed out in a file without `timeouts`.
 
-    It counts the rows of an episode, from 0 at the file's first row and behind a timed-out row, but from 1 behind a
-    terminal one, and times out at `limit - 1`: an episode behind a terminal one is cut a row early. So it is here.
+    D4RL counts the rows of an episode and times out at `limit - 1`. The count begins at 0 at the file's first row and
+    after a timed-out row, but at 1 after a terminal row. An episode after a terminal row is thus cut one row early.
     """
     ends = np.flatnonzero(terminated)
     starts = np.append(0, ends + 1)
@@ -245,5 +245,5 @@ def _missing(file: str, key: str, present: list[str]) -> ValueError:
     consequence = " Without them every end of an episode would be bootstrapped." if key == "terminals" else ""
     return ValueError(
         f"'{file}' has no '{key}'; it has: {', '.join(present) or 'nothing'}. D4RL's layout needs "
-        f"{', '.join(REQUIRED)}.{consequence} Add it to the file, or record it again."
+        f"{', '.join(REQUIRED)}.{consequence} Add it to the file, or record the file again."
     )

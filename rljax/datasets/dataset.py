@@ -1,6 +1,6 @@
-"""`Dataset`: recorded transitions with what is known of them, and the rules by which rows of a file become one.
+"""`Dataset`: recorded transitions with their metadata, and the rules that turn the rows of a file into a dataset.
 
-Axes: `M` rows of a file, `N` transitions that are kept of them, `O` dimensions of an observation, `A` of an action.
+Axes: `M` rows of a file, `N` transitions that are kept, `O` dimensions of an observation, `A` of an action.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ import numpy as np
 
 from rljax.agent import Transition
 
-TOLERANCE = 1e-3  # by which actions may exceed their bounds, in half ranges: rounding, which is clipped silently
+TOLERANCE = 1e-3  # half ranges: actions beyond their bounds by less are rounding errors, which are clipped silently
 
-FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")  # prefixes of names, each with the module that reads it
+FAMILIES = (
+    "d4rl",
+    "minari",
+    "ogbench",
+    "neorl2",
+)  # prefixes of names; each is also the name of the module that reads them
 
 Bounds = tuple[np.ndarray, np.ndarray]
 
 
 def score(returns: Any, reference: Sequence[float] | None) -> Any:
-    """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min); None without a reference."""
+    """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min). None without a reference."""
     if reference is None:
         return None
     low, high = reference
@@ -32,19 +37,19 @@ def score(returns: Any, reference: Sequence[float] | None) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """Transitions of finished and cut trajectories, in the order in which they were recorded.
+    """Transitions of complete and cut trajectories, in recorded order.
 
-    Actions are normalised to [-1, 1]. `terminated` marks the environment's own end, behind which nothing is
+    Actions are normalised to [-1, 1]. `terminated` marks the environment's own end, after which nothing is
     bootstrapped. `truncated` marks every other end of a trajectory: a time limit, a cut, the end of the file. The last
-    row of a trajectory carries one of the two, so that boundaries need no array of their own. `next_observation` is
-    the true successor; behind a terminal state whose successor was not recorded, it is the row's own observation.
+    row of a trajectory carries one of the two marks, so boundaries need no separate array. `next_observation` is the
+    true successor. If the successor of a terminal state was not recorded, it is the row's own observation.
     """
 
     name: str  # as given: "d4rl/hopper-medium-v2", or a path
     transitions: Transition = dataclasses.field(repr=False)  # NumPy arrays [N, ...]; float32, int32 and bool
-    env: str | None  # the Gymnasium environment that matches, such as "Hopper-v5"; None where there is none
-    reference: tuple[float, float] | None  # undiscounted returns that score 0 and 100; None where none are published
-    action_bounds: Bounds | None  # low [A] and high [A] of the actions in the file; None where they are discrete
+    env: str | None  # the matching Gymnasium environment, such as "Hopper-v5"; None if there is none
+    reference: tuple[float, float] | None  # undiscounted returns that score 0 and 100; None if none are published
+    action_bounds: Bounds | None  # low [A] and high [A] of the actions in the file; None if they are discrete
     provenance: dict[str, Any] = dataclasses.field(repr=False)  # files, checksums, rules and versions; JSON-able
     complete: bool = True  # False: the last trajectory was cut by the end of the file
 
@@ -60,19 +65,19 @@ class Dataset:
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are numbers of choices (int32) rather than vectors (float32)."""
+        """Whether actions are indices of choices (int32). If not, they are vectors (float32)."""
         return self.transitions.action.ndim == 1
 
     @property
     def action_size(self) -> int:
-        """A, the dimensions of an action; of discrete ones, how many there are: as recorded, or as occur."""
+        """A, the dimensions of an action. For discrete actions, their number: as recorded, or the largest + 1."""
         if not self.discrete:
             return self.transitions.action.shape[-1]
         return int(self.provenance.get("num_actions") or self.transitions.action.max() + 1)
 
     @property
     def max_episode_steps(self) -> int | None:
-        """The time limit of the environment that was recorded, in environment steps; None where it is not known."""
+        """The time limit of the recorded environment, in environment steps; None if it is not known."""
         return self.provenance.get("max_episode_steps")
 
     @property
@@ -82,12 +87,12 @@ class Dataset:
 
     @property
     def episode_starts(self) -> np.ndarray:
-        """[episodes] int64: the first row of each episode, one that the end of the file cut included."""
+        """[episodes] int64: the first row of each episode, including one that the end of the file cut."""
         return np.concatenate([[0], np.flatnonzero(self.last[:-1]) + 1])
 
     @property
     def episode_lengths(self) -> np.ndarray:
-        """[episodes] int64: transitions of each episode, one that the end of the file cut included."""
+        """[episodes] int64: transitions of each episode, including one that the end of the file cut."""
         return np.diff(np.append(self.episode_starts, self.num))
 
     def lengths(self) -> np.ndarray:
@@ -95,9 +100,9 @@ class Dataset:
         return self.episode_lengths[: self._finished]
 
     def returns(self) -> np.ndarray:
-        """[episodes] float64: undiscounted return of each complete episode, of the transitions that were kept.
+        """[episodes] float64: undiscounted return of each complete episode, over the kept transitions.
 
-        Where D4RL's rules drop the last transition of an episode, its reward is missing.
+        If D4RL's rules drop the last transition of an episode, its reward is missing.
         """
         rewards = np.asarray(self.transitions.reward, np.float64)
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
@@ -121,20 +126,20 @@ FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_ob
 
 @dataclasses.dataclass
 class Rows:
-    """The rows of a file, not yet a dataset: `successors` and `assemble` make one of it."""
+    """The rows of a file. `successors` and `assemble` turn them into a dataset."""
 
-    file: str  # as error messages name it
+    file: str  # its name in error messages
     keys: Mapping[str, str]  # field of Transition -> key in the file
     observation: np.ndarray  # [M, O] float32
     action: np.ndarray  # [M, A] floating point, or [M] integers
     reward: np.ndarray  # [M] float32
     terminated: np.ndarray  # [M] bool
-    truncated: np.ndarray  # [M] bool: ends of another kind
+    truncated: np.ndarray  # [M] bool: all other ends
     next_observation: np.ndarray | None = None  # [M, O] float32; None: the next row's observation is the successor
-    rows: np.ndarray | None = None  # [N] rows of the file that the arrays hold by now; None: all of them
-    dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # why -> how many rows
-    both_ends: int = 0  # kept rows that were marked as terminal and as another end at once
-    types: dict[str, str] = dataclasses.field(default_factory=dict)  # key in the file -> type there
+    rows: np.ndarray | None = None  # [N] the rows of the file that the arrays hold; None: all of them
+    dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # reason -> number of rows
+    both_ends: int = 0  # kept rows that were marked as both terminal and another end
+    types: dict[str, str] = dataclasses.field(default_factory=dict)  # key in the file -> type in the file
 
     def check_lengths(self) -> None:
         """Raise `ValueError` for no rows at all, and for arrays of unequal lengths."""
@@ -148,18 +153,21 @@ class Rows:
             if length != total:
                 raise ValueError(
                     f"'{self.file}': '{self.keys.get(name, name)}' has {length} rows, '{self.keys['reward']}' has "
-                    f"{total}; they must have the same number. The file was cut or put together wrongly: make it again."
+                    f"{total}; they must have the same number. The file was cut or assembled wrongly: make it again."
                 )
 
 
 def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
-    """The rows where `keep` [M] bool, with the successors and the ends of trajectories that `Dataset` promises.
+    """The rows where `keep` [M] is true, with the successors and the ends of trajectories that `Dataset` promises.
 
-    The successor of a row is the stored one or, where none are stored, the observation of the next row. Behind a
-    terminal state without a stored successor it is the row's own observation, or, with `leak`, that of the next row
-    even so, which begins another episode. A kept row is truncated where its trajectory ends with it without being
-    terminal: where it was marked so, where the row behind it is dropped, and where the file ends. Rows that were marked
-    as both are terminal, and are counted. Raises `ValueError` where no row is left.
+    The successor of a row is the stored one. If none are stored, it is the observation of the next row; after a
+    terminal state it is the row's own observation, because the next row begins another episode. With `leak`, it is the
+    observation of the next row even then.
+
+    A kept row that is not terminal is truncated if it was marked so, if the next row is dropped, or if the file ends.
+    Rows that were marked as both are terminal, and are counted.
+
+    Raises `ValueError` if no row is left.
     """
     total = len(keep)
     last = rows.truncated | np.append(~keep[1:], True)
@@ -176,7 +184,7 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
         following = rows.observation[np.minimum(here + 1, total - 1)]
         if not leak:
             following[terminated] = rows.observation[here[terminated]]
-    rows.next_observation = None  # so that no more than one field is held twice
+    rows.next_observation = None  # frees memory: only one field is held twice
     return dataclasses.replace(
         rows,
         next_observation=following,
@@ -202,12 +210,12 @@ def assemble(
     complete: bool = True,
     provenance: dict[str, Any],
 ) -> Dataset:
-    """The dataset of `rows` whose successors are in place; normalises the actions.
+    """The dataset of `rows`, which have their successors. Normalises the actions.
 
     Args:
-        bounds: low and high of the actions, each a number or [A]; None is -1 and 1.
-        clip_actions: whether actions beyond the bounds are clipped to them rather than refused.
-        unbounded: whether they are left where they are instead, as those of corrupted data are.
+        bounds: low and high of the actions, each a number or [A]; None means -1 and 1.
+        clip_actions: whether actions beyond the bounds are clipped (True) or refused (False).
+        unbounded: whether actions beyond the bounds are left unchanged, as in corrupted data.
 
     Raises:
         ValueError: values that are not finite, actions beyond their bounds by more than 1e-3 half ranges.
@@ -231,14 +239,14 @@ def assemble(
 
 
 def cut(transitions: Transition, rows: np.ndarray) -> Transition:
-    """The transitions [N, ...] with `rows` (indices, or a mask [N]) marked as ends, where they are not terminal."""
+    """The transitions [N, ...] with `rows` (indices, or a mask [N]) marked as truncated, except terminal rows."""
     truncated = np.array(transitions.truncated)
     truncated[rows] |= ~np.asarray(transitions.terminated)[rows]
     return transitions.replace(truncated=truncated)
 
 
 def stored(array: Any, dtype: Any = None) -> np.ndarray:
-    """An array or an HDF5 dataset in memory; the latter is converted to `dtype` while it is read, without a copy."""
+    """An array or an HDF5 dataset as an array. The latter is converted to `dtype` while it is read, without a copy."""
     if isinstance(array, np.ndarray):
         return array if dtype is None else array.astype(dtype, copy=False)
     if dtype is None or array.shape == () or 0 in array.shape:
@@ -249,9 +257,9 @@ def stored(array: Any, dtype: Any = None) -> np.ndarray:
 
 
 def numbers(array: Any, file: str, key: str) -> Any:
-    """The array or HDF5 dataset [M, ...] as it is, if each row holds at least one number or truth value.
+    """The array or HDF5 dataset [M, ...], unchanged. Each row must hold at least one number or truth value.
 
-    Raises `ValueError` for a group of arrays, text and other types, an array without rows, and rows of nothing.
+    Raises `ValueError` for a group of arrays, text and other types, a scalar, and empty rows.
     """
     if hasattr(array, "keys"):
         raise ValueError(
@@ -263,15 +271,15 @@ def numbers(array: Any, file: str, key: str) -> Any:
     if not array.shape or 0 in array.shape[1:]:
         raise ValueError(
             f"'{file}': '{key}' has shape {array.shape}, it must be [rows, ...] with at least one number in each row. "
-            "The file was put together wrongly: make it again."
+            "The file was assembled wrongly: make it again."
         )
     return array
 
 
 def vectors(array: Any, file: str, key: str) -> np.ndarray:
-    """Observations [M, ...] as float32 vectors [M, O]: numbers and arrays flattened, the latter with a warning.
+    """Observations [M, ...] as float32 vectors [M, O]: numbers and arrays are flattened, arrays with a warning.
 
-    Raises `ValueError` for images (uint8 of three axes or more), and for what `numbers` refuses.
+    Raises `ValueError` for images (uint8 with three axes or more), and for everything that `numbers` refuses.
     """
     if numbers(array, file, key).ndim > 2:
         if array.dtype == np.uint8:
@@ -280,14 +288,14 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
                 "Choose the variant of the dataset that was recorded with states."
             )
         warnings.warn(f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is reported as not finite
+    with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
         return _flat(stored(array, np.float32))
 
 
 def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
-    """One number per row, [M] of [M] or [M, 1].
+    """One number per row: [M] from [M] or [M, 1].
 
-    Raises `ValueError` for other shapes, for what `numbers` refuses, and for truth values that are not finite.
+    Raises `ValueError` for other shapes, truth values that are not finite, and everything that `numbers` refuses.
     """
     if numbers(array, file, key).shape[1:] not in ((), (1,)):
         raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows] or [rows, 1].")
@@ -295,17 +303,17 @@ def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
     if dtype == np.bool_ and not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise ValueError(
-            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, as it says whether an episode ended "
-            "there. Put that right in the file."
+            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, which says whether an episode "
+            "ended there. Correct the value in the file."
         )
     with np.errstate(over="ignore"):
         return values.astype(dtype, copy=False)
 
 
 def actions(array: Any, file: str, key: str) -> np.ndarray:
-    """Actions as they are: vectors [M, A] of floating point, or [M] int32 where integers with one axis were stored.
+    """Actions as stored: floating-point vectors [M, A]; or [M] int32, if integers with one axis were stored.
 
-    Raises `ValueError` for more axes, for negative numbers of discrete actions, and for what `numbers` refuses.
+    Raises `ValueError` for more axes, for negative discrete actions, and for everything that `numbers` refuses.
     """
     array = stored(numbers(array, file, key))
     if array.dtype.kind in "iub" and array.shape[1:] in ((), (1,)):
@@ -321,7 +329,7 @@ def actions(array: Any, file: str, key: str) -> np.ndarray:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Version of this package and of the others that read the file."""
+    """Versions of this package and of the others that read the file."""
     from importlib import metadata
 
     from rljax import __version__
@@ -330,12 +338,12 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
-    """The error for a dataset that `family` does not have; suggests the nearest of `names`."""
+    """The error for a dataset that `family` does not have. It suggests the nearest of `names`."""
     return ValueError(f"no dataset '{name}' in {family}.{nearest(name, names)} All of them: rljax data list")
 
 
 def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
-    """ " Nearest: 'a', 'b'.", or nothing where nothing is near; capitals do not count."""
+    """ " Nearest: 'a', 'b'.", or "" if no name is near. Upper and lower case do not matter."""
     import difflib
 
     spellings = {known.lower(): known for known in names}
@@ -344,9 +352,9 @@ def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
 
 
 def as_bounds(bounds: Any, size: int) -> Bounds:
-    """Low and high [A] float32 of `bounds`: two of numbers or [A]; None is -1 and 1.
+    """Low and high [A] float32 from `bounds`, two numbers or arrays [A]; None means -1 and 1.
 
-    Raises `ValueError` where they do not fit `size` dimensions, are not finite, or low is not below high.
+    Raises `ValueError` if they do not fit `size` dimensions, are not finite, or low is not below high.
     """
     try:
         low, high = (
@@ -364,7 +372,7 @@ def as_bounds(bounds: Any, size: int) -> Bounds:
 
 
 def denormalised(dataset: Dataset) -> np.ndarray:
-    """Actions as in the file [N, A], for writing; float64 where bounds are not -1 and 1, so that none is rounded."""
+    """Actions within the file's bounds [N, A], for writing. They are float64 unless the bounds are -1 and 1."""
     action = np.asarray(dataset.transitions.action)
     if dataset.action_bounds is None or _is_unit(dataset.action_bounds):
         return action
@@ -373,7 +381,7 @@ def denormalised(dataset: Dataset) -> np.ndarray:
 
 
 def json_able(value: Any) -> Any:
-    """`value` with NumPy's numbers and arrays, tuples and paths as JSON has them."""
+    """`value` with NumPy's numbers and arrays, tuples and paths converted for JSON."""
     if isinstance(value, Mapping):
         return {str(key): json_able(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -384,7 +392,7 @@ def json_able(value: Any) -> Any:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    return array.reshape(len(array), int(np.prod(array.shape[1:])))  # -1 would not do for no rows at all
+    return array.reshape(len(array), int(np.prod(array.shape[1:])))  # -1 would fail for an array without rows
 
 
 def _take(array: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
@@ -401,7 +409,7 @@ def _is_unit(bounds: Bounds) -> bool:
 
 def _require_finite(rows: Rows, field: str) -> None:
     array = getattr(rows, field)
-    # Minimum and maximum hand on NaN, and need no array of their own.
+    # Minimum and maximum propagate NaN, and allocate no array.
     if array.dtype.kind != "f" or (np.isfinite(array.min()) and np.isfinite(array.max())):
         return
     bad = np.argwhere(~np.isfinite(array))
@@ -410,13 +418,13 @@ def _require_finite(rows: Rows, field: str) -> None:
     where = f", dimension {place[0]}" if place else ""
     raise ValueError(
         f"'{rows.file}': '{rows.keys.get(field, field)}' is {array[tuple(bad[0])]} in row {row}{where}, and not finite "
-        f"in {len(np.unique(bad[:, 0]))} of {len(array)} rows. One such row makes every parameter NaN: "
+        f"in {len(np.unique(bad[:, 0]))} of {len(array)} rows. One such row turns every parameter into NaN: "
         "drop its episode from the file, or download it again."
     )
 
 
 def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) -> tuple[np.ndarray, Bounds | None, int]:
-    """Actions in [-1, 1] as float32 [N, A], their bounds in the file, and in how many rows they were clipped."""
+    """Actions in [-1, 1] as float32 [N, A], their bounds in the file, and the number of rows that were clipped."""
     action = rows.action
     if action.ndim == 1:
         return action, None, 0
@@ -437,7 +445,7 @@ def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) ->
             f"'{rows.file}': '{rows.keys.get('action', 'action')}' is {rows.action[index, place]:g} in row {row}, "
             f"dimension {place}, outside [{low[place]:g}, {high[place]:g}], as {count} of {len(action)} rows are "
             f"(values from {rows.action.min():g} to {rows.action.max():g}). If the environment's bounds are wider, "
-            "name them: action_bounds=(low, high), or rljax data convert FILE NEW --action-bounds LOW HIGH. If it "
-            "clips, so may you: clip_actions=True, or rljax data convert FILE NEW --clip-actions"
+            "name them: action_bounds=(low, high), or rljax data convert FILE NEW --action-bounds LOW HIGH. If the "
+            "environment clips actions, clip them too: clip_actions=True, or rljax data convert FILE NEW --clip-actions"
         )
     return np.clip(action, -1, 1), (low, high), count

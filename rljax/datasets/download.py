@@ -1,8 +1,8 @@
-"""Files of datasets: where they lie, and how they come there where a network exists.
+"""Files of datasets: where they are kept, and how they are downloaded.
 
-A download goes on where it was cut (HTTP Range on a `.part` file), is checked for its length and, where one is known,
-its checksum, and takes its name only when it is whole. A side file, `NAME.json`, keeps its length and SHA-256 as they
-were then, so that a file that is cut or changed later is noticed.
+An interrupted download continues where it stopped (HTTP Range on a `.part` file). Its length is checked, and its
+checksum if one is known. It gets its final name only when it is complete. A side file, `NAME.json`, stores its length
+and SHA-256, so that a file that is cut or changed later is noticed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all where known
+Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all or None
 BLOCK = 1 << 20  # bytes
-ATTEMPTS = 3  # connections that may break without having brought anything
+ATTEMPTS = 3  # consecutive connections that may break without receiving any data
 
 
 def root(folder: Path | None = None) -> Path:
-    """Where datasets are kept: `folder`, or else $RLJAX_DATA, or else ~/.rljax/data."""
+    """The folder of datasets: `folder`, or else $RLJAX_DATA, or else ~/.rljax/data."""
     return Path(folder or os.environ.get("RLJAX_DATA") or Path.home() / ".rljax" / "data")
 
 
@@ -40,19 +40,20 @@ def find(
     download: bool = True,
     progress: Progress | None = None,
 ) -> Path:
-    """The path of `file` of `family` ("d4rl", ...), downloaded from `url` if it is nowhere.
+    """The path of `file` of `family` ("d4rl", ...). The file is downloaded from `url` if it is missing.
 
-    It is looked for in `root(folder)/family`, in `root(folder)` and in the folders `others`, in which the family's own
-    library keeps files.
+    The search covers `root(folder)/family`, `root(folder)` and the folders `others`, where the family's own library
+    keeps files.
 
     Args:
-        file: its name, or its path below the family's folder.
-        checksum: "md5:..." or "sha256:..." of the file; a file that is there already is not checked by it.
-        download: whether it may be downloaded.
-        progress: called while it is; by default a bar is drawn where standard error is a terminal.
+        file: the file's name, or its path below the family's folder.
+        checksum: "md5:..." or "sha256:..." of the file. A file that exists already is not checked.
+        download: whether the file may be downloaded.
+        progress: called during the download. The default is a bar, if standard error is a terminal.
 
     Raises:
-        ValueError: it is nowhere and cannot be downloaded: what to put where; a file that is shorter than it was.
+        ValueError: the file is missing and cannot be downloaded (the message says which file to put where), or its
+            length has changed since the download.
     """
     home = root(folder) / family
     for candidate in (home / file, root(folder) / file, *(Path(other) / file for other in others)):
@@ -71,11 +72,11 @@ def find(
 
 
 def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progress | None = None) -> Path:
-    """Download `url` to `path`, going on with `path.part` if an earlier attempt left one.
+    """Download `url` to `path`. If an earlier attempt left `path.part`, continue with it.
 
-    Raises `OSError` for what the network or the server refuses, and where the connection breaks three times in a row
-    without having brought anything (what came is kept); `ValueError` for another checksum than `checksum`
-    ("md5:..." or "sha256:..."; the file is removed).
+    Raises `OSError` for errors of the network or the server, and if the connection breaks three times in a row without
+    receiving any data; the data so far are kept. Raises `ValueError` if the file's checksum is not `checksum`
+    ("md5:..." or "sha256:..."); the file is removed.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,10 +94,12 @@ def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progre
             except urllib.error.HTTPError:
                 raise
             except (OSError, HTTPException) as error:
-                came = part.stat().st_size if part.exists() else 0
-                failures = failures + 1 if came <= before else 0
+                received = part.stat().st_size if part.exists() else 0
+                failures = failures + 1 if received <= before else 0
                 if failures >= ATTEMPTS:
-                    kept = f"; {came:,} bytes are kept, and the next attempt goes on from there" if came else ""
+                    kept = (
+                        f"; {received:,} bytes are kept, and the next attempt continues from there" if received else ""
+                    )
                     raise OSError(f"{_reason(error)}{kept}") from error
                 time.sleep(min(0.2 * 2**failures, 5))
     finally:
@@ -116,7 +119,7 @@ def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progre
 
 
 def place(whole: Path, path: Path, facts: dict[str, Any]) -> Path:
-    """Give the file `whole` its name `path`, and write what is known of it, its `fingerprint` included, beside it."""
+    """Rename the whole file `whole` to `path`, and write `facts` beside it; they include its `fingerprint`."""
     _side(path).write_text(json.dumps(facts | {"file": path.name}, indent=1), encoding="utf-8")
     os.replace(whole, path)
     return path
@@ -128,18 +131,18 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 def source(path: Path) -> str | None:
-    """The address from which `path` was downloaded; None where that is not known."""
+    """The address from which `path` was downloaded; None if it is not known."""
     return known(path).get("url")
 
 
 def known(path: Path) -> dict[str, Any]:
-    """What was written beside `path` when it came here; {} where nothing was."""
+    """The facts that `place` wrote beside `path`; {} if there are none."""
     side = _side(path)
     return json.loads(side.read_text(encoding="utf-8")) if side.is_file() else {}
 
 
 def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
-    """Append to `part` what is missing of `url`; raises `OSError` where the connection ends too early."""
+    """Append the missing rest of `url` to `part`. Raises `OSError` if the connection ends too early."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(
         url, headers={"User-Agent": "rljax"} | ({"Range": f"bytes={have}-"} if have else {})
@@ -151,7 +154,7 @@ def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
             return  # nothing is missing
         if error.code != 416:
             raise
-        part.unlink()  # of another file, or longer than what the server has
+        part.unlink()  # it belongs to another file, or is longer than the server's file
         response = urllib.request.urlopen(urllib.request.Request(url, headers={"User-Agent": "rljax"}), timeout=60)
     with response:
         resumed = response.status == 206
@@ -168,7 +171,7 @@ def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
 
 
 def _total(content_range: str | None) -> int | None:
-    """The length of the whole file, of a header such as "bytes */123"."""
+    """The length of the whole file, from a header such as "bytes */123"."""
     total = (content_range or "").rpartition("/")[2]
     return int(total) if total.isdigit() else None
 
@@ -181,7 +184,7 @@ def _check_length(path: Path) -> None:
     if expected != found:
         raise ValueError(
             f"'{path.name}' has {found:,} bytes, it had {expected:,} when it was downloaded: it was cut or replaced. "
-            f"Delete it and load it again; if it is meant to be another file, delete '{side.name}' beside it."
+            f"Delete it and load it again. If you replaced it on purpose, delete '{side.name}' beside it."
         )
 
 
@@ -210,7 +213,7 @@ def _short(path: Path) -> str:
 
 
 def _bar() -> tuple[Progress, Callable[[], None]]:
-    """A progress bar on standard error, where that is a terminal; and what takes it away."""
+    """A progress bar on standard error, if that is a terminal, and a function that removes the bar."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars

@@ -1,4 +1,4 @@
-"""A dataset in numbers and in a picture: how long its episodes are and what they return."""
+"""A summary of a dataset in numbers, and a figure of the lengths and returns of its episodes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ COLOUR = "#0072B2"  # Okabe and Ito's blue
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """What there is to know of a dataset, JSON-able.
+    """A summary of a dataset that can be written as JSON.
 
-    Sizes and bytes; of complete episodes the number and, of their returns, lengths (steps) and normalised scores,
-    `mean`, `std`, `min`, `median` and `max` (absent where there are none); of rewards the same; how many rows are
-    terminal and truncated; and the provenance.
+    It holds sizes and bytes; the numbers of complete episodes, of terminal rows and of truncated rows; and the
+    provenance. For rewards, and for returns, lengths (steps) and normalised scores of complete episodes, it holds
+    `mean`, `std`, `min`, `median` and `max`. Returns, lengths and scores are absent if there are none.
     """
     returns, transitions = dataset.returns(), dataset.transitions
     described: dict[str, Any] = {
@@ -48,8 +48,8 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 def draw(dataset: Dataset, path: Path) -> Path:
     """Draw histograms of returns and lengths of complete episodes to `path`, and return it.
 
-    The returns have a second axis with normalised scores where there are references. Raises `ValueError` where the
-    suffix is not .png, .svg or .pdf and where no episode is complete.
+    If there are references, the returns have a second axis with normalised scores. Raises `ValueError` if the suffix is
+    not .png, .svg or .pdf, or if no episode is complete.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
@@ -61,7 +61,7 @@ def draw(dataset: Dataset, path: Path) -> Path:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # No pyplot: neither a display nor a global state is touched. The salt makes the same data the same SVG.
+    # Without pyplot there is no display and no global state. The salt makes SVG files of equal data equal.
     with matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "rljax", "svg.fonttype": "none"}):
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -85,9 +85,9 @@ def draw(dataset: Dataset, path: Path) -> Path:
 
 
 def _histogram(panel: Any, values: np.ndarray, label: str, *, whole: bool = False, limit: int | None = None) -> None:
-    """Counts of `values`, with their mean; bins of whole numbers begin half way between them."""
+    """Draw a histogram of `values` with their mean. Bins of whole numbers begin halfway between two numbers."""
     low, high = float(values.min()), float(values.max())
-    if low == high:  # one bar, and room beside it
+    if low == high:  # one bar, with space on both sides
         margin = max(1.0, 0.1 * abs(low))
         bins: Any = np.linspace(low - margin, high + margin, 12)
     elif whole:

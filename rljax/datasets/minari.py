@@ -2,12 +2,12 @@
 
 A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in which each `episode_<i>` holds
 `observations` (T+1 rows), `actions`, `rewards`, `terminations` and `truncations` (T rows each). Every successor is
-there, also behind the last action: no row is dropped and none leaks from one episode into another. Observations that
-are dictionaries or tuples are flattened as Gymnasium's `flatten` does, dictionaries in the order of their space, which
-Gymnasium sorts by key, with a warning.
+stored, also the one of the last action: no row is dropped, and none leaks from one episode into another. Observations
+that are dictionaries or tuples are flattened like Gymnasium's `flatten`, with a warning. Dictionaries keep the order of
+their space, which Gymnasium sorts by key.
 
-"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". It was recorded in the
-environment that its metadata names, and has references where its metadata has them.
+"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its metadata names the
+environment of the recording, and may hold references.
 
 Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at 1880118.
 """
@@ -35,14 +35,14 @@ MUJOCO = (
     *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum", "invertedpendulum"),
     *("pusher", "reacher", "swimmer", "walker2d"),
 )
-SIMPLE = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "walker2d")  # recorded at a third level too
+SIMPLE = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "walker2d")  # these have a third level
 ADROIT = ("door", "hammer", "pen", "relocate")
 ANTMAZE = ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
 POINTMAZE = ("open", "umaze", "medium", "large")
 
 
 def names() -> list[str]:
-    """Ids that Minari's server is known to have, as `load` takes them; it may have others by now."""
+    """Ids on Minari's server, in the form that `load` accepts. The server may have more by now."""
     adroit = [f"D4RL/{task}/{kind}-v2" for task in ADROIT for kind in ("human", "cloned", "expert")]
     maze = [f"D4RL/antmaze/{kind}-v1" for kind in ANTMAZE]
     point = [f"D4RL/pointmaze/{kind}{dense}-v2" for kind in POINTMAZE for dense in ("", "-dense")]
@@ -62,7 +62,7 @@ def load(
 ) -> Dataset:
     """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0"; see `rljax.datasets.load`.
 
-    Ids that `names` does not list are looked for in the local folders only, so that one's own datasets load by name.
+    For ids that `names` does not list, only the local folders are searched. So a user's own datasets load by name too.
     """
     identity = _identity(name)
     known = f"minari/{identity}" in names()
@@ -87,19 +87,19 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment that the metadata of the dataset called `name` say; None where it is not on this machine."""
+    """The environment in the metadata of the dataset called `name`; None if it is not on this machine."""
     try:
         path = files.find("minari", f"{_identity(name)}/{METADATA}", None, [_library()], download=False)
         return _environment(_json(_metadata(path.parents[1]).get("env_spec")) or {})
-    except ValueError:  # reading the dataset says what is wrong with it
+    except ValueError:  # `load` reports what is wrong
         return None
 
 
 def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -> Dataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
 
-    Raises `ValueError` for a folder or a file that is not whole, for images and other spaces than boxes, numbers of
-    choices and dictionaries or tuples of these, and for what `rljax.datasets.load` refuses.
+    Raises `ValueError` for a folder or a file that is incomplete; for images, and spaces other than boxes, discrete
+    choices, and dictionaries or tuples of these; and for everything that `rljax.datasets.load` refuses.
     """
     folder = Path(folder)
     metadata = _metadata(folder)
@@ -151,13 +151,13 @@ def write_minari(
 ) -> Path:
     """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", and return its folder.
 
-    It lies where Minari keeps its datasets: $MINARI_DATASETS_PATH or ~/.minari/datasets. Environment and references
-    are those of the dataset; actions are written within the environment's bounds. Each episode's last observation is
-    the successor of its last row, so that reading gives the same transitions back; where a terminal state's successor
-    was not recorded, it is the terminal row's own observation.
+    The folder lies where Minari keeps its datasets: $MINARI_DATASETS_PATH or ~/.minari/datasets. Environment and
+    references are those of the dataset. Actions are written within the environment's bounds. Each episode's last
+    observation is the successor of its last row, so reading gives back the same transitions. If a terminal state's
+    successor was not recorded, it is the terminal row's own observation.
 
-    Raises `ValueError` where the package is missing, where `identity` is taken, and where successors do not follow
-    within an episode (Minari stores each observation once).
+    Raises `ValueError` if the package is missing, if `identity` is taken, or if a successor within an episode is not
+    the next observation (Minari stores each observation once).
     """
     try:
         package: Any = importlib.import_module("minari")  # not this module, which is rljax.datasets.minari
@@ -199,7 +199,7 @@ def write_minari(
     ]
     low, high = dataset.reference or (None, None)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what may be left out
+        warnings.simplefilter("ignore")  # about optional arguments
         written = package.create_dataset_from_buffers(
             identity,
             buffers,
@@ -213,7 +213,7 @@ def write_minari(
             description=description,
             data_format="hdf5",
         )
-        if low is not None:  # given above, the package would make the environment, and run a random policy in it
+        if low is not None:  # as arguments above, the package would create the environment and run a random policy
             written.storage.update_metadata({"ref_min_score": low, "ref_max_score": high})
     return folder
 
@@ -227,7 +227,7 @@ def _library() -> Path:
 
 
 def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:
-    """All episodes in the order of their numbers, read into arrays of their final size."""
+    """All episodes in the order of their numbers, read into preallocated arrays."""
     episodes = sorted((key for key in file if key.startswith("episode_")), key=lambda key: int(key[8:]))
     if not episodes:
         raise ValueError(f"'{name}' has no episodes; it has: {', '.join(sorted(file)) or 'nothing'}.")
@@ -273,11 +273,11 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
 
 
 def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
-    """Observations [T+1, O] of a dataset, or of a group in the order in which Gymnasium flattens."""
+    """Observations [T+1, O] from an HDF5 dataset, or from a group in the order in which Gymnasium flattens it."""
     if not hasattr(stored, "keys"):
         if stored.dtype == np.uint8 and not (space and len(space.get("shape", ())) == 1):
             raise ValueError(f"'{name}': '{key}' holds images, the networks take vectors. Choose another dataset.")
-        if space and space.get("type") == "Discrete":  # one-hot, as Gymnasium flattens it
+        if space and space.get("type") == "Discrete":  # one-hot, like Gymnasium's `flatten`
             choices = np.asarray(stored[()]).astype(np.int64) - int(space.get("start", 0))
             return np.eye(int(space["n"]), dtype=np.float32)[choices]
         return base.vectors(_leaf(stored, name, key), name, key)
@@ -288,14 +288,14 @@ def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
     else:
         parts = ((part, space["subspaces"][part]) for part in sorted(space["subspaces"]))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one warning for all
+        warnings.simplefilter("ignore")  # the caller warns once for all parts
         return np.concatenate([_flattened(stored[part], below, name, f"{key}/{part}") for part, below in parts], axis=1)
 
 
 def _leaf(stored: Any, name: str, key: str) -> Any:
     if hasattr(stored, "keys"):
         raise ValueError(
-            f"'{name}': '{key}' is a dictionary ({', '.join(stored)}); actions must be of a box or choices."
+            f"'{name}': '{key}' is a dictionary ({', '.join(stored)}); actions must be vectors or discrete."
         )
     if stored.dtype.kind not in "fiub":
         raise ValueError(f"'{name}': '{key}' is {stored.dtype}, it must be numbers; encoded images are not supported.")
@@ -312,7 +312,7 @@ def _metadata(folder: Path) -> dict[str, Any]:
     if not path.is_file() or not (folder / MAIN).is_file():
         raise ValueError(
             f"'{folder.name}' is not a Minari dataset in HDF5: it needs {METADATA} and {MAIN}. "
-            "One in Arrow's format becomes one in HDF5 by the minari package, data_format='hdf5'."
+            "The minari package converts one in Arrow's format to HDF5: data_format='hdf5'."
         )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -321,7 +321,7 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 
 def _environment(spec: Any) -> str | None:
-    """The name by which Gymnasium makes the environment: "module:Name-v0" where a package of its own registers it."""
+    """The environment's name for `gymnasium.make`: "module:Name-v0" if another package registers it."""
     package = str(spec.get("entry_point") or "").partition(":")[0].partition(".")[0]
     if not spec.get("id"):
         return None

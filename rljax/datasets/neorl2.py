@@ -1,13 +1,13 @@
 """NeoRL-2's datasets: near-real tasks with delays, external factors and safety constraints.
 
-A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and `truncated` [M]; successors
-are stored, so that no row is dropped. "neorl2/Pipeline-v0" is the training split, "neorl2/Pipeline-v0-val" the
-validation split. Of RocketRecovery the package's own `get_dataset` keeps the first 100 trajectories for training and
-the first 25 for validation, and so does this. References, limits and checksums are the package's [1, envs/info.py].
+A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and `truncated` [M].
+Successors are stored, so no row is dropped. "neorl2/Pipeline-v0" is the training split, "neorl2/Pipeline-v0-val" the
+validation split. For RocketRecovery, the package's own `get_dataset` keeps the first 100 trajectories for training and
+the first 25 for validation. This module does the same. References, limits and checksums are the package's
+[1, envs/info.py].
 
-SafetyHalfCheetah has an environment here, `rljax.envs.neorl2`. For the others none is named: the released package
-(0.0.1) lacks the files that its environments need, and registers names without a namespace when it is imported from
-its repository.
+SafetyHalfCheetah has an environment here, `rljax.envs.neorl2`. The others have none: the released package (0.0.1) lacks
+the files that its environments need. Imported from its repository, it registers names without a namespace.
 
 [1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended Realistic
 Scenarios, arXiv:2503.19267; polixir/NeoRL2.
@@ -37,17 +37,17 @@ TASKS: dict[str, tuple[tuple[float, float], int, str, str]] = {
     "Salespromotion": ((357.62, 602.21), 50, "7e84d0a142f53512dab082115c9ee498", "9337d7b68078725708f2e9b04cb4a1f8"),
     "Simglucose": ((9.75, 475), 480, "6195a3634379f576958440b7e0c8fc53", "6df907556cbc96002757f6d652be9d92"),
 }
-ENVIRONMENTS = {"SafetyHalfCheetah": "rljax.envs.neorl2:SafetyHalfCheetah-v0"}  # those of today's packages
-TRAJECTORIES = {("RocketRecovery", "train"): 100, ("RocketRecovery", "val"): 25}  # that the package keeps
+ENVIRONMENTS = {"SafetyHalfCheetah": "rljax.envs.neorl2:SafetyHalfCheetah-v0"}  # those that are available
+TRAJECTORIES = {("RocketRecovery", "train"): 100, ("RocketRecovery", "val"): 25}  # number that the package keeps
 
 
 def names() -> list[str]:
-    """All ids, as `load` takes them."""
+    """All ids, in the form that `load` accepts."""
     return [f"neorl2/{task}-v0{split}" for task in TASKS for split in ("", "-val")]
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`; None where today has none, and for unknown names."""
+    """The environment of the dataset called `name`. None if none is available, and for unknown names."""
     return ENVIRONMENTS.get(_parts(name)[0])
 
 
@@ -82,7 +82,7 @@ def load(
 
 
 def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions: bool = False) -> Dataset:
-    """The dataset in the .npz file `path`, of one of `TASKS` and the split "train" or "val"."""
+    """The dataset in the .npz file `path`. `task` is one of `TASKS`, and `split` is "train" or "val"."""
     reference, limit, *_ = TASKS[task]
     dataset = archive.read(path, name, clip_actions=clip_actions)
     rules = ["every row is kept: successors are stored"]
@@ -106,6 +106,6 @@ def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Task and split of an id."""
+    """The task and the split of an id."""
     rest = name.removeprefix("neorl2/")
     return rest.removesuffix("-val").removesuffix("-v0"), "val" if rest.endswith("-val") else "train"

@@ -1,24 +1,26 @@
-"""OGBench's datasets: trajectories without a task, and the single tasks that their package makes of them.
+"""OGBench's datasets: trajectories without a task, and the single tasks that the package defines on them.
 
-A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M], the latter 1 at the last row of a trajectory,
-which holds its last observation and no transition: that row is dropped, the next row's observation is the successor.
-These terminals are ends of trajectories, never of the environment: they become `truncated`. Manipulation and
-locomotion files also hold the simulator's `qpos` [M, ...], and `button_states` [M, buttons] where there are buttons.
+A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M]. `terminals` is 1 at the last row of a
+trajectory, which holds its last observation and no transition. That row is dropped. The successor of every other row
+is the next row's observation. These terminals are ends of trajectories, never of the environment: they become
+`truncated`. Files of manipulation and locomotion also hold the simulator's `qpos` [M, ...], and `button_states`
+[M, buttons] if there are buttons.
 
-"ogbench/cube-single-play-v0" is the file as it is: rewards are 0 and nothing is terminal, for learning of goals.
+"ogbench/cube-single-play-v0" is the unchanged file, for goal-conditioned learning: all rewards are 0, and no row
+is terminal.
 "ogbench/cube-single-play-singletask-task2-v0" is one of its five tasks, "ogbench/cube-single-play-singletask-v0" the
-default one, with rewards and masks of the state in which the action is taken (since ogbench 1.2.0):
+default task. Rewards and masks depend on the state in which the action is taken (since ogbench 1.2.0):
 
     mazes, soccer        r = 1[position within the goal's tolerance] - 1
     cubes, scene, puzzle r = (parts in place) - (parts); a cube is in place within 4 cm, as are drawer and window
-    terminated           where all is in place, whether the trajectory goes on there or not
+    terminated           all parts are in place, whether the trajectory continues or not
 
-so that an episode of `returns` and `lengths` is one up to the goal, and trajectories that dwell at it give many of
-length 1. "-val" behind a name is the validation file: "ogbench/cube-single-play-v0-val".
+Hence an episode of `returns` and `lengths` ends at the goal, and a trajectory that stays at the goal gives many
+episodes of length 1. A name with "-val" at its end is the validation file: "ogbench/cube-single-play-v0-val".
 
-Goals and tolerances, kept in ogbench.json, were read from the environments of ogbench 1.2.2, and the rules from its
-relabel_utils.py. The environments that score policies are the package's (pip install ogbench): an episode ends one
-step behind the state in which all is in place, or at the time limit, and `success` is that of its last step.
+Goals and tolerances in ogbench.json were read from the environments of ogbench 1.2.2, and the rules from its
+relabel_utils.py. The package's environments score policies (pip install ogbench). There an episode ends one step after
+the state in which all parts are in place, or at the time limit, and `success` is that of its last step.
 
 Files of cube, scene and puzzle need no download: `rljax.datasets.play` records them.
 
@@ -44,13 +46,13 @@ from rljax.datasets.archive import opened
 from rljax.datasets.dataset import Dataset, Rows
 
 URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
-CUBES = 14  # index in qpos of the first cube's position, behind the arm's joints
+CUBES = 14  # index in qpos of the first cube's position, after the arm's joints
 CUBE = 7  # numbers of a cube in qpos: position and quaternion
-BALL = 15  # index in qpos of the ball, behind the ant
+BALL = 15  # index in qpos of the ball, after the ant
 NEAR = 0.04  # metres from a goal at which a cube, a drawer or a window is in place
 KEYS = ("observations", "actions", "rewards", "terminals", "terminals", "observations")  # of Transition's fields
 
-# Kinds of data that were published of each environment.
+# The kinds of data that were published for each environment.
 KINDS = {
     "pointmaze": ("navigate", "stitch"),
     "antmaze": ("navigate", "stitch", "explore"),
@@ -64,7 +66,7 @@ KINDS = {
 
 @functools.cache
 def tasks() -> dict[str, Any]:
-    """Of each environment: `default` task (from 1), time limit `steps`, `tolerance`, and the goals of its `tasks`."""
+    """For each environment: `default` task (from 1), time limit `steps`, `tolerance`, and the goals of its `tasks`."""
     return json.loads(resources.files("rljax.datasets").joinpath("ogbench.json").read_text(encoding="utf-8"))
 
 
@@ -79,23 +81,23 @@ class Name:
 
     @property
     def file(self) -> str:
-        """Name of the file, which all tasks share."""
+        """The name of the file, which all tasks share."""
         return f"{self.environment}-{self.kind}-v0{'-val' if self.split == 'val' else ''}.npz"
 
     @property
     def env(self) -> str:
-        """The Gymnasium environment in which policies are scored; of data without a task the one with goals."""
+        """The Gymnasium environment that scores policies. For data without a task, it is the one with goals."""
         task = "" if self.task is None else "-singletask" + (f"-task{self.task}" if self.task else "")
         return f"ogbench:{self.environment}{task}-v0"
 
     @property
     def number(self) -> int | None:
-        """The task's number, the default's in place of 0."""
+        """The number of the task; that of the default task if `task` is 0."""
         return tasks()[self.environment]["default"] if self.task == 0 else self.task
 
 
 def names() -> list[str]:
-    """All ids, as `load` takes them, less those of validation files ("-val")."""
+    """All ids, in the form that `load` accepts, without those of validation files ("-val")."""
     sets = [
         f"ogbench/{environment}-{kind}"
         for environment in tasks()
@@ -132,7 +134,7 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment in which policies from the dataset called `name` are scored; None for unknown names."""
+    """The environment that scores policies from the dataset called `name`; None for unknown names."""
     try:
         return parse(name).env
     except ValueError:
@@ -140,7 +142,7 @@ def environment(name: str) -> str | None:
 
 
 def parse(name: str) -> Name:
-    """The parts of an id; raises `ValueError` for one that is none, naming the nearest."""
+    """The parts of an id. Raises `ValueError` for an unknown id, and suggests the nearest."""
     rest = name.removeprefix("ogbench/")
     if rest.startswith(("visual-", "powderworld-")):
         raise ValueError(f"'{name}' holds images, the networks take vectors. Choose the variant without 'visual-'.")
@@ -154,10 +156,10 @@ def parse(name: str) -> Name:
 
 
 def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> Dataset:
-    """The dataset in the .npz file `path`, relabelled for the task of `parts` if it names one.
+    """The dataset in the .npz file `path`, relabelled if `parts` names a task.
 
-    Raises `ValueError` for a file that is not whole or lacks an array, also one that relabelling needs, and for what
-    `rljax.datasets.load` refuses.
+    Raises `ValueError` for a file that is incomplete or lacks an array that is needed, also for relabelling, and for
+    everything that `rljax.datasets.load` refuses.
     """
     path = Path(path)
     with opened(path) as file:
@@ -183,11 +185,11 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
         )
     rows.check_lengths()
     recorded = files.known(path).get("recorded")
-    # A last row is no transition; the last of the file is none either, marked or not.
+    # The last row of a trajectory is no transition, nor is the last row of the file, marked or not.
     keep = ~np.append(ends[:-1], True)
     rows.dropped["last observation of a trajectory"] = int((~keep).sum())
     rows.truncated = np.zeros_like(ends)
-    # Of a kept row the next row is always its own successor, also behind a goal that was reached.
+    # The next row is always the true successor of a kept row, also after a goal was reached.
     return base.assemble(
         name,
         base.successors(rows, keep, leak=True),
@@ -215,7 +217,7 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
 
 
 def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards [M] float32 and whether the goal is reached [M] bool, of the states in `file` and the task of `parts`."""
+    """Rewards [M] float32 and whether the goal is reached [M] bool, of the states in `file` for the task of `parts`."""
     environment = tasks()[parts.environment]
     assert parts.number is not None
     goal = environment["tasks"][parts.number - 1]
@@ -230,23 +232,23 @@ def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarra
 
 
 def _placed(goal: Mapping[str, Any], file: Mapping[str, Any]) -> Any:
-    """Which parts are in place, [M, parts] of each kind."""
+    """Whether each part is in place: one array [M, parts] per kind of part."""
     if "cubes" in goal:
         qpos, cubes = file["qpos"], np.array(goal["cubes"])
-        behind = CUBES + CUBE * len(cubes)
+        after_cubes = CUBES + CUBE * len(cubes)
         columns = CUBES + CUBE * np.arange(len(cubes))[:, None] + np.arange(3)
         yield np.linalg.norm(cubes - qpos[:, columns], axis=-1) <= NEAR
         if "drawer" in goal:
-            behind += len(goal["buttons"])
+            after_cubes += len(goal["buttons"])
             yield file["button_states"] == np.array(goal["buttons"])
-            yield np.abs(qpos[:, [behind]] - goal["drawer"]) <= NEAR
-            yield np.abs(qpos[:, [behind + 1]] - goal["window"]) <= NEAR
+            yield np.abs(qpos[:, [after_cubes]] - goal["drawer"]) <= NEAR
+            yield np.abs(qpos[:, [after_cubes + 1]] - goal["window"]) <= NEAR
     else:
         yield file["button_states"] == np.array(goal["buttons"])
 
 
 def _needed(parts: Name) -> tuple[str, ...]:
-    """Keys of the file that the task's rewards are computed from."""
+    """The keys of the file from which the task's rewards are computed."""
     goal = tasks()[parts.environment]["tasks"][0]
     qpos = ("qpos",) if "position" in goal or "cubes" in goal else ()
     return qpos + (("button_states",) if "buttons" in goal else ())

@@ -1,23 +1,24 @@
-"""OGBench's data of the arm, recorded here: its scripted oracles move cubes, press buttons, open drawers and windows.
+"""Recording of OGBench's arm data. Scripted oracles move cubes, press buttons, and open drawers and windows.
 
     rljax data record ogbench/cube-single-play-v0
 
-makes the file that `rljax.datasets.ogbench` reads, by the protocol of the published ones:
+writes the file that `rljax.datasets.ogbench` reads, by the protocol of the published files:
 
-    trajectory  1001 states of the simulator, 1000 transitions, from a random scene on; whenever the oracle has finished
-                a task, a new random one follows; nothing ends or is reset in between
+    trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the oracle finishes a
+                task, a new random one follows, without an end or a reset.
     play        a plan through key frames with random times, and noise of 0.1 that is smoothed over half a step
-    noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, x uniform in [0, 0.1] per
-                trajectory, and one in ten actions (one in five of puzzles) is uniformly random instead
-    stacking    how often a cube is put on another: with a share per trajectory, uniform in 0 to 0.25 of two cubes, 0.05
-                to 0.35 of three, 0.1 to 0.5 of four, 0 to 0.35 of eight
+    noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x uniform in [0, 0.1] per
+                trajectory. One in ten actions (one in five for puzzles) is uniformly random instead.
+    stacking    the share of cube tasks that stack a cube on another, drawn per trajectory: uniform in 0 to 0.25
+                with two cubes, 0.05 to 0.35 with three, 0.1 to 0.5 with four, 0 to 0.35 with eight
     scene       a trajectory in which the cube leaves the view of the camera is recorded again
-    number      1000 trajectories, 3000 of cube-triple and puzzle-4x5, 5000 of cube-quadruple and puzzle-4x6; a tenth
-                as many in the validation file
+    number      1000 trajectories; 3000 for cube-triple and puzzle-4x5; 5000 for cube-quadruple and puzzle-4x6. The
+                validation file has a tenth as many.
 
-Departs from it: each trajectory has random numbers of its own, made of the seed and its number, so that it is the same
-in any number of processes and after an interruption, and those of "-val" are never those of training; actions are
-rounded to float32 before they are taken, as they are stored. Data of mazes and soccer need trained policies.
+Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the trajectory's
+number. So it does not depend on the number of processes or on interruptions, and "-val" never repeats trajectories of
+training. Actions are rounded to float32 before the environment takes them, as they are stored. Data of mazes and soccer
+need trained policies, and cannot be recorded here.
 
 Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py and commands.sh.
 """
@@ -49,7 +50,7 @@ from rljax.datasets.archive import atomic
 LENGTH = 1000  # transitions of a trajectory
 EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}  # others: 1000
 PARTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "puzzle": ("button",)}  # oracles
-STACKING = {  # low and high of the share of new cube tasks that stack
+STACKING = {  # range of the share of new cube tasks that stack
     "cube-single": (0.0, 0.0),
     "cube-double": (0.0, 0.25),
     "cube-triple": (0.05, 0.35),
@@ -60,12 +61,12 @@ NOISE, SPREAD = 0.1, np.array([1.0, 1.0, 1.0, 3.0, 10.0])
 RANDOM = {"cube": 0.1, "scene": 0.1, "puzzle": 0.2}  # share of random actions in noisy data
 TYPES = {"terminals": np.bool_, "button_states": np.int64}  # others: float32
 
-Progress = Callable[[int, int], None]  # trajectories so far, and in all
+Progress = Callable[[int, int], None]  # trajectories so far, trajectories in all
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a trajectory depends on, beside its number."""
+    """Everything that determines a trajectory, except its number."""
 
     environment: str  # "cube-single"
     kind: str  # "play" or "noisy"
@@ -74,7 +75,7 @@ class Task:
     seed: int
 
     def seeds(self, number: int) -> list[int]:
-        """Three seeds of trajectory `number`: of the environment, of the oracle, and of what is drawn here."""
+        """Three seeds of trajectory `number`: for the environment, for the oracle, and for the draws of this module."""
         entropy = (self.seed, int(self.split == "val"), number)
         return [int(word) for word in np.random.SeedSequence(entropy).generate_state(3)]
 
@@ -89,23 +90,24 @@ def record(
     length: int = LENGTH,
     progress: Progress | None = None,
 ) -> Path:
-    """Record "ogbench/cube-single-play-v0", or its "-val", to the .npz file `path`; the path.
+    """Record a dataset such as "ogbench/cube-single-play-v0", or its "-val", to the .npz file `path`. Return the path.
 
     The arrays have M = trajectories x (length + 1) rows, like the published ones: `observations` [M, O], `actions`
-    [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool, `button_states` [M, buttons] int64 where there are
-    buttons. Finished trajectories lie in `path.parts` until all are there: the same call goes on after an interruption.
+    [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool, `button_states` [M, buttons] int64 if there are
+    buttons. Finished trajectories are kept in the folder `path.parts` until all are complete. After an interruption,
+    the same call continues.
 
     Args:
-        path: by default where `rljax.datasets.load` looks for the published file, $RLJAX_DATA or ~/.rljax/data.
-        steps: transitions, rounded up to whole trajectories; by default as many as were published.
-        seed: trajectories depend on it and on nothing else, each on its own.
-        processes: how many record side by side.
+        path: by default the place where `rljax.datasets.load` finds the published file: $RLJAX_DATA or ~/.rljax/data.
+        steps: number of transitions, rounded up to whole trajectories; by default that of the published file.
+        seed: trajectories depend only on the seed and on their number.
+        processes: the number of processes that record in parallel.
         length: transitions of a trajectory.
-        progress: called with trajectories so far and in all; by default a bar, or lines without a terminal.
+        progress: called with the trajectories so far and in all. The default is a bar, or lines without a terminal.
 
     Raises:
-        ValueError: a name that has no oracle, the package being absent, a file that is there already, another suffix,
-            numbers below 1, and parts that were recorded with other settings.
+        ValueError: a name without an oracle, a missing package, an existing file, another suffix, numbers below 1, or
+            parts that were recorded with other settings.
     """
     if steps is not None and steps < 1:
         raise ValueError(f"--steps is {steps}, it must be at least 1.")
@@ -138,10 +140,10 @@ def record(
 
 
 class Collector:
-    """An environment and the oracles that act in it."""
+    """An environment, and the oracles that act in it."""
 
     def __init__(self, task: Task) -> None:
-        """Raises `ImportError` where the package is absent."""
+        """Create the environment and its oracles. Raises `ImportError` if the package is missing."""
         importlib.import_module("ogbench")  # registers the environments
         gymnasium = importlib.import_module("gymnasium")
         self.task, self.family = task, task.environment.partition("-")[0]
@@ -190,9 +192,9 @@ class Collector:
             ended = bool(terminated or truncated)
             if oracle.done:
                 # The oracle acts next on the `info` of the step, which still names the finished task.
-                begun = self.environment.unwrapped.set_new_target(p_stack=stacking)
-                oracle = self.oracles[begun[1]["privileged/target_task"]]
-                oracle.reset(*begun)
+                new_target = self.environment.unwrapped.set_new_target(p_stack=stacking)
+                oracle = self.oracles[new_target[1]["privileged/target_task"]]
+                oracle.reset(*new_target)
             row = (observation, action, ended, info["prev_qpos"], info["prev_qvel"])
             for key, value in zip(keys, row, strict=True):
                 rows[key].append(value)
@@ -216,12 +218,12 @@ def _parse(name: str) -> ogbench.Name:
     parts = ogbench.parse(name)
     if parts.kind not in ("play", "noisy"):
         raise ValueError(
-            f"'{name}' needs trained policies, which OGBench's package has not: only data of cube, scene and puzzle "
-            "are recorded here."
+            f"'{name}' needs trained policies, which OGBench's package does not contain: only data of cube, scene and "
+            "puzzle are recorded here."
         )
     if parts.task is not None:
         plain = f"ogbench/{parts.file.removesuffix('.npz')}"
-        raise ValueError(f"a file holds no task, it is added where '{name}' is loaded: rljax data record {plain}")
+        raise ValueError(f"a file holds no task, it is added when '{name}' is loaded: rljax data record {plain}")
     return parts
 
 
@@ -234,14 +236,14 @@ def _versions(name: str) -> dict[str, str]:
 
 
 def _out_of_view(qpos: np.ndarray) -> bool:
-    """Whether the cube was at times outside of the picture and not in the drawer; `qpos` is [M, ...]."""
+    """Whether the cube was ever outside the picture while it was not in the drawer; `qpos` is [M, ...]."""
     side, height = qpos[:, ogbench.CUBES + 1], qpos[:, ogbench.CUBES + 2]
     drawer = (height >= 0.06) & (height <= 0.08)
     return bool(((side >= 0.29) | ((side <= -0.3) & ~drawer)).any())
 
 
 def _continue(folder: Path, settings: dict[str, Any]) -> None:
-    """Make `folder`, or check that what it holds was recorded with `settings`."""
+    """Create `folder`, or check that its trajectories were recorded with `settings`."""
     note = folder / "settings.json"
     if not note.is_file():
         with atomic(note) as temporary:
@@ -255,7 +257,7 @@ def _continue(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _collect(task: Task, pieces: list[Path], processes: int, progress: Progress | None) -> None:
-    """Write the trajectories among `pieces` that are not there."""
+    """Record the trajectories whose files among `pieces` are missing."""
     missing = [number for number, piece in enumerate(pieces) if not piece.is_file()]
     done, total = len(pieces) - len(missing), len(pieces)
     with contextlib.ExitStack() as stack:
@@ -268,7 +270,7 @@ def _collect(task: Task, pieces: list[Path], processes: int, progress: Progress 
                 progress(done := done + 1, total)
             return
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(processes, max(len(missing), 1)), context, _leave_interrupts)
+        pool = ProcessPoolExecutor(min(processes, max(len(missing), 1)), context, _ignore_interrupts)
         try:
             for future in as_completed([pool.submit(_write, task, number, pieces[number]) for number in missing]):
                 future.result()
@@ -285,12 +287,12 @@ def _write(task: Task, number: int, piece: Path) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _collector(task: Task) -> Collector:
-    """One per process: making it takes seconds."""
+    """The collector, created once per process: that takes seconds."""
     return Collector(task)
 
 
-def _leave_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # they are for the process that started this one
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles them
 
 
 def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
@@ -304,7 +306,7 @@ def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _shown(task: Task) -> Iterator[Progress]:
-    """A bar on standard error; without a terminal a line for every twentieth part."""
+    """A bar on standard error. Without a terminal, a line after each twentieth of the trajectories."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

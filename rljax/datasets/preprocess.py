@@ -1,8 +1,8 @@
-"""What algorithms do to a dataset before they learn from it: rewards, and which trajectories are kept.
+"""Preprocessing of datasets: reward transforms, and the choice of trajectories.
 
-Reward transforms are affine, r' = scale r + shift, named and as in the code that published results were made with:
+Reward transforms are affine, r' = scale r + shift. They follow the code behind published results:
 
-    none              r                                                   TD3+BC [1], ReBRAC [2] but on AntMaze
+    none              r                                                   TD3+BC [1], ReBRAC [2] except on AntMaze
     return_range      1000 r / (max - min of the trajectories' returns)   IQL on locomotion [3]
     minus_one         r - 1                                               IQL [3], FQL [4] on AntMaze
     times_10_minus_5  10 r - 5                                            CQL [5], Cal-QL [6], WSRL [7] on AntMaze
@@ -12,7 +12,7 @@ Reward transforms are affine, r' = scale r + shift, named and as in the code tha
     times_10_plus_5   10 r + 5, of rewards -1 and 0                       Cal-QL [6], WSRL [7] on binary Adroit
     minus_four        r - 4                                               WSRL on Kitchen [7]
 
-They are for learning only: returns and scores are of the rewards as recorded.
+Transforms are for learning only. Returns and scores use the recorded rewards.
 
 [1] Fujimoto and Gu, arXiv:2106.06860. [2] Tarasov et al., arXiv:2305.09836. [3] Kostrikov et al., arXiv:2110.06169;
 ikostrikov/implicit_q_learning, train_offline.py. [4] Park et al., arXiv:2502.02538. [5] Kumar et al.,
@@ -32,7 +32,7 @@ import numpy as np
 from rljax.agent import RewardTransform, Transition
 from rljax.datasets.dataset import FIELDS, Dataset, cut, nearest
 
-# Scale and shift of the transforms that do not depend on the data.
+# Scale and shift of the transforms that are the same for all data.
 CONSTANT: dict[str, tuple[float, float]] = {
     "none": (1.0, 0.0),
     "minus_one": (1.0, -1.0),
@@ -46,11 +46,11 @@ BLOCK = 1 << 16  # rows that are compared at a time
 
 
 def reward_transform(name: RewardTransform, dataset: Dataset) -> tuple[float, float]:
-    """`(scale, shift)` of the transform r' = scale r + shift called `name`, see the head of this module.
+    """`(scale, shift)` of the transform r' = scale r + shift called `name`; see the top of this module.
 
-    "return_range" takes IQL's own trajectories, see `iql_returns`; "standardise" the standard deviation of the rows
-    with N - 1 in the denominator, as PyTorch's. Raises `ValueError` for an unknown name, and where returns or rewards
-    are all equal and nothing can be divided by their range.
+    "return_range" uses IQL's own trajectories, see `iql_returns`. "standardise" uses the standard deviation of the rows
+    with N - 1 in the denominator, like PyTorch. Raises `ValueError` for an unknown name, and if all returns or rewards
+    are equal, so that their range or deviation is 0.
     """
     if name in CONSTANT:
         return CONSTANT[name]
@@ -81,10 +81,10 @@ def reward_transform(name: RewardTransform, dataset: Dataset) -> tuple[float, fl
 def iql_returns(dataset: Dataset) -> np.ndarray:
     """[trajectories] float64: undiscounted returns of the trajectories as IQL's code splits them.
 
-    One ends at a terminal row, where the next row's observation is further than 1e-6 from this one's successor, and at
-    the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py. Where
-    observations or successors were corrupted on purpose (`rljax data corrupt`), each corrupted row would be such an
-    end: there the data's own marks count instead, `Dataset.last`.
+    A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next row's observation,
+    and at the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py. If
+    observations or successors were corrupted on purpose (`rljax data corrupt`), every corrupted row would be an end
+    by this rule. Then the data's own marks count instead, `Dataset.last`.
     """
     transitions = dataset.transitions
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
@@ -101,13 +101,12 @@ def iql_returns(dataset: Dataset) -> np.ndarray:
 
 
 def top_fraction(dataset: Dataset, fraction: float, discount: float = 1.0) -> Dataset:
-    """The best trajectories by discounted return: with `fraction` 0.1 the data of 10 % behaviour cloning.
+    """The best trajectories by discounted return. With `fraction` 0.1 they are the data of 10 % behaviour cloning.
 
-    Of K trajectories, one that the end of the file cut included, max(1, floor(fraction K)) are kept, in the order in
-    which they were recorded. CORL does the same, with discount 0.99 and 1 in its configurations, but for trajectories
-    longer than 1000 steps, which it splits; the first table of %BC took trajectories up to a fraction of the steps
-    instead (Chen et al., arXiv:2106.01345, section 5.1). Raises `ValueError` where `fraction` is not in (0, 1] or
-    `discount` not in [0, 1].
+    Of K trajectories, including one that the end of the file cut, max(1, floor(fraction K)) are kept in recorded order.
+    CORL does the same, with discounts 0.99 and 1 in its configurations, except that it splits trajectories longer than
+    1000 steps. The first table of %BC took trajectories up to a fraction of the steps instead (Chen et al.,
+    arXiv:2106.01345, section 5.1). Raises `ValueError` if `fraction` is not in (0, 1] or `discount` not in [0, 1].
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction is {fraction:g}, it must be in (0, 1]: 0.1 keeps the best tenth.")
@@ -123,9 +122,9 @@ def top_fraction(dataset: Dataset, fraction: float, discount: float = 1.0) -> Da
 
 
 def join(parts: Sequence[Dataset], name: str) -> Dataset:
-    """One dataset of several, in their order; environment, references and bounds are the first one's.
+    """Join several datasets, in their order. Environment, references and bounds are those of the first.
 
-    D4RL's medium-expert sets are such. Raises `ValueError` where dimensions or bounds differ.
+    D4RL's medium-expert datasets are joined this way. Raises `ValueError` if dimensions or bounds differ.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -148,10 +147,10 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
 
 
 def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
-    """The dataset of some rows: a mask [N] bool, or rising indices.
+    """The dataset of some rows, given as a mask [N] bool or as rising indices.
 
-    Where the row behind a kept one is left out, the trajectory was cut, and the kept row becomes truncated unless it
-    is terminal. Raises `ValueError` where no row is left and where indices do not rise or lie outside.
+    If the row after a kept row is left out, the trajectory is cut: the kept row becomes truncated unless it is
+    terminal. Raises `ValueError` if no row is left, or if indices do not rise or are out of range.
     """
     rows = np.asarray(rows)
     if rows.dtype == np.bool_ and rows.shape == (dataset.num,):
@@ -166,7 +165,7 @@ def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
         return dataset
     fields: dict[str, Any] = {name: np.asarray(getattr(dataset.transitions, name))[rows] for name in FIELDS}
     extras: Any = {name: np.asarray(value)[rows] for name, value in dataset.transitions.extras.items()}
-    left_out = np.append(np.diff(rows) > 1, rows[-1] < dataset.num - 1)  # the row behind
+    left_out = np.append(np.diff(rows) > 1, rows[-1] < dataset.num - 1)  # the row after it
     history = [*dataset.provenance.get("subsets", []), f"{why}: {len(rows)} of {dataset.num} rows"]
     return dataclasses.replace(
         dataset,
@@ -177,7 +176,7 @@ def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
 
 
 def _differences(one: Dataset, other: Dataset) -> list[str]:
-    """Why two datasets cannot be one, in words; [] where they can."""
+    """The reasons why two datasets cannot be joined, in words; [] if there are none."""
     both = (one, other)
     found = []
     if one.observation_size != other.observation_size:
@@ -196,6 +195,6 @@ def _differences(one: Dataset, other: Dataset) -> list[str]:
 
 
 def _words(bounds: Any) -> str:
-    """Bounds of actions as "[-1, 1]", or as "[-1, 1] x [0, 2]" where dimensions differ."""
+    """Bounds of actions as "[-1, 1]", or as "[-1, 1] x [0, 2]" if dimensions differ."""
     pairs = [f"[{low:g}, {high:g}]" for low, high in zip(*bounds, strict=True)]
     return pairs[0] if len(set(pairs)) == 1 else " x ".join(pairs)

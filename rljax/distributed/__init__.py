@@ -1,1 +1,1 @@
-"""Several devices, several processes, several machines."""
+"""Training on several devices, processes and machines."""

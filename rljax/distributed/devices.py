@@ -1,7 +1,7 @@
-"""Learners, and the environments of a rollout, shared among the devices of a machine, or of several.
+"""Learners, and the environments of a rollout, spread over the devices of one or several machines.
 
-Arrays are placed, and nothing else: the compiled programs follow, each device computing its own learners. Only what
-crosses learners or environments goes between devices, such as the gradients of a rollout that several share.
+This module only places arrays. The compiled programs follow: each device computes its own learners. Devices exchange
+only what crosses learners or environments, such as the gradients of a rollout that several devices share.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from rljax.distributed import processes
 LEARNERS, ENVIRONMENTS = "learners", "environments"
 ALIGNMENT = 64  # bytes, of XLA's arrays on a CPU
 
-_are_cores = False  # whether the devices are cores, see `prefer_cores`
+_devices_are_cores = False  # set by `prefer_cores`
 
 
 def prefer_cores() -> None:
-    """Let each core of a CPU be a device, where JAX has not begun yet and nobody has said how many devices there are.
+    """Make each core of a CPU a device, unless JAX has already started or the user has set the number of devices.
 
-    Learners on devices of their own go on side by side; the threads of one device meet after each product. There are no
-    more devices than XLA may have threads.
+    Learners on separate devices run in parallel, whereas the threads of one device synchronise after each product.
+    There are never more devices than threads that XLA may use.
     """
-    global _are_cores
+    global _devices_are_cores
     asked = jax.config.values["jax_num_cpu_devices"] > 0
     if asked or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
@@ -41,48 +41,49 @@ def prefer_cores() -> None:
     threads = os.environ.get("NPROC", "")  # XLA's own setting
     if threads.isdigit():
         cores = max(1, min(cores, int(threads)))
-    with contextlib.suppress(RuntimeError):  # JAX has begun
+    with contextlib.suppress(RuntimeError):  # JAX has already started
         jax.config.update("jax_num_cpu_devices", cores)
-        _are_cores = True
+        _devices_are_cores = True
 
 
 class Spread:
-    """How P learners, with E environments each, lie on the devices: not at all where there is one.
+    """The placement of P learners with E environments each on the devices. A single device needs no placement.
 
-    As many devices share the learners as divide their number, and the rest of them the environments, where `split` and
-    where devices are more than cores, which would wait for each other longer than it takes to do without.
+    The learners are divided among as many devices as divides P evenly. With `split`, the environments are divided among
+    the remaining devices. The cores of a CPU never divide environments: they would wait for each other longer than one
+    of them needs for all environments.
     """
 
     def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False) -> None:
-        """`split` is for environments inside the program whose agent learns from rollouts.
+        """Choose the devices. `split` is for agents that learn from rollouts of environments inside the program.
 
-        Raises `ValueError` where several processes cannot have the same share each.
+        Raises `ValueError` if the learners and environments cannot be divided evenly among several processes.
         """
-        available, number = len(jax.devices()), processes.number()
-        split = split and not (_are_cores and jax.default_backend() == "cpu")
+        available, num_processes = len(jax.devices()), processes.process_count()
+        split = split and not (_devices_are_cores and jax.default_backend() == "cpu")
         for learners in range(min(num_learners, available), 0, -1):
             environments = math.gcd(num_envs, available // learners) if split else 1
-            if num_learners % learners == 0 and learners * environments % number == 0:
+            if num_learners % learners == 0 and learners * environments % num_processes == 0:
                 break
         else:
             raise ValueError(
-                f"{num_learners} learner{'s' if num_learners > 1 else ''} cannot be shared by {number} processes: "
-                f"let --seeds{' or --config.num-envs' if split else ''} be a multiple of {number}."
+                f"{num_learners} learner{'s' if num_learners > 1 else ''} cannot be shared by {num_processes} "
+                f"processes: let --seeds{' or --config.num-envs' if split else ''} be a multiple of {num_processes}."
             )
         self.mesh: Mesh | None = None
         if learners * environments > 1:
             chosen = np.array(_first_of_each_process(learners * environments)).reshape(learners, environments)
             self.mesh = Mesh(chosen, (LEARNERS, ENVIRONMENTS))
-            # As one program: array by array, each would be a program of its own.
+            # One program for all arrays: separate calls would compile a program per array.
             self._moved = jax.jit(self._place, static_argnums=1)
 
     @property
     def num_devices(self) -> int:
-        """How many devices share the work."""
+        """The number of devices in use."""
         return 1 if self.mesh is None else self.mesh.size
 
     def learners(self, tree: Any) -> Any:
-        """Place arrays [P, ...]; counters [] are on every device."""
+        """Place arrays [P, ...]; scalars [] are copied to every device."""
         return self._place(tree, PartitionSpec(LEARNERS))
 
     def environments(self, tree: Any) -> Any:
@@ -98,7 +99,7 @@ class Spread:
         return self._place(tree, PartitionSpec(LEARNERS, None, ENVIRONMENTS))
 
     def everywhere(self, tree: Any) -> Any:
-        """Place arrays as a whole on every device; those of a CPU share the memory."""
+        """Place whole arrays on every device. The devices of a CPU share the memory of one copy."""
         if self.mesh is None:
             return jax.device_put(tree)
         if jax.default_backend() == "cpu":
@@ -109,53 +110,52 @@ class Spread:
         if self.mesh is None:
             return tree
         shared, whole = NamedSharding(self.mesh, spec), NamedSharding(self.mesh, PartitionSpec())
-        if processes.several() and any(map(_is_elsewhere, jax.tree.leaves(tree))):
-            in_place = [_lies(x, shared if np.ndim(x) else whole) for x in jax.tree.leaves(tree)]
+        if processes.is_distributed() and any(map(_is_partly_remote, jax.tree.leaves(tree))):
+            in_place = [_has_sharding(x, shared if np.ndim(x) else whole) for x in jax.tree.leaves(tree)]
             return tree if all(in_place) else self._moved(tree, spec)
 
         def put(x: Any) -> Any:
             sharding = shared if np.ndim(x) else whole
             if isinstance(x, Tracer):
                 return jax.lax.with_sharding_constraint(x, sharding)
-            return _distributed(x, sharding) if processes.several() else jax.device_put(x, sharding)
+            return _distributed(x, sharding) if processes.is_distributed() else jax.device_put(x, sharding)
 
         return jax.tree.map(put, tree)
 
 
 def local(tree: Any) -> Any:
-    """Arrays as this process has them whole, those too that lie in parts with others, which must ask as well."""
-    elsewhere = [x for x in jax.tree.leaves(tree) if _is_elsewhere(x)]
-    if not elsewhere:
+    """A tree of whole arrays. Parts that lie with other processes are fetched, so every process must call this."""
+    remote = [x for x in jax.tree.leaves(tree) if _is_partly_remote(x)]
+    if not remote:
         return tree
-    whole = jax.block_until_ready(_gather(elsewhere[0].sharding.mesh)(elsewhere))
-    found = iter(x.addressable_data(0) for x in whole)
-    return jax.tree.map(lambda x: next(found) if _is_elsewhere(x) else x, tree)
+    whole = jax.block_until_ready(_gather(remote[0].sharding.mesh)(remote))
+    fetched = iter(x.addressable_data(0) for x in whole)
+    return jax.tree.map(lambda x: next(fetched) if _is_partly_remote(x) else x, tree)
 
 
 @functools.cache
 def _gather(mesh: Mesh) -> Any:
-    """A program that brings all of its arrays to every device."""
+    """A program that copies all of its arrays to every device."""
     return jax.jit(lambda leaves: leaves, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _first_of_each_process(number: int) -> list[Any]:
-    """`number` devices in all, of each process as many, in order.
+    """`number` devices in order, the same number from each process.
 
-    Raises `ValueError` where a process has too few.
+    Raises `ValueError` if a process has too few.
     """
     devices = jax.devices()
-    processes = sorted({device.process_index for device in devices})
-    own = [[device for device in devices if device.process_index == process] for process in processes]
-    each = number // len(processes)
-    if any(len(found) < each for found in own):
-        raise ValueError(
-            f"the processes have {', '.join(str(len(found)) for found in own)} devices: give each as many."
-        )
-    return [device for found in own for device in found[:each]]
+    indices = sorted({device.process_index for device in devices})
+    by_process = [[device for device in devices if device.process_index == index] for index in indices]
+    each = number // len(indices)
+    if any(len(own) < each for own in by_process):
+        counts = ", ".join(str(len(own)) for own in by_process)
+        raise ValueError(f"the processes have {counts} devices: give all of them the same number of devices.")
+    return [device for own in by_process for device in own[:each]]
 
 
 def _aligned(x: Any) -> Any:
-    """A copy of an array that begins where JAX takes it as it lies; others it copies, for each device once more."""
+    """A copy of an array at an address that JAX can use in place. JAX copies other arrays, once for each device."""
     if not isinstance(x, np.ndarray):
         return x
     room = np.empty(x.nbytes + ALIGNMENT, np.uint8)
@@ -165,17 +165,17 @@ def _aligned(x: Any) -> Any:
     return copy
 
 
-def _is_elsewhere(x: Any) -> bool:
-    """Whether parts of an array lie with other processes."""
+def _is_partly_remote(x: Any) -> bool:
+    """Whether other processes hold parts of an array."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.is_fully_addressable
 
 
-def _lies(x: Any, sharding: Sharding) -> bool:
-    return _is_elsewhere(x) and x.sharding.is_equivalent_to(sharding, x.ndim)
+def _has_sharding(x: Any, sharding: Sharding) -> bool:
+    return _is_partly_remote(x) and x.sharding.is_equivalent_to(sharding, x.ndim)
 
 
 def _distributed(x: Any, sharding: Sharding) -> jax.Array:
-    """An array that every process has whole, of which each keeps its part."""
+    """A sharded array from one that every process has whole: each process keeps its part."""
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = _distributed(jax.random.key_data(x), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))

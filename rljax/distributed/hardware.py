@@ -1,4 +1,4 @@
-"""The machine and what is installed on it: what numbers depend on beside settings, and how much memory there is."""
+"""The machine, its memory, and the versions of installed packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jax
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, devices, revision and precision: what a number can depend on beside the settings."""
+    """Versions, devices, revision and precision: everything beside the settings that can change a number."""
     git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
     found = subprocess.run(git, capture_output=True, text=True, check=False)
     return {
@@ -32,7 +32,7 @@ def provenance() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, and of the packages that numbers depend on, where they are installed."""
+    """Versions of Python, and of the installed packages that can change a number."""
     from importlib import metadata
 
     names = ("rljax", "jax", "jaxlib", "flax", "optax", "distrax", "gymnasium", "mujoco", "brax", "gymnax", "numpy")
@@ -52,7 +52,10 @@ def peak_memory() -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes that the device has for us, None where it does not tell."""
+    """Memory for this process in bytes: the device's limit, or else what the machine has left.
+
+    None if neither is known.
+    """
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     if limit is None and sys.platform == "linux":
         with contextlib.suppress(OSError, StopIteration):

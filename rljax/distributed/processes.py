@@ -1,8 +1,8 @@
-"""The processes of a run, usually one on each host, which compute the same program on all their devices together.
+"""The processes of one run, usually one per host. Together they compute one program on all of their devices.
 
-JAX joins them (`jax.distributed`). All run the same code on the same values, and so decide alike. What only one may do,
-such as writing the run's folder, the first one does, and the others hear what came of it. Where there is one process,
-everything here is a plain call.
+JAX connects them (`jax.distributed`). Every process runs the same code on the same values, and so takes the same
+decisions. The first process alone does what must happen once, for example writing the run's folder; the others receive
+the result. With a single process, every function of this module is a plain call.
 """
 
 from __future__ import annotations
@@ -21,27 +21,33 @@ import numpy as np
 Result = TypeVar("Result")
 
 AUTO = "auto"
-PATIENCE = 300  # seconds to wait for the other processes in the beginning
-FAREWELL = 60  # seconds to wait for them in the end
-MOMENT = 2.0  # seconds that a process lives on after a failure where others depend on it
+JOIN_TIMEOUT = 300  # seconds to wait for the other processes at the start
+SHUTDOWN_TIMEOUT = 60  # seconds to wait for the other processes at the end
+EXIT_DELAY = 2.0  # seconds that the last process stays after a failure, because the others are connected to it
 
 
-class HostError(Exception):
-    """The processes did not find each other, or have lost each other; the message says what to do."""
+class ProcessError(Exception):
+    """The processes did not find each other, or lost each other. The message says what to do."""
 
 
 def join(
-    coordinator: str, num_processes: int | None = None, process_id: int | None = None, patience: int = PATIENCE
+    coordinator: str, num_processes: int | None = None, process_id: int | None = None, timeout: int = JOIN_TIMEOUT
 ) -> None:
-    """Become one of the processes of a run. Before JAX computes anything.
+    """Connect this process with the others of its run. Call this before JAX computes anything.
 
-    `coordinator` is HOST:PORT, where process 0 listens, with the number of processes and this one's own, from 0; or
-    "auto" on a cluster that JAX recognises (SLURM, Open MPI, Kubernetes, TPU pods). Waits `patience` seconds.
+    Args:
+        coordinator: HOST:PORT, where process 0 listens, or "auto" on a cluster that JAX recognises (SLURM, Open MPI,
+            Kubernetes, TPU pods).
+        num_processes: the number of processes; None with "auto".
+        process_id: the number of this process, from 0; None with "auto".
+        timeout: seconds to wait for the others.
 
-    Raises `ValueError` for what cannot work, `HostError` where the processes do not find each other.
+    Raises:
+        ValueError: the arguments contradict each other, or JAX recognises no cluster.
+        ProcessError: the processes do not find each other.
     """
-    _check(coordinator, num_processes, process_id, patience)
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which a run answers itself
+    _check(coordinator, num_processes, process_id, timeout)
+    jax.config.update("jax_enable_preemption_service", False)  # it would catch SIGTERM, which a run handles itself
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     given: dict[str, Any] = {}
     if coordinator != AUTO:
@@ -52,60 +58,61 @@ def join(
         try:
             jax.distributed.initialize(
                 **given,
-                initialization_timeout=patience + FAREWELL,  # JAX aborts the process then: ours comes first
-                shutdown_timeout_seconds=FAREWELL,
+                initialization_timeout=timeout + SHUTDOWN_TIMEOUT,  # later than ours: JAX aborts the process
+                shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
             )
         except Exception as error:
             problem.append(error)
 
-    thread = threading.Thread(target=connect, daemon=True)  # beside the main thread, which alone hears Ctrl-C
+    # Only the main thread receives Ctrl-C, so another thread connects.
+    thread = threading.Thread(target=connect, daemon=True)
     thread.start()
-    thread.join(patience)
+    thread.join(timeout)
     if thread.is_alive():
-        raise HostError(_absent(coordinator, num_processes, process_id, patience))
+        raise ProcessError(_absent(coordinator, num_processes, process_id, timeout))
     if problem and coordinator == AUTO:
         raise ValueError(
             f"--coordinator auto: JAX recognises no cluster here ({problem[0]}). Give all three: --coordinator "
             "HOST:PORT --num-processes N --process-id I"
         ) from problem[0]
     if problem:
-        raise HostError(f"cannot join the processes at {coordinator}: {problem[0]}") from problem[0]
-    exchange(None)  # the connections for collectives, made while all are here: on CPUs nobody waits long for them
+        raise ProcessError(f"cannot join the processes at {coordinator}: {problem[0]}") from problem[0]
+    all_gather(None)  # opens the connections for collectives now: later, CPUs would wait only briefly for them
 
 
-def several() -> bool:
-    """Whether this is one of several processes."""
+def is_distributed() -> bool:
+    """Whether this run has several processes."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def number() -> int:
-    """How many processes there are."""
-    return jax.process_count() if several() else 1
+def process_count() -> int:
+    """The number of processes of this run."""
+    return jax.process_count() if is_distributed() else 1
 
 
 def is_first() -> bool:
-    """Whether this process is the first, which writes and shows what there is to write and to show."""
-    return not several() or jax.process_index() == 0
+    """Whether this process is the first. The first process alone writes files and prints."""
+    return not is_distributed() or jax.process_index() == 0
 
 
-def exchange(value: Any) -> list[Any]:
-    """What all processes give, in their order; all of them must call."""
-    if not several():
+def all_gather(value: Any) -> list[Any]:
+    """The values of all processes, in the order of their numbers. Every process must call this function."""
+    if not is_distributed():
         return [value]
     data = np.frombuffer(pickle.dumps(value), np.uint8)
     sizes = _gather(np.array(data.size, np.int32))
-    padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)  # few lengths, since each is a program
+    padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)  # a power of 2: each length compiles a program
     padded[: data.size] = data
     rows = _gather(padded)
     return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def first(function: Callable[[], Result]) -> Result:
-    """What `function` returns in the first process, which alone calls it; what it raises is raised in all."""
-    if not several():
+def on_first(function: Callable[[], Result]) -> Result:
+    """Call `function` in the first process only; return its result, or raise its error, in every process."""
+    if not is_distributed():
         return function()
     outcome = _outcome(function) if is_first() else None
-    result, error = exchange(outcome if outcome is None else (outcome[0], _portable(outcome[1])))[0]
+    result, error = all_gather(outcome if outcome is None else (outcome[0], _portable(outcome[1])))[0]
     if outcome is not None and outcome[1] is not None:
         raise outcome[1]
     if error is not None:
@@ -113,33 +120,33 @@ def first(function: Callable[[], Result]) -> Result:
     return result
 
 
-def together(function: Callable[[], Result]) -> Result:
-    """What `function` returns; where it raises in one process, none goes on without that one.
+def on_all(function: Callable[[], Result]) -> Result:
+    """Call `function` in every process and return this process's own result. If one process fails, all of them raise.
 
-    Raises its own error, or `ValueError` with that of another process.
+    A process that failed raises its own error. The others raise `ValueError` with the message of the first failure.
     """
-    if not several():
+    if not is_distributed():
         return function()
     result, error = _outcome(function)
-    others = exchange(None if error is None else str(error))
+    messages = all_gather(None if error is None else str(error))
     if error is not None:
         raise error
-    for process, message in enumerate(others):
+    for process, message in enumerate(messages):
         if message is not None:
             raise ValueError(f"process {process} cannot go on: {message}")
     return result  # type: ignore[return-value]
 
 
-def anywhere(flag: bool) -> bool:
-    """Whether `flag` is true in any process."""
-    return bool(_gather(np.array(flag)).any()) if several() else flag
+def any_process(flag: bool) -> bool:
+    """Whether `flag` is true in at least one process."""
+    return bool(_gather(np.array(flag)).any()) if is_distributed() else flag
 
 
 def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
-    """Raise `ValueError` in all processes unless all describe themselves by the same values, and say which are not."""
-    if not several():
+    """Raise `ValueError` in every process, and name the differences, unless `describe()` is the same in all of them."""
+    if not is_distributed():
         return
-    expected, *others = exchange(dict(describe()))
+    expected, *others = all_gather(dict(describe()))
     for process, found in enumerate(others, 1):
         different = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
         if different:
@@ -152,32 +159,32 @@ def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
             )
 
 
-def leave(code: int, last: bool) -> NoReturn:
-    """End a process that has failed, without the farewell for which it would wait in vain.
+def abort(code: int, last: bool) -> NoReturn:
+    """End a process that failed, at once: JAX's own shutdown would wait for the other processes in vain.
 
-    Where it is the `last` one, the others have a moment to say what happened to them: JAX ends them when the first
-    process is gone, to which they are connected.
+    With `last`, the process stays for a moment before it ends. The others are connected to it, and JAX ends them when
+    it is gone. In that moment they report what happened to them.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     if last:
-        time.sleep(MOMENT)
+        time.sleep(EXIT_DELAY)
     os._exit(code)
 
 
 def _gather(own: np.ndarray) -> np.ndarray:
-    """The arrays of all processes, [processes, ...]. Raises `HostError` where one of them is gone."""
+    """The arrays of all processes, [processes, ...]. Raises `ProcessError` if one of them is gone."""
     from jax.experimental import multihost_utils
 
     try:
         return multihost_utils.process_allgather(own)
-    except Exception as error:  # of a kind that depends on the device and its network
-        raise HostError(f"this process has lost the others ({str(error).partition(chr(10))[0]}).") from error
+    except Exception as error:  # its type depends on the device and the network
+        raise ProcessError(f"this process has lost the others ({str(error).partition(chr(10))[0]}).") from error
 
 
-def _check(coordinator: str, num_processes: int | None, process_id: int | None, patience: int) -> None:
-    if patience < 1:
-        raise ValueError(f"--join-timeout is {patience}, it must be at least 1 second.")
+def _check(coordinator: str, num_processes: int | None, process_id: int | None, timeout: int) -> None:
+    if timeout < 1:
+        raise ValueError(f"--join-timeout is {timeout}, it must be at least 1 second.")
     if coordinator == AUTO:
         if num_processes is not None or process_id is not None:
             raise ValueError("--coordinator auto asks the cluster: leave --num-processes and --process-id out.")
@@ -193,16 +200,16 @@ def _check(coordinator: str, num_processes: int | None, process_id: int | None, 
         raise ValueError(f"--process-id is {process_id}, of {num_processes} processes it is 0 to {num_processes - 1}.")
 
 
-def _absent(coordinator: str, num_processes: int | None, process_id: int | None, patience: int) -> str:
+def _absent(coordinator: str, num_processes: int | None, process_id: int | None, timeout: int) -> str:
     if coordinator == AUTO:
-        return f"the processes have not found each other after {patience} s."
+        return f"the processes have not found each other after {timeout} s."
     if process_id == 0:
         return (
-            f"not all of {num_processes} processes have come to {coordinator} after {patience} s. Start the same "
-            "command on every host, with its own --process-id, and let this port through."
+            f"not all of {num_processes} processes have connected to {coordinator} after {timeout} s. Start the same "
+            "command on every host, with its own --process-id, and open this port in the firewall."
         )
     return (
-        f"no process 0 at {coordinator}, or not all of {num_processes} processes, after {patience} s. Start the same "
+        f"no process 0 at {coordinator}, or not all of {num_processes} processes, after {timeout} s. Start the same "
         "command on every host; --coordinator names the host of process 0, and its port must be reachable from here."
     )
 
@@ -215,7 +222,7 @@ def _outcome(function: Callable[[], Result]) -> tuple[Result | None, Exception |
 
 
 def _portable(error: Exception | None) -> Exception | None:
-    """The error as another process can have it."""
+    """The error, or a `RuntimeError` with its message if it cannot be sent to another process."""
     try:
         return pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""A Ray cluster: launches as tasks on its machines, begun again on another one where a machine is lost."""
+"""Launches as tasks of a Ray cluster. If a machine is lost, its task starts again on another one."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-WAIT = 10  # seconds for a cluster to answer
-RETRIES = 10  # of a task whose machine is lost: each goes on from the last checkpoint
+CONNECTION_TIMEOUT = 10  # seconds
+RETRIES = 10  # of a task whose machine is lost: each continues from the last checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Where tasks go. All machines have the same packages, and see the folders of runs under the same names."""
+    """A Ray cluster. All of its machines must have the same packages, and see the run folders under the same names."""
 
-    address: str  # "auto" for the one that this machine belongs to, "HOST:PORT" or "ray://HOST:PORT"
-    cpus: int = 1  # processors of each task; where the cluster has accelerators, one of them too
+    address: str  # "auto": the cluster of this machine; or "HOST:PORT", or "ray://HOST:PORT"
+    cpus: int = 1  # CPU cores of each task; each task also gets one accelerator if the cluster has some
 
     def run(self, function: Callable[..., bool], arguments: Sequence[tuple[Any, ...]]) -> bool:
-        """Call the function with each of the arguments, as one task each; whether all of them return True.
+        """Call `function` once for each of `arguments`, as tasks; return whether all calls returned True.
 
-        Raises `ValueError` where the cluster cannot be reached, and what a call raises.
+        Raises `ValueError` if the cluster cannot be reached. An error of a call is raised here.
         """
         with self._connected() as ray:
-            remote = ray.remote(_there).options(
+            remote = ray.remote(_run_in_folder).options(
                 num_cpus=self.cpus,
                 num_gpus=1 if ray.cluster_resources().get("GPU", 0) else 0,
                 max_retries=RETRIES,
-                runtime_env={"env_vars": {"NPROC": str(self.cpus)}},  # as many threads has JAX
+                runtime_env={"env_vars": {"NPROC": str(self.cpus)}},  # the number of JAX's threads
             )
             tasks = [remote.remote(os.getcwd(), function, given) for given in arguments]
             try:
                 return all(ray.get(tasks))
             except KeyboardInterrupt:
                 for task in tasks:
-                    ray.cancel(task)  # an interrupt too: what was done is saved
+                    ray.cancel(task)  # interrupts the task too, which saves its progress
                 return False
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, Exception) else error from None
@@ -65,16 +65,16 @@ class Cluster:
             ray.shutdown()
 
     def _require_listener(self) -> None:
-        """Raise `OSError` where nobody listens at the address: Ray itself would try for minutes."""
+        """Raise `OSError` if nobody listens at the address. Ray itself would try for minutes."""
         if self.address != "auto":
             host, _, port = self.address.removeprefix("ray://").rpartition(":")
             if not host or not port.isdigit():
                 raise ValueError("an address is auto, HOST:PORT or ray://HOST:PORT")
-            socket.create_connection((host, int(port)), timeout=WAIT).close()
+            socket.create_connection((host, int(port)), timeout=CONNECTION_TIMEOUT).close()
 
 
-def _there(here: str, function: Callable[..., bool], arguments: tuple[Any, ...]) -> bool:
-    """A task, in the folder in which the command was given, where the machine has it."""
-    if Path(here).is_dir():
-        os.chdir(here)  # agents and data sets may be named by relative paths
+def _run_in_folder(folder: str, function: Callable[..., bool], arguments: tuple[Any, ...]) -> bool:
+    """Call `function` in the folder of the user's command, if this machine has that folder."""
+    if Path(folder).is_dir():
+        os.chdir(folder)  # agents and data sets may be named by relative paths
     return function(*arguments)

@@ -1,6 +1,6 @@
 """Parts of agents: layers, torsos, distributions, generative models, running statistics, eligibility traces.
 
-The names of the layers are here too: `networks.MLP`, `networks.create`.
+The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
 from rljax.networks.layers import (

@@ -1,4 +1,4 @@
-"""Distributions of actions, all from distrax; random orders."""
+"""Distributions of actions, all from distrax, and random permutations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
     """tanh of a diagonal Gaussian, over [..., A] in (-1, 1).
 
-    The log-probability is summed over A and counts in normalised units:
+    The log-probability is summed over A, in normalised units:
       log p(a) = sum_i [ log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i)) ],  a = tanh u
-    Sample with `sample_and_log_prob`: recovering u from a rounded a loses precision near the bounds.
+    Sample with `sample_and_log_prob`: computing u from a rounded a loses precision near the bounds.
     """
-    import distrax  # takes a second: only where a distribution is made
+    import distrax  # the import takes a second: only when it is needed
 
     base = distrax.MultivariateNormalDiag(mean, jnp.exp(log_std))
     return distrax.Transformed(base, distrax.Block(distrax.Tanh(), ndims=1))
@@ -42,18 +42,18 @@ def categorical(logits: Array) -> Distribution:
 
 
 def tanh_log_slope(raw: Array) -> Array:
-    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A]: what squashing takes off a log-density."""
+    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A]. Squashing subtracts it from a log-density."""
     return (2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))).sum(axis=-1)
 
 
 def permutation(key: Array, rows: int) -> Array:
     """The indices 0 to `rows` - 1 in random order, int32 [rows].
 
-    Indices are packed below random bits and sorted as one array, which on the CPU takes a ninth of the time of
-    `jax.random.permutation`. Two of the same bits keep their order: a pair does so with a probability of 2^-16 at most.
+    Each index is packed below random bits, and all are sorted as one array. On the CPU this takes a ninth of the time
+    of `jax.random.permutation`. Two indices with equal bits keep their order: the probability is at most 2^-16 a pair.
     """
     width = max(1, (rows - 1).bit_length())
-    if width > 16:  # too few bits would be left
+    if width > 16:  # too few random bits would remain
         return jax.random.permutation(key, rows)
     bits = jax.random.bits(key, (rows,)) << width
     return (jnp.sort(bits | jnp.arange(rows, dtype=jnp.uint32)) & (2**width - 1)).astype(jnp.int32)

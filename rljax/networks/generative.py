@@ -1,7 +1,8 @@
 """Generative policies: noise schedules, flow matching, samplers that turn noise into actions, and their networks.
 
-Time has the direction of each method's paper. Diffusion counts steps t = 0 .. T-1 from little noise to much [1]. Flows
-run over [0, 1]: `interpolated` and `euler` from noise at 0 to data at 1 [2], `average_velocity` from data to noise [3].
+The direction of time follows each method's paper. Diffusion counts steps t = 0 .. T-1 from little noise to much [1].
+Flows run over [0, 1]: `interpolated` and `euler` from noise at 0 to data at 1 [2], `average_velocity` from data at 0 to
+noise at 1 [3].
 
 [1] Ho et al., Denoising Diffusion Probabilistic Models, arXiv:2006.11239
 [2] Lipman et al., Flow Matching for Generative Modeling, arXiv:2210.02747
@@ -32,9 +33,9 @@ def sinusoidal(time: Array, size: int) -> Array:
 
 
 class Field(nn.Module):
-    """An MLP over noisy actions, observations and times: what a denoiser or a velocity field of actions is.
+    """An MLP over noisy actions, observations and times: a denoiser or a velocity field of actions.
 
-    A time enters as a number, or with `embedding` > 0 as that many features: a small MLP of its `sinusoidal`.
+    A time enters as a number. With `embedding` > 0 it enters as that many features, a small MLP of its `sinusoidal`.
     """
 
     hidden: tuple[int, ...]
@@ -60,18 +61,18 @@ class Field(nn.Module):
 
 
 class Schedule(NamedTuple):
-    """How much is left of an action after each of T steps of noise; constants of the program."""
+    """The share of an action that remains after each of T steps of noise; constants of the program."""
 
-    kept: Array  # [T] alpha_t, the share of the variance that step t keeps
-    signal: Array  # [T] abar_t, their product: the share of the action's variance that is left
+    kept: Array  # [T] alpha_t: the share of the variance that step t keeps
+    signal: Array  # [T] abar_t, their product: the remaining share of the action's variance
 
 
 def schedule(name: Noising, steps: int) -> Schedule:
-    """The schedule called `name`, in so many steps.
+    """The schedule called `name`, in `steps` steps.
 
     - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from 0.1 to 10: a
       variance-preserving process in T steps (Diffusion-QL; Song et al., arXiv:2011.13456);
-    - linear: 1 - alpha_t evenly from 1e-4 to 2e-2 (DDPM), which needs some hundred steps to leave nothing.
+    - linear: 1 - alpha_t evenly spaced from 1e-4 to 2e-2 (DDPM). It needs hundreds of steps to remove the signal.
     """
     t = np.arange(1, steps + 1)
     if name == "vp":
@@ -88,7 +89,7 @@ def noised(schedule: Schedule, action: Array, step: Array, noise: Array) -> Arra
 
 
 def denoised(schedule: Schedule, noisy: Array, step: Array, noise: Array) -> Array:
-    """The actions [..., A] that `noised` made `noisy` of, within [-1, 1]: its inverse."""
+    """The inverse of `noised`: the clean actions [..., A], clipped to [-1, 1]."""
     signal = schedule.signal[step][..., None]
     return jnp.clip((noisy - jnp.sqrt(1.0 - signal) * noise) / jnp.sqrt(signal), -1.0, 1.0)
 
@@ -99,7 +100,7 @@ def ancestral(
     """Actions of `shape` [..., A] from noise, by the reverse process of DDPM [1, algorithm 2].
 
     `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws from the Gaussian
-    q(a_{t-1} | a_t, a_0) around what `denoised` makes of the prediction; the last one adds nothing.
+    q(a_{t-1} | a_t, a_0), where a_0 is `denoised` with the predicted noise. The last step adds no noise.
     """
     kept, signal = schedule
     before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
@@ -120,7 +121,7 @@ def ancestral(
 
 
 def interpolated(noise: Array, action: Array, time: Array) -> Array:
-    """What lies between noise [..., A] at time 0 and actions at 1, on the straight line, at times [...]."""
+    """Points at times [...] on the straight lines from noise [..., A] at time 0 to actions at time 1."""
     time = time[..., None]
     return (1.0 - time) * noise + time * action
 
@@ -134,7 +135,7 @@ def flow_matching_loss(velocity: Callable[[Array, Array], Array], action: Array,
 
 
 def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -> Array:
-    """Actions [..., A] from noise, along `velocity(action, time)` from time 0 to 1 in equal steps, within [-1, 1]."""
+    """Actions [..., A] from noise along `velocity(action, time)` from time 0 to 1 in equal steps, in [-1, 1]."""
 
     def move(i: Array, action: Array) -> Array:
         return action + velocity(action, jnp.full(noise.shape[:-1], i / steps)) / steps
@@ -145,9 +146,9 @@ def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -
 def average_velocity(
     field: Callable[[Array, Array, Array], Array], noisy: Array, start: Array, time: Array, velocity: Array
 ) -> tuple[Array, Array]:
-    """u(a_t, r, t) and what it should be by MeanFlow's identity, both [..., A], the latter without a gradient.
+    """u(a_t, r, t) and its target by MeanFlow's identity, both [..., A]. The target has no gradient.
 
-    u (t - r) is the way from r to t along a flow with `velocity` v. Its derivative in t gives [3, eq. 6]
+    u (t - r) is the displacement from r to t along a flow with `velocity` v. Its derivative in t gives [3, eq. 6]
       u = v - (t - r) du/dt,   du/dt = v . grad_a u + d_t u,
     where du/dt is one product of the Jacobian of u with (v, 0, 1). `field(a, r, t)` takes [..., A], [...] and [...].
     """
@@ -156,15 +157,15 @@ def average_velocity(
 
 
 def logit_normal(key: Array, shape: tuple[int, ...], mean: float = -0.4, std: float = 1.0) -> Array:
-    """Times in (0, 1), sigmoids of Gaussian noise; the defaults are MeanFlow's."""
+    """Times in (0, 1): sigmoids of Gaussian noise. The defaults are MeanFlow's."""
     return jax.nn.sigmoid(mean + std * jax.random.normal(key, shape))
 
 
 def repeated(observation: Array, number: int) -> Array:
-    """Observations [..., O] as [..., number, O], for as many candidates each."""
+    """Observations [..., O] repeated as [..., number, O], for `number` candidates each."""
     return jnp.repeat(observation[..., None, :], number, axis=-2)
 
 
 def chosen(candidates: Array, index: Array) -> Array:
-    """The candidates [..., N, A] with numbers `index` [...]: [..., A]."""
+    """The candidates at `index` [...] from [..., N, A]: [..., A]."""
     return jnp.take_along_axis(candidates, index[..., None, None], axis=-2)[..., 0, :]

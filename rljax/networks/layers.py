@@ -1,37 +1,37 @@
-"""Networks: multilayer perceptrons, ensembles of them, and the initialisations that papers name.
+"""Layers, multilayer perceptrons, ensembles of them, and the initialisations that papers use.
 
-A `Network` is a pytree that can be called: parameters as leaves, the Flax module static. Gradients, optimisers
-and `vmap` see only the parameters, and a loss reads `critic(observation, action)`.
+A `Network` is a pytree that can be called. Its leaves are the parameters, and the module's other collections where it
+has any, such as batch statistics. The Flax module is static. A loss reads `critic(observation, action)`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 
 from rljax.agent import Array
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
 Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
-Norm = (
-    bool | Literal["last", "plain"]
-)  # of hidden layers: none, before the activation, after it, before it and unscaled
+# Normalisation of hidden layers. False: none; True: before the activation; "last": after the activation; "plain":
+# before the activation, without scale and bias.
+Norm = bool | Literal["last", "plain"]
 
-SPARSITY = 0.9  # share of a unit's weights that the initialisation "sparse" sets to 0
+SPARSITY = 0.9  # the share of a unit's weights that the initialisation "sparse" sets to 0
 
 Precision = Literal["float32", "bfloat16"]
 
 
 def mish(x: Array) -> Array:
     """x tanh(log(1 + e^x)), Misra, arXiv:1908.08681, with one exponential: tanh(log y) = (y^2 - 1) / (y^2 + 1)."""
-    power = jnp.exp(jnp.minimum(x, 20.0))  # beyond, the quotient is 1
+    power = jnp.exp(jnp.minimum(x, 20.0))  # above 20 the quotient is 1
     rest = power * (power + 2.0)  # (1 + e^x)^2 - 1
     return x * (rest / (rest + 2.0))
 
@@ -49,39 +49,135 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Dropout(NamedTuple):
-    """What drops hidden units out in one pass. The rate is no attribute of a module: it can be traced."""
+    """Dropout of hidden units in one call. The rate is no attribute of the module, so it can be traced."""
 
     key: Array
-    rate: Array | float  # share of units at 0, in [0, 1); the others grow by 1 / (1 - rate)
+    rate: Array | float  # the share of units set to 0, in [0, 1); the others are multiplied by 1 / (1 - rate)
 
 
-class Network(struct.PyTreeNode):
-    """A module with its parameters: `network(x)` applies it. A pytree whose leaves are the parameters."""
+@jax.tree_util.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A Flax module with its variables: `network(x)` applies it. A pytree; the module is static.
+
+    `params` are the parameters. `collections` are the module's other variables by collection, for example
+    {"batch_stats": ...}. A call reads collections and never changes them; `apply_mutable` updates them.
+
+    Collections are leaves too, but their gradient is 0. A step of Adam or of plain gradient descent leaves them
+    unchanged; weight decay would shrink them. `copy` copies them. `polyak` averages them like parameters, as is usual
+    for target networks.
+
+    Leaves of collections are floats, so that gradients, optimisers and `polyak` accept them. Integers and truth values
+    are stored as float32; the module receives them rounded to their own type, `dtypes`. Counts are exact up to 2^24.
+
+    Without collections, the pytree has the paths `params` and `options` only, as in checkpoints of earlier versions.
+    """
 
     params: Any
-    module: nn.Module = struct.field(pytree_node=False)
-    options: Any = None  # of every call, by name, beside those that it is given
+    module: nn.Module
+    options: Any = None  # arguments of every call, by name; arguments of a single call replace them
+    collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()  # types that the module declared, one per leaf of `collections`; () if all are floats
 
     def __call__(self, *inputs: Array, **options: Any) -> Any:
-        """Apply the module to `inputs`; `options` are its own, such as `dropout`, and None is the same as none."""
-        given = {name: option for name, option in ((self.options or {}) | options).items() if option is not None}
-        return self.module.apply({"params": self.params}, *inputs, **given)
+        """Apply the module to `inputs`.
+
+        `options` are the module's own arguments, such as `dropout`. An option that is None is left out.
+        """
+        return self.module.apply(self._variables(), *inputs, **self._given(options))
+
+    def apply_mutable(
+        self, *inputs: Array, mutable: Sequence[str] = ("batch_stats",), **options: Any
+    ) -> tuple[Any, Network]:
+        """Apply the module and update the collections named in `mutable`.
+
+        Returns the output and the network with its new collections. No gradient flows through the new collections.
+        Raises `ValueError` for the collection `params`, which optimisers update.
+        """
+        names = [mutable] if isinstance(mutable, str) else list(mutable)
+        if "params" in names:
+            raise ValueError("parameters are updated by an optimiser: leave 'params' out of `mutable`.")
+        output, changed = self.module.apply(self._variables(), *inputs, mutable=names, **self._given(options))
+        collections, dtypes = _as_floats({**self._declared(), **jax.lax.stop_gradient(dict(changed))})
+        return output, self.replace(collections=collections, dtypes=dtypes)
+
+    def replace(self, **changes: Any) -> Network:
+        """The network with other values of some fields."""
+        return dataclasses.replace(self, **changes)
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Any]:
+        """Children with their keys, and the static fields; empty collections are no child."""
+        children, static = self.tree_flatten()
+        return tuple((jax.tree_util.GetAttrKey(name), x) for name, x in zip(static[0], children, strict=True)), static
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """Children and the static fields; empty collections are no child."""
+        names = ("params", "options")
+        if not isinstance(self.collections, Mapping) or self.collections:  # JAX may put any object in its place
+            names += ("collections",)
+        return tuple(getattr(self, name) for name in names), (names, self.module, self.dtypes)
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, children: Sequence[Any]) -> Network:
+        """The network of `tree_flatten`'s children and static fields."""
+        names, module, dtypes = static
+        return cls(module=module, dtypes=dtypes, **dict(zip(names, children, strict=True)))
+
+    def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: option for name, option in {**(self.options or {}), **options}.items() if option is not None}
+
+    def _variables(self) -> dict[str, Any]:
+        return {"params": self.params, **jax.lax.stop_gradient(self._declared())}
+
+    def _declared(self) -> dict[str, Any]:
+        """The collections with the types that the module declared."""
+        if not self.dtypes:
+            return dict(self.collections)
+        leaves, structure = jax.tree.flatten(dict(self.collections))
+        leaves = [_converted(leaf, dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True)]
+        return jax.tree.unflatten(structure, leaves)
 
 
 def create(module: nn.Module, key: Array, *inputs: Array) -> Network:
-    """Initialise `module` for example `inputs` (only their shapes matter)."""
-    return Network(module.init(key, *inputs)["params"], module)
+    """Initialise `module` for example `inputs` (only their shapes matter), with all of its collections.
+
+    Raises `ValueError` for a collection of something other than numbers and truth values, for example random keys.
+    """
+    collections = dict(module.init(key, *inputs))
+    params = collections.pop("params", {})
+    collections, dtypes = _as_floats(collections)
+    return Network(params, module, collections=collections, dtypes=dtypes)
+
+
+def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The collections with integers and truth values as float32, and the types of all leaves; () if all are floats."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(collections):
+        if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):
+            raise ValueError(
+                f"the variable {jax.tree_util.keystr(path, simple=True, separator='/')} is of type {leaf.dtype}, which "
+                "no network can hold: its leaves must be numbers or truth values. Give it to the module in each call."
+            )
+    dtypes = tuple(str(leaf.dtype) for leaf in jax.tree.leaves(collections))
+    if all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+        return dict(collections), ()
+    as_float = lambda x: x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)  # noqa: E731
+    return jax.tree.map(as_float, dict(collections)), dtypes
+
+
+def _converted(leaf: Array, dtype: str) -> Array:
+    """A leaf of floats in the type that the module declared."""
+    return leaf if jnp.issubdtype(dtype, jnp.inexact) else jnp.round(leaf).astype(dtype)
 
 
 def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = False) -> tuple[Callable, Callable]:
-    """Kernel and bias initialisers of a dense layer, the `last` one of its network or not.
+    """Kernel and bias initialisers of a dense layer. `last` says whether it is the last layer of its network.
 
     - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4 (kaiming_uniform with a = sqrt 5);
     - orthogonal: gain `scale`, biases zero (Andrychowicz et al. 2021 and the PPO of OpenAI Baselines);
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
     - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
     - edac: kernels U(+-1/sqrt(fan_out)) with biases of 0.1, and U(+-3e-3) for both in the last layer (the ensembles of
-      CORL's SAC-N and EDAC and of RIQL, which hand PyTorch's initialiser the transposed kernel);
+      CORL's SAC-N and EDAC and of RIQL, which give PyTorch's initialiser the transposed kernel);
     - sparse: U(+-1/sqrt(fan_in)), each unit's ceil(0.9 fan_in) at random set to 0, biases zero (arXiv:2410.14606).
     """
     match name:
@@ -113,7 +209,7 @@ def _uniform(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.fl
 
 
 def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """U(-bound, bound) for a few of each unit's weights, 0 for the others; the last axis of `shape` is the units'."""
+    """U(-bound, bound) for a few weights of each unit, 0 for the others. The last axis of `shape` counts units."""
     key_weights, key_zeros = jax.random.split(key)
     fan_in = math.prod(shape[:-1])
     order = jax.random.permutation(key_zeros, jnp.tile(jnp.arange(fan_in)[:, None], shape[-1]), independent=True)
@@ -122,16 +218,17 @@ def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.flo
 
 
 def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """`scale` times random orthonormal columns, or rows where those are fewer: what `nn.initializers.orthogonal` gives.
+    """`scale` times random orthonormal columns, or rows if there are fewer rows, like `nn.initializers.orthogonal`.
 
-    By Gram and Schmidt: jaxlib's QR takes a thread of the CPU's pool and waits in it for others. As soon as there are
-    as many QRs at once as threads, each of a batch, such as learners', none goes on (jaxlib 0.10.2 with two cores).
+    The method is Gram-Schmidt, because jaxlib's QR can deadlock on a CPU: it takes a thread of the pool and waits there
+    for other threads. As many batched QRs at once as there are threads, for example one per learner, wait for ever
+    (jaxlib 0.10.2 with two cores).
     """
     columns = min(shape)
 
     def normalise(i: Array, q: Array) -> Array:
         column = q[:, i]
-        for _ in range(2):  # once leaves rounding errors of those before
+        for _ in range(2):  # a second pass removes rounding errors of the first
             column = column - q @ jnp.where(jnp.arange(columns) < i, q.T @ column, 0.0)
         return q.at[:, i].set(column / jnp.sqrt(jnp.square(column).sum()))
 
@@ -145,8 +242,8 @@ class Dense(nn.Module):
     features: int
     initialisation: Initialisation = "torch"
     scale: float = 1.0  # gain of the orthogonal initialisation
-    last: bool = False  # of a network
-    precision: Precision = "float32"  # of the factors, on the way forward; all else is float32
+    last: bool = False  # whether it is the last layer of a network
+    precision: Precision = "float32"  # of the factors in the forward pass; everything else is float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -161,21 +258,21 @@ class Dense(nn.Module):
 
 
 def joined(inputs: Sequence[Array]) -> Array:
-    """Inputs [..., I_1], [..., I_2], ... side by side on their last axis; the others broadcast."""
+    """Inputs [..., I_1], [..., I_2], ... concatenated on their last axis; the other axes broadcast."""
     leading = jnp.broadcast_shapes(*(x.shape[:-1] for x in inputs))
     return jnp.concatenate([jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in inputs], axis=-1)
 
 
 class MLP(nn.Module):
-    """Dense layers with an activation between; inputs are concatenated on their last axis."""
+    """Dense layers with activations between them. Inputs are concatenated on their last axis."""
 
     hidden: tuple[int, ...]
-    features: int | None  # None: no last layer, the hidden ones are all
+    features: int | None  # None: hidden layers only, no last layer
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
     layer_norm: Norm = False
-    precision: Precision = "float32"  # of the factors of products on the way forward
+    precision: Precision = "float32"  # of the factors of products in the forward pass
 
     @nn.compact
     def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
@@ -200,9 +297,9 @@ class MLP(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """Convolutions without padding, then dense layers; hidden layers are normalised ("plain") before their activation.
+    """Convolutions without padding, then dense layers. Hidden layers are normalised ("plain") before their activation.
 
-    With PyTorch's sizes: (channels, width, stride) of each convolution.
+    Each convolution is (channels, width, stride), with PyTorch's output sizes.
     """
 
     convolutions: tuple[tuple[int, int, int], ...]
@@ -228,13 +325,14 @@ class Convolutional(nn.Module):
 
 
 def patches(pictures: Array, width: int, stride: int) -> Array:
-    """What a convolution's kernel of width x width sees, [N, H, W, K] as [N, H', W', width width K].
+    """The patches under a kernel of width x width: pictures [N, H, W, K] to [N, H', W', width width K].
 
-    Products with these have gradients that XLA's CPU compiler is fast at; inside loops its convolutions are not.
+    A convolution is a product with these patches. Its gradients are fast on the CPU; those of XLA's own convolutions
+    are slow inside loops.
     """
 
     def windows(x: Array, axis: int) -> Array:
-        """Every `width` neighbours along an axis, on a new axis after it."""
+        """All windows of `width` neighbours along an axis, on a new axis after it."""
         last = (x.shape[axis] - width) // stride * stride
         parts = [jax.lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(width)]
         return jnp.stack(parts, axis=axis + 1)
@@ -250,14 +348,14 @@ def feedforward(
     activation: Activation,
     initialisation: Initialisation,
 ) -> nn.Module:
-    """A network of layers that are normalised ("plain"): an MLP, or with `convolutions` one of pictures [H, W, K]."""
+    """A network with normalised ("plain") layers: an MLP, or with `convolutions` a network for pictures [H, W, K]."""
     if convolutions:
         return Convolutional(convolutions, hidden, features, activation, initialisation)
     return MLP(hidden, features, activation, initialisation, layer_norm="plain")
 
 
 def require_fit(observation_shape: tuple[int, ...], convolutions: tuple[tuple[int, int, int], ...]) -> None:
-    """Raise `ValueError` unless convolutions have a picture [H, W, K] that is large enough, and others a vector."""
+    """Raise `ValueError` unless observations are large enough pictures [H, W, K], or vectors without convolutions."""
     if not convolutions and len(observation_shape) != 1:
         raise ValueError(
             f"observations have shape {observation_shape}: give convolutions, as (channels, width, stride), for "
@@ -289,7 +387,7 @@ class Ensemble(nn.Module):
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to [C, ...] or [C, ..., K]."""
-        shared: Any = None  # every member sees the same inputs
+        shared: Any = None  # all members have the same inputs
         members: Any = nn.vmap(
             MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=shared, axis_size=self.size
         )
@@ -306,31 +404,39 @@ def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> A
 
 
 def smallest(values: Array, axis: int = 0) -> Array:
-    """The smallest value over `axis`, of critics [C, ...] their minimum [...]; its gradient goes to one of them.
+    """The smallest value over `axis`: of critics [C, ...], their minimum [...]. Its gradient goes to one value only.
 
-    That of `values.min(axis)` is shared by all that equal the minimum, and divided by their number: where XLA computes
-    the values twice and rounds them otherwise there are none, and the gradient is 0 / 0.
+    The gradient of `values.min(axis)` is divided by the number of values that equal the minimum. If XLA computes the
+    values twice and rounds them differently, that number can be 0, and the gradient is 0 / 0.
     """
     chosen = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
     return jnp.where(jax.nn.one_hot(chosen, values.shape[axis], axis=axis, dtype=bool), values, 0.0).sum(axis=axis)
 
 
 def polyak(online: Any, target: Any, rate: Array | float) -> Any:
-    """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf."""
+    """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf.
+
+    Collections of a `Network`, such as batch statistics, are averaged like its parameters.
+    """
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
 
 
 def copy(tree: Any) -> Any:
-    """Copy every leaf: targets that share buffers with the online parameters could not be donated."""
+    """A copy of every leaf. Targets need copies: buffers that they share with the online network cannot be donated."""
     return jax.tree.map(jnp.copy, tree)
 
 
 def member(ensemble: Network, index: int) -> Network:
     """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
-    params = jax.tree.map(lambda x: x[index : index + 1], ensemble.params)
-    return Network(params, ensemble.module.clone(size=1))
+    return _of_one(ensemble, lambda x: x[index : index + 1])
 
 
 def members(ensemble: Network) -> Network:
     """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
-    return Network(jax.tree.map(lambda x: x[:, None], ensemble.params), ensemble.module.clone(size=1))
+    return _of_one(ensemble, lambda x: x[:, None])
+
+
+def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
+    """An ensemble of size 1, or a stack of them, with `select` of each leaf."""
+    params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
+    return Network(params, ensemble.module.clone(size=1), collections=collections, dtypes=ensemble.dtypes)

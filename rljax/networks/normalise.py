@@ -1,4 +1,4 @@
-"""Running statistics of inputs: mean and variance of a stream, merged batch by batch."""
+"""Running statistics of inputs: mean and variance of a stream, updated batch by batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rljax.agent import Array
 
 
 class Statistics(struct.PyTreeNode):
-    """Mean and variance of everything seen so far, per feature.
+    """Mean and variance of all samples so far, per feature.
 
-    The count is a float32 and stops growing at 2^24, the last integer it holds exactly; from there on the
+    The count is a float32 and stops growing at 2^24, the last integer that it holds exactly. From then on the
     statistics are an exponential average over the last 16.8 million samples.
     """
 
@@ -22,7 +22,7 @@ class Statistics(struct.PyTreeNode):
 
 
 def create(shape: tuple[int, ...]) -> Statistics:
-    """Statistics of nothing yet: normalising with them changes nothing."""
+    """Statistics before the first sample. Normalising with them only clips."""
     return Statistics(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
 
 
@@ -51,22 +51,22 @@ def normalise(statistics: Statistics, samples: Array, limit: float = 10.0) -> Ar
 
 
 def standardise(statistics: Statistics, samples: Array, epsilon: float = 1e-3) -> Array:
-    """Shift and scale samples [..., O...] by the mean and std of a data set, which has seen them all: no clip.
+    """Shift and scale samples [..., O...] by the mean and std of a data set, without clipping.
 
-    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and those after it.
+    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
     """
     return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + epsilon)
 
 
 class Returns(struct.PyTreeNode):
-    """Discounted sums of the rewards of running episodes, whose std is the scale of rewards."""
+    """Discounted sums of the rewards of running episodes. Their std is the scale of rewards."""
 
     running: Array  # [E]
-    statistics: Statistics  # of all sums so far []
+    statistics: Statistics  # of all sums so far, []
 
 
 def create_returns(num_envs: int) -> Returns:
-    """Nothing gathered yet."""
+    """The initial value, before the first reward."""
     return Returns(jnp.zeros(num_envs), create(()))
 
 
@@ -75,7 +75,7 @@ def scale_rewards(
 ) -> tuple[Returns, Array]:
     """Count a rollout's rewards [T, E] and divide them by the std of the discounted return, clipped to [-limit, limit].
 
-    `ended` [T, E] marks the last steps of episodes, after which the sums begin again. No mean is subtracted.
+    `ended` [T, E] marks the last steps of episodes, after which the sums start again. No mean is subtracted.
     """
 
     def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -92,22 +92,22 @@ def scale_rewards(
 class Moments(struct.PyTreeNode):
     """Mean and sample variance of a stream, one sample at a time, as exact after 10 million samples as after ten.
 
-    Sums in float32 would stand still in the end: each has what rounding took off it as a second number.
+    Plain sums in float32 would stop growing. So each sum has a second number that holds its rounding error.
     """
 
     count: Array  # [] int32
     mean: Array  # [O...]
     squares: Array  # [O...] sum of squared deviations from the mean
-    lost: tuple[Array, Array]  # [O...] each: what is missing in `mean` and in `squares`
+    lost: tuple[Array, Array]  # [O...] each: rounding errors of `mean` and `squares`
 
     @property
     def variance(self) -> Array:
-        """Of the samples so far, [O...], with n - 1 below; 1 before the second."""
+        """Sample variance [O...], with n - 1 in the denominator; 1 before the second sample."""
         return jnp.where(self.count > 1, self.squares / jnp.maximum(self.count - 1, 1), 1.0)
 
 
 def create_moments(shape: tuple[int, ...]) -> Moments:
-    """Moments of nothing yet."""
+    """Moments before the first sample."""
     return Moments(jnp.zeros((), jnp.int32), jnp.zeros(shape), jnp.zeros(shape), (jnp.zeros(shape), jnp.zeros(shape)))
 
 
@@ -128,28 +128,28 @@ def count_where(flag: Array, moments: Moments, sample: Array) -> Moments:
 
 
 def standard_score(moments: Moments, sample: Array) -> Array:
-    """Samples [..., O...] shifted and scaled to zero mean and unit variance; no clip."""
+    """Samples [..., O...] shifted and scaled to zero mean and unit variance, without clipping."""
     return (sample - moments.mean) / jnp.sqrt(moments.variance + 1e-8)
 
 
 class DiscountedSum(struct.PyTreeNode):
-    """The discounted sum of a stream's rewards, whose std is their scale."""
+    """The discounted sum of a stream's rewards. Its std is the scale of rewards."""
 
     running: Array  # []
     moments: Moments  # of all sums so far []
 
 
 def create_discounted_sum() -> DiscountedSum:
-    """Nothing gathered yet."""
+    """The initial value, before the first reward."""
     return DiscountedSum(jnp.zeros(()), create_moments(()))
 
 
 def scale_reward(
     total: DiscountedSum, reward: Array, ended: Array, discount: Array | float
 ) -> tuple[DiscountedSum, Array]:
-    """Count one reward [] and divide it by the std of the discounted sum; neither centred nor clipped.
+    """Count one reward [] and divide it by the std of the discounted sum, without centring or clipping.
 
-    `ended` [] drops what came before this reward, as the authors do (arXiv:2410.14606), and not what comes after it.
+    `ended` [] resets the sum before this reward is added, not after, as the authors do (arXiv:2410.14606).
     """
     running = discount * (1.0 - ended) * total.running + reward
     moments = count(total.moments, running)
@@ -157,7 +157,7 @@ def scale_reward(
 
 
 def _compensated(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
-    """total + lost + term, rounded, and what the rounding took."""
+    """total + lost + term, rounded, and the rounding error."""
     term = term + lost
     rounded = total + term
     virtual = rounded - total

@@ -1,37 +1,37 @@
-"""Torsos: what lies between observations and the last layer, with a fixed amount of computation or as much as wished.
+"""Torsos: the layers between observations and the last layer, with a fixed or an adjustable amount of computation.
 
-Chosen by an agent's settings `torso` and `compute`; one number per part in `hidden`:
+An agent's settings `torso` and `compute` choose one. `hidden` has one number per part:
 
-    mlp     dense layers, each a number wide
-    resnet  an input layer and residual blocks, one per number, all of one width
-    iru     interpolation recurrent unit [1]: its cells, all of one width m, work T times on what they see
-    recall  Deep Thinking's residual blocks with recall [2]: all of one width, T times
-    drc     DRC [3]: layers of convolutional LSTMs, a number of channels each, T ticks
+    mlp     dense layers, one per number, which is the layer's width
+    resnet  an input layer and residual blocks, one per number, all of the same width
+    iru     interpolation recurrent unit [1]: cells, one per number, all of the same width m, applied T times
+    recall  Deep Thinking's residual blocks with recall [2], all of the same width, applied T times
+    drc     DRC [3]: layers of convolutional LSTMs, one per number, which is its channels, for T ticks
 
-The last three have the same parameters for every T, `compute`, and cost in proportion to it. T may be another one when
-acting than it was in training. They keep nothing from one observation to the next: T steps, and all is forgotten.
+T is `compute`. The last three have the same parameters for every T, and their cost is proportional to T. Acting may use
+another T than training. They have no memory: nothing is kept from one observation to the next.
 
-iru, with x the input's recall, computed once, c = h = 0 at first, and in each of T steps for each cell:
+iru, with x computed once from the input o, and c = h = 0 at the start. In each of T steps, for each cell:
 
     x  = LN(W_x o + b_x)
     u  = LN([x; h])
-    f  = sigmoid(W_f u + b_f)      b_f is 1 at first
+    f  = sigmoid(W_f u + b_f)      b_f starts at 1
     i  = tanh(W_i u + b_i)
     c <- f c + (1 - f) i
-    h <- h + tanh(c)               with several cells, tanh(c) is the next one's h, and the last one's is added
+    h <- h + tanh(c)               with several cells, the next cell uses tanh(c) as h; the last tanh(c) is added
 
-recall, with e the input's projection, and all blocks in each of T steps:
+recall, with e the input's projection. In each of T steps, for all blocks:
 
-    h <- W_r [h; o] + b_r,  then for each block  h <- act(h + W_2 act(W_1 h + b_1) + b_2)          h = e at first
+    h <- W_r [h; o] + b_r,  then for each block  h <- act(h + W_2 act(W_1 h + b_1) + b_2)          h starts as e
 
-drc, with e the encoded picture, h_d and c_d of layer d, and in each of T ticks for each layer:
+drc, with e the encoded picture, and h_d and c_d of layer d. In each of T ticks, for each layer:
 
-    z   = [e; h_{d-1}; h_d; pooled(h_d); edge]              below the first layer is the last one, of the tick before
+    z   = [e; h_{d-1}; h_d; pooled(h_d); edge]              h_{d-1} of the first layer: the last layer's, one tick ago
     c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j),  h_d <- sigmoid(o) tanh(c_d)       f, i, j, o: 3x3 convolutions of z
 
-and at the end a dense layer over [h_D; e]. Where pictures are given as a vector, `grid` are their rows and columns.
+At the end follows a dense layer over [h_D; e]. For pictures that are given as vectors, `grid` has rows and columns.
 
-Gradients need memory that grows with the root of T beyond `SEGMENT_FROM` steps: the rest is computed again.
+From `SEGMENT_FROM` steps on, the memory of gradients grows with the square root of T: other steps are recomputed.
 
 [1] Ghugare et al., On (the Role of Iterative) Computation and Reinforcement Learning, arXiv:2602.05999
 [2] Bansal et al., End-to-end Algorithm Synthesis with Recurrent Networks, arXiv:2202.05826
@@ -54,24 +54,24 @@ from rljax.agent import Array, EnvSpec
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initialisers, joined
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
-THINKING = ("iru", "recall", "drc")  # those that use `compute`
+THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
 
-UNROLLED = 3  # steps at most that are compiled one after the other: faster than a loop on the CPU, more are slower
-SEGMENT_FROM = 16  # steps: from here on gradients keep some of them and compute the others again
-DRC_FEATURES = 256  # behind the ticks of a DRC; [3]
+UNROLLED = 3  # steps: up to here they are unrolled, which is faster than a loop on the CPU; beyond, it is slower
+SEGMENT_FROM = 16  # steps: from here on gradients store some steps and recompute the others
+DRC_FEATURES = 256  # of the dense layer after the ticks of a DRC; [3]
 
 
 class Span(NamedTuple):
-    """A part of the thinking steps: gradients flow from `start` on, and none is taken from `stop` on."""
+    """A part of the thinking steps. Gradients flow from step `start` on, and steps from `stop` on are skipped."""
 
     start: Array  # [] int32
     stop: Array  # [] int32
 
 
 def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
-    """Raise `ValueError` for settings that make no torso; `hidden` are the parts of each network.
+    """Raise `ValueError` for settings that fit no torso. `hidden` has the parts of each network.
 
-    Reads of a config: `torso`, `compute`, `grid`, `progressive`.
+    Fields of the config that are read: `torso`, `compute`, `grid`, `progressive`.
     """
     kind, compute, grid = config.torso, config.compute, getattr(config, "grid", None)
     if compute < 1:
@@ -89,7 +89,9 @@ def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
         if kind != "mlp" and not parts:
             raise ValueError(f"--config.torso {kind} needs at least one number for its hidden layers.")
         if kind in ("resnet", "iru", "recall") and len(set(parts)) > 1:
-            raise ValueError(f"the parts of a torso '{kind}' are of one width, not {' '.join(map(str, parts))}.")
+            raise ValueError(
+                f"all parts of a torso '{kind}' must have the same width, not {' '.join(map(str, parts))}."
+            )
     shape = spec.observation_shape
     if kind != "drc":
         if grid is not None:
@@ -106,7 +108,8 @@ def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
 def torso(config: Any, hidden: tuple[int, ...]) -> nn.Module:
     """The torso alone: inputs [..., I] to features [..., m].
 
-    Reads of a config: `torso`, `compute`, `grid`, `activation`, `initialisation`, and `layer_norm` where it has one.
+    Fields of the config that are read: `torso`, `compute`, `grid`, `activation`, `initialisation`, and `layer_norm` if
+    the config has it.
     """
     style = (config.activation, config.initialisation)
     match config.torso:
@@ -124,7 +127,7 @@ def torso(config: Any, hidden: tuple[int, ...]) -> nn.Module:
 
 
 def network(config: Any, hidden: tuple[int, ...], features: int, output_scale: float = 1.0) -> nn.Module:
-    """A torso and a dense layer behind it: inputs [..., I] to [..., features]. Reads of a config what `torso` does."""
+    """A torso and a dense layer after it: inputs [..., I] to [..., features]. Reads the same fields as `torso`."""
     if config.torso == "mlp":
         return torso(config, hidden).clone(features=features, output_scale=output_scale)
     return Headed(torso(config, hidden), features, config.initialisation, output_scale)
@@ -133,7 +136,7 @@ def network(config: Any, hidden: tuple[int, ...], features: int, output_scale: f
 def ensemble(
     config: Any, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
 ) -> networks.Ensemble | Ensemble:
-    """`size` independent networks, as `network` makes them: inputs [..., I] to [C, ...], or [C, ..., K], K features."""
+    """`size` independent copies of `network`: inputs [..., I] to [C, ...], or [C, ..., K] with K > 1 features."""
     if config.torso == "mlp":
         norm = getattr(config, "layer_norm", False)
         style = (config.activation, config.initialisation, norm, features, output_scale)
@@ -142,15 +145,15 @@ def ensemble(
 
 
 def last(config: Any, features: int, output_scale: float = 1.0) -> nn.Module:
-    """The dense layer behind a torso that several networks share: [..., m] to [..., features].
+    """The dense layer after a torso that several networks share: [..., m] to [..., features].
 
-    Reads of a config: `initialisation`.
+    Field of the config that is read: `initialisation`.
     """
     return networks.MLP((), features, initialisation=config.initialisation, output_scale=output_scale)
 
 
 class Headed(nn.Module):
-    """A torso with a dense layer behind it."""
+    """A torso with a dense layer after it."""
 
     torso: nn.Module
     features: int
@@ -174,7 +177,7 @@ class Ensemble(nn.Module):
     @nn.compact
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to [C, ...], or [C, ..., K] with K > 1 outputs."""
-        shared: Any = None  # every copy sees the same inputs
+        shared: Any = None  # all copies have the same inputs
         call: Any = nn.vmap(
             lambda member, x: member(x, span=span),
             variable_axes={"params": 0},
@@ -187,7 +190,7 @@ class Ensemble(nn.Module):
 
 
 def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | None = None) -> Any:
-    """`state` after `compute` steps, those of `span` if one is given."""
+    """`state` after `compute` steps, or after the steps of `span` if one is given."""
 
     def whole(state: Any, t: Array) -> tuple[Any, None]:
         del t
@@ -213,7 +216,7 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
 
 
 class ResNet(nn.Module):
-    """Residual blocks whose two layers are normalised and activated before their weights; normalised at the end."""
+    """Residual blocks of two layers, with normalisation and activation before each layer and at the end."""
 
     hidden: tuple[int, ...]
     activation: Activation = "relu"
@@ -265,10 +268,10 @@ class IRU(nn.Module):
         return think(step, (zero, (zero,) * len(cells)), self.compute, span)[0]
 
     def _cell(self, index: int, x: Array) -> tuple[Array, Array, Array, Array]:
-        """What a cell multiplies and adds, for its f and then its i, [..., 2 m] each; the kernel of h is [m, 2 m].
+        """The constant terms of a cell, for its f and then its i, [..., 2 m] each; the kernel of h is [m, 2 m].
 
-        Normalising comes behind the product, with the product's sums over rows, so that x is multiplied once and not in
-        each step: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
+        Normalisation comes after the product, by the product's sums over rows. So x is multiplied once, not in every
+        step: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
         """
         width = x.shape[-1]
         kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)
@@ -286,13 +289,13 @@ class IRU(nn.Module):
 
 
 def spread(x: Array) -> tuple[Array, Array]:
-    """Mean and sum of squared distances from it, [..., 1] each, of x [..., m]."""
+    """The mean of x [..., m], and the sum of squared distances from it, [..., 1] each."""
     mean = x.mean(axis=-1, keepdims=True)
     return mean, jnp.square(x - mean).sum(axis=-1, keepdims=True)
 
 
 class Recall(nn.Module):
-    """Deep Thinking's blocks, which see the input again in every step; see the top of this file."""
+    """Deep Thinking's blocks, which receive the input again in every step; see the top of this file."""
 
     hidden: tuple[int, ...]  # the width m, once per residual block
     compute: int  # T
@@ -318,13 +321,13 @@ class Recall(nn.Module):
 
 
 class DRC(nn.Module):
-    """Convolutional LSTMs, layer over layer, that tick T times; see the top of this file."""
+    """Stacked convolutional LSTMs that tick T times; see the top of this file."""
 
     hidden: tuple[int, ...]  # channels of each layer
     compute: int  # T
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
-    grid: tuple[int, int] | None = None  # rows and columns of pictures that come as vectors, channel by channel
+    grid: tuple[int, int] | None = None  # rows and columns of pictures that are given as vectors, channel by channel
 
     @nn.compact
     def __call__(self, observation: Array, *, span: Span | None = None) -> Array:
@@ -338,7 +341,7 @@ class DRC(nn.Module):
         encoder = dense(self, "encoder", 9 * pictures.shape[-1], self.hidden[0], math.sqrt(2.0))
         encoded = act(encoder(around(pictures)))
         inside = jnp.pad(jnp.zeros(size[1:]), 1, constant_values=1.0)[None, :, :, None]
-        edge = jnp.broadcast_to(networks.patches(inside, 3, 1), (*size, 9))  # what lies outside of the picture
+        edge = jnp.broadcast_to(networks.patches(inside, 3, 1), (*size, 9))  # marks cells outside the picture
         below = [self.hidden[d - 1] for d in layers]
         channels = [self.hidden[0] + below[d] + 2 * self.hidden[d] for d in layers]
         gates = [dense(self, f"gates_{d}", 9 * (channels[d] + 1), 4 * self.hidden[d]) for d in layers]
@@ -366,9 +369,9 @@ class DRC(nn.Module):
 def dense(
     module: nn.Module, name: str, inputs: int, features: int, scale: float = math.sqrt(2.0)
 ) -> Callable[[Array], Array]:
-    """A dense layer as a function, so that it can be called inside of a loop, whose parameters are those of `module`.
+    """A dense layer as a function that can be called inside a loop. Its parameters belong to `module`.
 
-    `module` is a `ResNet`, `Recall` or `DRC`, inside of its call.
+    `module` is a `Recall` or `DRC`, inside its call.
     """
     kernel_init, bias_init = initialisers(module.initialisation, inputs, scale)  # type: ignore[attr-defined]
     kernel = module.param(f"{name}_kernel", kernel_init, (inputs, features))
@@ -377,19 +380,19 @@ def dense(
 
 
 def around(pictures: Array) -> Array:
-    """What a 3x3 convolution sees around each cell, [N, H, W, K] as [N, H, W, 9 K], with zeros outside."""
+    """The 3x3 patch around each cell, [N, H, W, K] to [N, H, W, 9 K], with zeros outside the picture."""
     return networks.patches(jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)
 
 
 def spans(key: Array, compute: int) -> Span:
-    """What progressive training [2] goes through: n ~ U{0, ..., T - 1} without gradient, then k ~ U{1, ..., T - n}."""
+    """The steps of progressive training [2]: n ~ U{0, ..., T - 1} without gradient, then k ~ U{1, ..., T - n} with."""
     key_start, key_number = jax.random.split(key)
     start = jax.random.randint(key_start, (), 0, compute)
     return Span(start, start + jax.random.randint(key_number, (), 1, compute - start + 1))
 
 
 def during(networks_: Any, span: Span) -> Any:
-    """A tree of networks in which those that think take the steps of `span` only."""
+    """A tree of networks, in which networks with thinking steps take the steps of `span` only."""
 
     def bind(network: Any) -> Any:
         module = getattr(network, "module", None)
@@ -404,8 +407,8 @@ def during(networks_: Any, span: Span) -> Any:
 def progressive(loss: Callable[..., tuple[Array, Any]], config: Any) -> Callable[..., tuple[Array, Any]]:
     """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random part of them.
 
-    `loss(networks, ..., key)` returns a scalar and metrics; so does what is returned here, which is `loss` itself
-    without an alpha. Reads of a config: `progressive`, which is alpha or None, and `compute`.
+    `loss(networks, ..., key)` returns a scalar and metrics, and so does the returned function. Fields of the config
+    that are read: `compute`, and `progressive`, which is alpha. If `progressive` is None, `loss` itself is returned.
     """
     if config.progressive is None:
         return loss

@@ -1,14 +1,14 @@
-"""Eligibility traces and the optimisers that learn with them from one transition at a time.
+"""Eligibility traces, and optimisers that learn with them from one transition at a time.
 
 Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For parameters w, their trace e,
-the gradient g of what a positive error should raise, and the temporal-difference error delta:
+the gradient g of the quantity that a positive error should raise, and the temporal-difference error delta:
 
   e <- gamma lambda e + g
   M  = alpha kappa max(|delta|, 1) |e|_1          the 1-norm is over all parameters
   w <- w + alpha / max(M, 1) delta e
-  e <- 0                                          where an episode ends, or credit does
+  e <- 0                                          when an episode ends, or credit assignment does
 
-M estimates how far a step goes beyond the error that it is to remove: no step overshoots by more than 1 / kappa.
+M estimates how far a step overshoots the error that it should remove: no step overshoots by more than 1 / kappa.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ObGDState(struct.PyTreeNode):
 
 
 class AdaptiveObGDState(struct.PyTreeNode):
-    """The trace of every parameter, and how large its steps have been."""
+    """The trace of every parameter, and the second moment of its steps."""
 
     trace: Any  # shaped as the parameters
-    second_moment: Any  # the same: running mean of (delta e)^2
+    second_moment: Any  # shaped as the parameters: running mean of (delta e)^2
     count: Array  # [] int32: steps so far
 
 
@@ -45,9 +45,9 @@ def obgd(
 ) -> optax.GradientTransformationExtraArgs:
     """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=ended)`.
 
-    `gradient` is of what a positive error should raise, such as V(s) or log pi(a|s), and what is returned is to be
-    added, as by `optax.apply_updates`: ascent, not descent on a loss. `error` [] is delta, `reset` [] bool clears the
-    trace after this step. The trace begins at 0.
+    `gradient` is the gradient of a quantity that a positive error should raise, such as V(s) or log pi(a|s). The
+    returned updates are added, for example by `optax.apply_updates`: this is ascent, not descent on a loss. `error` []
+    is delta, and `reset` [] bool clears the trace after this step. The trace begins at 0.
     """
 
     def init(params: Any) -> ObGDState:
@@ -72,11 +72,11 @@ def adaptive_obgd(
     second_moment_decay: Array | float = 0.999,
     epsilon: float = 1e-8,
 ) -> optax.GradientTransformationExtraArgs:
-    """`obgd` whose traces are divided by the running root mean square of delta e, bound and step alike.
+    """`obgd` with traces divided by the running root mean square of delta e, in the bound and in the step.
 
       v <- beta v + (1 - beta) (delta e)^2,   e~ = e / sqrt(v / (1 - beta^t) + epsilon)
 
-    beta is `second_moment_decay`. v is not cleared with the trace.
+    beta is `second_moment_decay`. A reset clears the trace, but not v.
     """
 
     def init(params: Any) -> AdaptiveObGDState:

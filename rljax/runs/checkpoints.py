@@ -38,7 +38,7 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
 
     Every process must call, with its own parts of `items`; `blobs` are those of the first.
 
-    Raises `CheckpointError` when the disk is full or cannot be written, `HostError` where another process is gone;
+    Raises `CheckpointError` when the disk is full or cannot be written, `ProcessError` where another process is gone;
     earlier checkpoints stay as they are.
     """
     import orbax.checkpoint as ocp
@@ -66,13 +66,13 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
         _sync(folder)
 
     try:
-        processes.first(prepare)
+        processes.on_first(prepare)
         with ocp.StandardCheckpointer() as checkpointer:
             for name, tree in items.items():
                 checkpointer.save(partial / name, tree)
                 checkpointer.wait_until_finished()
-        processes.first(complete)
-    except processes.HostError:
+        processes.on_first(complete)
+    except processes.ProcessError:
         raise
     except Exception as error:
         shutil.rmtree(partial, ignore_errors=True)

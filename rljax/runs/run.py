@@ -64,10 +64,12 @@ def train(
 
     After `rljax.distributed.processes.join`, every process must call it alike; the first one writes and shows.
     """
-    experiment = processes.together(
+    experiment = processes.on_all(
         lambda: experiments.prepare(agent, env, steps, data=data, seeds=seeds, config=config, **settings)
     )
-    folder = Path(out) if out is not None else processes.first(lambda: experiments.default_folder(experiment.settings))
+    folder = (
+        Path(out) if out is not None else processes.on_first(lambda: experiments.default_folder(experiment.settings))
+    )
     return Run.begin(experiment, folder, console.create(quiet), command or shlex.join(sys.argv)).execute()
 
 
@@ -95,7 +97,7 @@ def resume(
             "to go on in an environment, give --then-online N of at least 1, with or without --offline-share; the "
             "updates before it stay as planned, so without --steps."
         )
-    run = processes.together(lambda: Run.open(Path(out), console.create(quiet), online))
+    run = processes.on_all(lambda: Run.open(Path(out), console.create(quiet), online))
     processes.require_same(lambda: experiments.described(run.experiment) | {"run": str(out), "--steps": steps})
     run.resume(steps, command or shlex.join(sys.argv))
     return run.execute()
@@ -114,10 +116,10 @@ class Run:
     def begin(cls, experiment: Experiment, folder: Path, view: console.View, command: str) -> Run:
         """A run of fresh learners in a new folder, which notes all there is to know of it."""
         processes.require_same(lambda: experiments.described(experiment) | {"out": str(folder)})
-        run = processes.together(lambda: cls(experiment, folder, view))
+        run = processes.on_all(lambda: cls(experiment, folder, view))
         training = run.training
         needed = training.needed_bytes
-        processes.together(training.check_memory)
+        processes.on_all(training.check_memory)
         described = {
             **dataclasses.asdict(training.settings),
             "environment": training.settings.env,
@@ -133,13 +135,13 @@ class Run:
             "base_digest": None if experiment.base is None else policy.digest(experiment.base),
             **hardware.provenance(),
         }
-        processes.first(lambda: run._make_folder(described))
+        processes.on_first(lambda: run._make_folder(described))
         try:
-            processes.together(run._require_folder)
+            processes.on_all(run._require_folder)
         except ValueError:
-            processes.first(lambda: shutil.rmtree(folder))
+            processes.on_first(lambda: shutil.rmtree(folder))
             raise
-        run.recorder = processes.together(run._record)
+        run.recorder = processes.on_all(run._record)
         view.start(folder, training.total, training.settings, needed)
         run._warn()
         training.start()
@@ -191,10 +193,10 @@ class Run:
 
     def resume(self, steps: int | None, command: str) -> None:
         """Continue from the newest whole checkpoint, to `steps` where given; `command` is noted."""
-        path = processes.first(lambda: checkpoints.newest(self.folder / "checkpoints"))
-        notes = processes.together(lambda: self._continued(path, steps))
-        processes.first(lambda: self._note_resumption(notes["step"], command))
-        self.recorder = processes.together(self._record)
+        path = processes.on_first(lambda: checkpoints.newest(self.folder / "checkpoints"))
+        notes = processes.on_all(lambda: self._continued(path, steps))
+        processes.on_first(lambda: self._note_resumption(notes["step"], command))
+        self.recorder = processes.on_all(self._record)
         self.recorder.truncate(notes["step"])
         training = self.training
         self.view.start(self.folder, training.total, training.settings, read_config(self.folder)["state_bytes"])
@@ -265,18 +267,20 @@ class Run:
         self.began = time.perf_counter() - self.wall
         training, interrupted = self.training, False
         try:
-            if training.complete and not processes.first(self._is_evaluated):  # it was stopped at what is now its end
+            if training.complete and not processes.on_first(
+                self._is_evaluated
+            ):  # it was stopped at what is now its end
                 self._evaluate()
                 self._save()
             with Interrupt(self.view.say) as interrupt:
                 while not training.complete and not interrupted:
                     self._chunk()
-                    interrupted = processes.anywhere(interrupt.requested)
+                    interrupted = processes.any_process(interrupt.requested)
                     if training.step % training.checkpoint_every == 0 or interrupted or training.complete:
                         self._save()
-            self.view.finished(processes.first(self._summarise))
+            self.view.finished(processes.on_first(self._summarise))
         except NoLearnerLeft as error:
-            processes.first(self._summarise)
+            processes.on_first(self._summarise)
             cause, remedy = error.args
             left = "No other learner is left. " if len(training.members) > 1 else ""
             raise Diverged(
@@ -284,10 +288,10 @@ class Run:
             ) from error
         except FloatingPointError as error:
             raise Diverged(f"{error} {self._how_to_resume()}") from error
-        except (OSError, checkpoints.CheckpointError, processes.HostError) as error:
+        except (OSError, checkpoints.CheckpointError, processes.ProcessError) as error:
             raise RunError(f"{error} {self._how_to_resume()}") from error
         except jax.errors.JaxRuntimeError as error:
-            if not processes.several():
+            if not processes.is_distributed():
                 raise
             cause = str(error).partition("\n")[0]
             raise RunError(
@@ -365,7 +369,7 @@ class Run:
             "compile_seconds": training.clock.seconds,
             "steps_per_second": training.steps_per_second,
             "devices_used": training.driver.spread.num_devices,
-            "processes": processes.number(),
+            "processes": processes.process_count(),
             "peak_memory_bytes": hardware.peak_memory(),
         }
         self.recorder.summary(summary)

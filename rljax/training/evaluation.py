@@ -59,7 +59,7 @@ class HostedEvaluator:
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         """Play one episode in each environment, started from `seeds` (P x N of them): in the first process alone."""
         whole = local(state)
-        return processes.first(lambda: self._episodes(whole, seeds, config))
+        return processes.on_first(lambda: self._episodes(whole, seeds, config))
 
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)

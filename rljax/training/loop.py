@@ -136,7 +136,7 @@ class Training:
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part."""
         shared = self.shared_bytes
-        own = shared + (self.needed_bytes - shared) // processes.number()
+        own = shared + (self.needed_bytes - shared) // processes.process_count()
         limit = hardware.available_memory()
         if limit is None or own <= limit:
             return

@@ -249,7 +249,7 @@ def _require_rate(settings: Settings, experience: Experience) -> None:
 
 def _require_shared(settings: Settings, name: str, stepped_on_host: Any) -> None:
     """Raise `ValueError` for what several processes cannot share."""
-    if not processes.several():
+    if not processes.is_distributed():
         return
     if stepped_on_host:
         raise ValueError(

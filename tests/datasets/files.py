@@ -1,4 +1,4 @@
-"""Files for the tests of datasets: D4RL's layout with every kind of end, and real archives where they are at hand."""
+"""Files for the tests of datasets: D4RL's layout with every kind of end, and real archives if they are available."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def shared(*parts: str) -> Path:
-    """A real file; the test is skipped where it is absent."""
+    """A real file. The test is skipped if it is missing."""
     path = SHARED.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"the real data are absent: no {'/'.join(('..', 'shared', 'data', *parts))}")
@@ -20,7 +20,7 @@ def shared(*parts: str) -> Path:
 
 
 def arrays(lengths: list[int], ends: str, size: int = 3, actions: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random episodes in D4RL's layout, each ended as the letters of `ends` say.
+    """Random episodes in D4RL's layout, with the ends that the letters of `ends` name.
 
     t: terminal, o: timed out, b: both at once, n: neither (the trajectory is cut without a mark).
     """
@@ -60,7 +60,7 @@ def npz(path: Path, values: dict[str, Any]) -> Path:
 
 
 def without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """The same arrays, less some."""
+    """The same arrays without some of them."""
     return {key: value for key, value in values.items() if key not in keys}
 
 

@@ -1,4 +1,4 @@
-"""Files by path: round trips of our own layout, the names that others use, and what is refused."""
+"""Files by path: round trips of our own layout, names of other layouts, and files that are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def recorded(tmp_path: Path, **options: Any) -> datasets.Dataset:
 
 
 @pytest.mark.parametrize("name", ["copy.npz", "copy.hdf5", "copy.h5"])
-def test_what_was_written_reads_back_as_the_same(tmp_path: Path, name: str) -> None:
+def test_a_written_dataset_reads_back_as_the_same(tmp_path: Path, name: str) -> None:
     dataset = recorded(tmp_path)
     write = datasets.write_archive if name.endswith("npz") else datasets.write_hdf5
     path = write(dataset, tmp_path / "below" / name)
@@ -146,7 +146,7 @@ def test_without_successors_the_last_row_goes_unless_it_is_terminal(tmp_path: Pa
     assert dataset.complete
 
 
-def test_an_end_of_the_file_in_an_episode_is_not_a_complete_one(tmp_path: Path) -> None:
+def test_an_episode_that_the_end_of_the_file_cuts_is_incomplete(tmp_path: Path) -> None:
     dataset = datasets.load(str(npz(tmp_path / "a.npz", arrays([4, 3], "tn"))))
     assert dataset.transitions.truncated[-1]
     assert (dataset.lengths().tolist(), len(dataset.episode_starts)) == ([4], 2)
@@ -208,7 +208,7 @@ def test_missing_arrays_are_named(tmp_path: Path, missing: str, message: str) ->
         datasets.load(str(npz(tmp_path / "a.npz", without(arrays(LENGTHS, ENDS), missing))))
 
 
-def test_a_file_of_ogbench_is_to_be_named(tmp_path: Path) -> None:
+def test_a_file_of_ogbench_must_be_loaded_by_name(tmp_path: Path) -> None:
     values = without(arrays(LENGTHS, ENDS), "rewards") | {"qpos": np.zeros((25, 3))}
     with pytest.raises(ValueError, match=r"OGBench's files hold none: load them by name"):
         datasets.load(str(npz(tmp_path / "a.npz", values)))
@@ -222,7 +222,7 @@ def test_python_objects_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", None, "array"])
-def test_archives_that_are_not_whole_are_refused(tmp_path: Path, content: Any) -> None:
+def test_incomplete_archives_are_refused(tmp_path: Path, content: Any) -> None:
     path = npz(tmp_path / "a.npz", arrays([300], "t"))
     whole = path.read_bytes()
     if content == "array":
@@ -320,7 +320,7 @@ def test_groups_are_refused(tmp_path: Path, name: str, key: str) -> None:
         datasets.load(str(path))
 
 
-def test_what_may_be_done_about_bounds_is_a_command_that_there_is(tmp_path: Path) -> None:
+def test_commands_in_the_message_about_bounds_exist(tmp_path: Path) -> None:
     values = arrays(LENGTHS, ENDS)
     values["actions"] *= 2
     path, new = npz(tmp_path / "a.npz", values), tmp_path / "new.npz"

@@ -1,4 +1,4 @@
-"""Names: where each goes, what is suggested for an unknown one, and where files are looked for."""
+"""Names: the reader of each, suggestions for unknown names, and the folders that are searched."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_unknown_names_suggest_the_nearest(name: str, nearest: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["d4rl", "hopper-medium-v2", "data/nothing.txt", "atari/breakout"])
-def test_what_is_no_name_says_what_names_look_like(name: str) -> None:
+def test_the_message_for_other_words_shows_the_form_of_names(name: str) -> None:
     with pytest.raises(ValueError, match=rf"'{name}' names no dataset: names begin with d4rl/, minari/"):
         datasets.load(name)
 
@@ -66,7 +66,7 @@ def test_a_folder_says_what_is_in_it(tmp_path: Path) -> None:
         datasets.load(str(tmp_path))
 
 
-def test_a_path_that_is_not_there() -> None:
+def test_a_missing_path_is_refused() -> None:
     with pytest.raises(ValueError, match=r"there is no file './nothing.npz', neither here nor in the folder"):
         datasets.load("./nothing.npz")
 
@@ -106,7 +106,7 @@ def test_files_are_found_where_families_keep_them(tmp_path: Path, monkeypatch: p
     assert str(tmp_path) not in str(dataset.provenance)
 
 
-def test_paths_are_looked_for_in_the_folder_of_datasets_too(tmp_path: Path) -> None:
+def test_paths_are_also_searched_in_the_folder_of_datasets(tmp_path: Path) -> None:
     npz(tmp_path / "mine.npz", arrays([5], "t"))
     assert datasets.load("./mine.npz", tmp_path).num == 5
 

@@ -1,4 +1,4 @@
-"""Faults put into a sound dataset: each is found, alone, counted and placed."""
+"""Faults in an otherwise sound dataset: each is found alone, with its number and its place."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_faults_are_found(
 @pytest.mark.parametrize("stored", [True, False])
 def test_time_limits_that_a_file_marks_as_terminal_are_found(tmp_path: Path, stored: bool) -> None:
     values = arrays([30, 20, 40, 10], "tboo")
-    values["terminals"] |= values["timeouts"]  # as they are where `done` was taken for the environment's own end
+    values["terminals"] |= values["timeouts"]  # as in files whose `done` was stored as the environment's own end
     values = values if stored else without(values, "next_observations")
     dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))
     copy = datasets.load(str(datasets.write(dataset, tmp_path / "copy.hdf5")))
@@ -86,7 +86,7 @@ def test_rows_that_d4rl_drops_are_no_ends_of_both_kinds(tmp_path: Path) -> None:
     assert "both_ends" not in {finding.name for finding in datasets.check(dataset)}
 
 
-def test_observations_that_tell_nothing_or_too_much(sound: datasets.Dataset) -> None:
+def test_constant_and_large_observations_are_found(sound: datasets.Dataset) -> None:
     observation, following = (
         np.array(getattr(sound.transitions, name)) for name in ("observation", "next_observation")
     )

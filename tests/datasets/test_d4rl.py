@@ -1,4 +1,4 @@
-"""D4RL's files: its reading rules against a loop of our own, no leak at terminals, and its tables."""
+"""D4RL's files: its reading rules against an independent loop, no leak at terminals, and its tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTHS, ENDS = [7, 1, 5, 3, 9, 4, 6, 2, 8], "tobttonto"
 
 
 def loop(values: dict[str, np.ndarray], limit: int, *, timeouts: bool = True) -> dict[str, np.ndarray]:
-    """D4RL's transitions one by one, with the rows that they come from; written from its rules, not from our code."""
+    """D4RL's transitions one by one, with their rows in the file. Written from D4RL's rules, not from our code."""
     rows, following = [], []
     steps = 0
     for row in range(len(values["rewards"]) - 1):
@@ -257,7 +257,7 @@ def test_actions_out_of_bounds_are_named_and_can_be_clipped(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"not hdf5 at all", None])
-def test_files_that_are_not_whole_are_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_incomplete_files_are_refused(tmp_path: Path, content: bytes | None) -> None:
     path = hdf5(tmp_path / "a.hdf5", arrays([200, 200], "tt"))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content is None else content)

@@ -1,4 +1,4 @@
-"""Downloads from a server of our own: whole, resumed, cut, changed, refused."""
+"""Downloads from a local server: complete, resumed, cut, changed and refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTENT = np.random.default_rng(0).bytes(3_000_000)
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`; `cut` bytes at most per connection, if set; notes the ranges that were asked for."""
+    """Serves `files`, at most `cut` bytes per connection if it is set. Records the requested ranges."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -78,7 +78,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread.join()
 
 
-def test_a_file_comes_whole_with_its_side_file(server: Server, tmp_path: Path) -> None:
+def test_a_complete_file_has_a_side_file(server: Server, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
     path = download.fetch(server.url, tmp_path / "below" / "a.bin", progress=lambda *call: seen.append(call))
     assert path.read_bytes() == CONTENT
@@ -95,13 +95,13 @@ def test_a_file_comes_whole_with_its_side_file(server: Server, tmp_path: Path) -
     assert sorted(child.name for child in path.parent.iterdir()) == ["a.bin", "a.bin.json"]
 
 
-def test_a_connection_that_breaks_is_taken_up_again(server: Server, tmp_path: Path) -> None:
+def test_a_broken_connection_is_resumed(server: Server, tmp_path: Path) -> None:
     server.cut = 1_250_000
     assert download.fetch(server.url, tmp_path / "a.bin").read_bytes() == CONTENT
     assert server.ranges == [None, "bytes=1250000-", "bytes=2500000-"]
 
 
-def test_a_part_of_an_earlier_attempt_is_gone_on_with(server: Server, tmp_path: Path) -> None:
+def test_a_part_of_an_earlier_attempt_is_continued(server: Server, tmp_path: Path) -> None:
     (tmp_path / "a.bin.part").write_bytes(CONTENT[:1_000_000])
     assert download.fetch(server.url, tmp_path / "a.bin").read_bytes() == CONTENT
     assert server.ranges == ["bytes=1000000-"]
@@ -119,7 +119,7 @@ def test_a_server_without_ranges_sends_all_again(server: Server, tmp_path: Path)
     assert download.fetch(server.url, tmp_path / "a.bin").read_bytes() == CONTENT
 
 
-def test_a_connection_that_brings_nothing_is_given_up_and_what_came_is_kept(server: Server, tmp_path: Path) -> None:
+def test_connections_without_data_are_given_up_and_earlier_data_are_kept(server: Server, tmp_path: Path) -> None:
     (tmp_path / "a.bin.part").write_bytes(CONTENT[:500])
     server.cut = 0
     with pytest.raises(OSError, match=r"the connection ended after 500 of 3,000,000 bytes; 500 bytes are kept"):

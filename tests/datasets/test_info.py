@@ -1,4 +1,4 @@
-"""What a dataset is said to be, and its picture."""
+"""The summary of a dataset and its figure."""
 
 from __future__ import annotations
 

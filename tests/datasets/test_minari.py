@@ -1,4 +1,4 @@
-"""Minari's layout, written by hand and, where it is installed, by the package."""
+"""Minari's layout, written by hand and, if it is installed, by the package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPEC = {"id": "Hopper-v5", "entry_point": "gymnasium.envs.mujoco.hopper_v5:Hoppe
 
 
 def write(folder: Path, identity: str, episodes: list[dict[str, Any]], **metadata: Any) -> Path:
-    """A dataset of Minari's in `folder`, as its HDF5 storage lays it out."""
+    """A Minari dataset in `folder`, in the layout of its HDF5 storage."""
     home = folder / "minari" / identity
     (home / "data").mkdir(parents=True)
     described: dict[str, Any] = {
@@ -88,7 +88,7 @@ def test_dictionaries_are_flattened_as_gymnasium_does(tmp_path: Path) -> None:
     assert (dataset.env, dataset.reference) == ("gymnasium_robotics:PointMaze_Open-v3", None)
 
 
-def test_the_environment_is_told_without_reading_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_known_without_reading_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"id": "PointMaze_Open-v3", "entry_point": "gymnasium_robotics.envs.maze.point_maze:PointMazeEnv"}
     write(tmp_path, "mujoco/hopper/medium-v0", [])
     write(tmp_path, "maze-v0", [], env_spec=json.dumps(spec))
@@ -105,7 +105,7 @@ def test_the_environment_is_told_without_reading_rows(tmp_path: Path, monkeypatc
     assert datasets.environment("minari/mujoco/hopper/medium-v0") == "Hopper-v5"
 
 
-def test_choices(tmp_path: Path) -> None:
+def test_discrete_spaces(tmp_path: Path) -> None:
     space = {"type": "Discrete", "dtype": "int64", "start": 1, "n": 4}
     values = episode(5) | {"actions": np.array([1, 2, 1, 3, 2])}
     write(tmp_path, "mine-v0", [values], action_space=json.dumps(space))
@@ -132,7 +132,7 @@ def test_faults_are_named(tmp_path: Path, change: dict[str, Any], message: str) 
         datasets.load("minari/mine-v0", tmp_path, download=False)
 
 
-def test_what_is_not_whole_is_named(tmp_path: Path) -> None:
+def test_incomplete_datasets_are_refused(tmp_path: Path) -> None:
     home = write(tmp_path, "mine-v0", [episode(500)])
     main = home / "data" / "main_data.hdf5"
     main.write_bytes(main.read_bytes()[:4000])
@@ -146,7 +146,7 @@ def test_what_is_not_whole_is_named(tmp_path: Path) -> None:
         datasets.load("minari/empty-v0", tmp_path, download=False)
 
 
-def test_what_was_written_reads_back_as_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_written_dataset_reads_back_as_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     npz(tmp_path / "a.npz", arrays([7, 2, 5, 3], "toto", size=11, actions=3))

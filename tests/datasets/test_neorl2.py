@@ -1,4 +1,4 @@
-"""NeoRL-2's files, against what its paper and package say of them."""
+"""NeoRL-2's files, against the claims of its paper and package."""
 
 from __future__ import annotations
 

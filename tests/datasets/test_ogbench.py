@@ -1,4 +1,4 @@
-"""OGBench's files: rows, successors and tasks, against the package's rules and, where installed, the package."""
+"""OGBench's files: rows, successors and tasks, against the package's rules and, if it is installed, the package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTH = 20  # observations of a trajectory in these files
 
 
 def raw(environment: str, task: int, trajectories: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
-    """A file's arrays, with states of which about half are at the goal of `task`, in whole or in part."""
+    """A file's arrays, with states of which about half are at the goal of `task`, completely or in part."""
     rng = np.random.default_rng(seed)
     info = ogbench.tasks()[environment]
     goal = info["tasks"][task - 1]

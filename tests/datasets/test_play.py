@@ -1,4 +1,4 @@
-"""OGBench's arm data recorded here: the published layout, by the package's oracles, and again the same."""
+"""Recording of OGBench's arm data: the published layout, the package's oracles, and reproducible trajectories."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_training_and_validation_share_no_trajectory() -> None:
     assert len(set(seeds)) == 100
 
 
-def test_an_interrupted_recording_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_recording_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 
     def write(task: play.Task, number: int, piece: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_interrupted_recording_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         play.record(NAME, path, **options)
 
 
-def test_as_many_trajectories_as_were_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_number_of_trajectories_is_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLJAX_DATA", str(tmp_path))
     monkeypatch.setattr(play, "_versions", lambda name: {})
     monkeypatch.setattr(play, "_joined", lambda pieces: {"number": np.array(len(pieces))})
@@ -200,14 +200,14 @@ def test_a_scene_out_of_view() -> None:
     ("name", "options", "message"),
     [
         ("ogbench/antmaze-large-navigate-v0", {}, "'ogbench/antmaze-large-navigate-v0' needs trained policies"),
-        ("ogbench/scene-play-singletask-v0-val", {}, "added where .* is loaded: .* record ogbench/scene-play-v0-val"),
+        ("ogbench/scene-play-singletask-v0-val", {}, "added when .* is loaded: .* record ogbench/scene-play-v0-val"),
         ("ogbench/cube-singel-play-v0", {}, "ogbench/cube-single-play"),
         (NAME, {"steps": 0}, "--steps is 0"),
         (NAME, {"processes": 0}, "at least 1, 1 and 0 are needed"),
         (NAME, {"path": "data.hdf5"}, "'data.hdf5', its suffix must be .npz"),
     ],
 )
-def test_what_cannot_be_recorded(name: str, options: dict[str, Any], message: str) -> None:
+def test_impossible_recordings_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         play.record(name, **options)
 

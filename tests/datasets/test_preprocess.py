@@ -1,4 +1,4 @@
-"""Reward transforms against loops over the published code's rules, and which trajectories are kept."""
+"""Reward transforms against loops over the published code's rules, and the choice of trajectories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def made(tmp_path: Path, lengths: list[int], ends: str, **changes: Any) -> datas
 
 
 def iql_loop(dataset: datasets.Dataset) -> tuple[float, float]:
-    """Least and greatest return of the trajectories that IQL's loop over rows finds."""
+    """The smallest and the largest return of the trajectories that IQL's loop over rows finds."""
     t = dataset.transitions
     returns, current = [], 0.0
     for row in range(dataset.num):

@@ -1,4 +1,4 @@
-"""Learners shared among 8 virtual devices or a CPU's cores: the same curves, no compiling again, resumed as ever."""
+"""Learners on 8 virtual devices or a CPU's cores: the same curves, no recompilation, and runs that resume."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ CASES = [
 
 
 def on_eight(*arguments: object) -> str:
-    """The command line where JAX sees 8 devices; what it prints."""
+    """The output of the command line with 8 JAX devices."""
     done = small_runs.command(*arguments, **EIGHT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def devices_used(out: Path) -> int:
-    """By a run, as its summary says."""
+    """The number of devices in a run's summary."""
     return json.loads((out / "summary.json").read_text())["devices_used"]
 
 
 def printed(program: str, *arguments: object, env: Mapping[str, str]) -> str:
-    """What a program prints in a process of its own."""
+    """The output of a program in its own process."""
     words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
     done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
@@ -75,12 +75,12 @@ def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
     small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
 
-def test_every_array_lies_on_its_learners_device_and_nothing_compiles_again() -> None:
+def test_every_array_is_on_its_learners_device_and_nothing_recompiles() -> None:
     program = """
         import jax, pathlib
         from jax.sharding import PartitionSpec as S
-        from rljax import progress, run
-        from tests import runs
+        from rljax.runs import console, run
+        from tests import small_runs
 
         compiled = []
 
@@ -89,8 +89,8 @@ def test_every_array_lies_on_its_learners_device_and_nothing_compiles_again() ->
                 compiled.append(event)
 
         jax.monitoring.register_event_duration_secs_listener(note)
-        order = run.prepare("ppo", "rljax/Pendulum", 400, seeds=4, config=runs.ON_POLICY, **runs.EVERY)
-        going = run.Run(order.settings, order.module, order.config, pathlib.Path("unused"), progress.View())
+        order = run.prepare("ppo", "rljax/Pendulum", 400, seeds=4, config=small_runs.ON_POLICY, **small_runs.EVERY)
+        going = run.Run(order.settings, order.module, order.config, pathlib.Path("unused"), console.View())
         driver = going.driver
         driver.start(order.settings.seeds)
         driver.advance(1)
@@ -119,7 +119,7 @@ def test_every_array_lies_on_its_learners_device_and_nothing_compiles_again() ->
     assert found["observation"] == "[\"P('learners', 'environments')\"]"
 
 
-def test_one_device_is_left_alone() -> None:
+def test_one_device_needs_no_placement() -> None:
     spread = Spread(4, 8, split=True)
     assert (spread.mesh, spread.num_devices) == (None, 1)
     tree = {"x": np.zeros(3)}
@@ -138,13 +138,13 @@ FOUR_CORES = """
 
 
 def on_four_cores(*arguments: object, **environment: str) -> None:
-    """The command line on a machine of 4 cores, where nobody has said how many devices there are to be."""
-    said = ("JAX_NUM_CPU_DEVICES", "NPROC", "XLA_FLAGS")  # NPROC by a stream that another test has trained
-    unset = {name: value for name, value in os.environ.items() if name not in said}
-    printed(FOUR_CORES, *arguments, env=unset | environment)
+    """The command line on a machine with 4 cores, where the user has not set the number of devices."""
+    settings = ("JAX_NUM_CPU_DEVICES", "NPROC", "XLA_FLAGS")  # another test that trained a stream has set NPROC
+    cleaned = {name: value for name, value in os.environ.items() if name not in settings}
+    printed(FOUR_CORES, *arguments, env=cleaned | environment)
 
 
-def test_learners_have_a_cpus_cores_for_themselves_and_are_resumed_there(tmp_path: Path) -> None:
+def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
     words = ["train", "dqn", "--env", "rljax/Finite-discrete", "--seeds", "8", "--quiet", *small_runs.flags("dqn")]
     on_four_cores(*words, "--steps", "300", "--out", tmp_path / "whole")
     on_four_cores(*words, "--steps", "200", "--out", tmp_path / "half")
@@ -165,7 +165,7 @@ def test_learners_have_a_cpus_cores_for_themselves_and_are_resumed_there(tmp_pat
         pytest.param("td3", "Pendulum-v1", 4, {}, 1, id="hosted", marks=pytest.mark.learn),
     ],
 )
-def test_who_has_cores_for_themselves(
+def test_number_of_cores_in_use(
     agent: str, env: str, seeds: int, environment: dict[str, str], expected: int, tmp_path: Path
 ) -> None:
     words = ["--steps", "100", "--seeds", seeds, "--quiet", *small_runs.flags(agent), "--out", tmp_path / "run"]
@@ -174,7 +174,7 @@ def test_who_has_cores_for_themselves(
 
 
 @pytest.mark.learn
-def test_the_launches_of_a_grid_have_cores_for_themselves(tmp_path: Path) -> None:
+def test_launches_of_a_grid_use_all_cores(tmp_path: Path) -> None:
     words = [
         "--steps",
         "100",
@@ -189,7 +189,7 @@ def test_the_launches_of_a_grid_have_cores_for_themselves(tmp_path: Path) -> Non
     assert [devices_used(tmp_path / "grid" / f"launch-00{i}") for i in (0, 1)] == [4, 4]
 
 
-def test_a_cpus_devices_share_the_memory_of_what_they_all_have() -> None:
+def test_devices_of_a_cpu_share_the_memory_of_whole_arrays() -> None:
     program = """
         import numpy as np
         from rljax.distributed.devices import Spread

@@ -1,4 +1,4 @@
-"""Two real processes over loopback: what they tell each other, and one run that both train."""
+"""Two real processes over loopback: the values that they exchange, and a run that they train together."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rljax.distributed import processes
 from rljax.runs import records
 from tests import small_runs
 
-PATIENCE = 240.0  # seconds for both processes on a machine that does much else
+TIMEOUT = 240.0  # seconds for both processes; the machine may be busy
 WORDS = ["train", "ppo", "--env", "rljax/Pendulum", "--quiet", *small_runs.flags("ppo")]
 
 
 @contextlib.contextmanager
 def port() -> Iterator[int]:
-    """A port that nobody else is given meanwhile: bound, so that process 0 alone, which shares it, listens there."""
+    """A free port. It stays bound, so that only process 0, which shares it, can listen there."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -37,7 +37,7 @@ def port() -> Iterator[int]:
 
 
 class Two:
-    """Two processes with the same command but for some words; whatever happens, they end with the test."""
+    """Two processes with one command, plus arguments `own` of each. Both end with the test, whatever happens."""
 
     def __init__(self, folder: Path, command: Sequence[Any], own: Sequence[Sequence[Any]] = ((), ())) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,11 +57,11 @@ class Two:
                 )
 
     def wait(self) -> list[tuple[int, str]]:
-        """What each returned and printed, without what gloo says of itself."""
-        until = time.monotonic() + PATIENCE
+        """Return code and output of each process, without the log lines of gloo."""
+        until = time.monotonic() + TIMEOUT
         codes = [process.wait(max(0.0, until - time.monotonic())) for process in self.processes]
-        told = [re.sub(r"(?m)^.*\[Gloo\].*$\n?", "", file.read_text()) for file in self.files]
-        return list(zip(codes, told, strict=True))
+        outputs = [re.sub(r"(?m)^.*\[Gloo\].*$\n?", "", file.read_text()) for file in self.files]
+        return list(zip(codes, outputs, strict=True))
 
     def __enter__(self) -> Two:
         return self
@@ -75,7 +75,7 @@ class Two:
 
 @contextlib.contextmanager
 def two(folder: Path, *words: Any, own: Sequence[Sequence[Any]] = ((), ())) -> Iterator[Two]:
-    """The command line in two processes that join each other."""
+    """The command line in two processes that join one run."""
     with port() as number:
         join = ["--coordinator", f"127.0.0.1:{number}", "--num-processes", 2]
         each = [[*join, "--process-id", i, *words] for i, words in enumerate(own)]
@@ -84,15 +84,15 @@ def two(folder: Path, *words: Any, own: Sequence[Sequence[Any]] = ((), ())) -> I
 
 
 def trained(folder: Path, *words: Any) -> Path:
-    """A run of two processes, to its end."""
-    with two(folder / "told", *words, "--out", folder / "run") as processes:
-        for code, told in processes.wait():
-            assert code == 0, told
+    """The folder of a complete run of two processes."""
+    with two(folder / "outputs", *words, "--out", folder / "run") as processes:
+        for code, output in processes.wait():
+            assert code == 0, output
     return folder / "run"
 
 
 def assert_close(one: Path, other: Path) -> None:
-    """Two runs wrote the same numbers to rounding."""
+    """Two runs wrote the same numbers, up to rounding."""
     for name in ("metrics", "evaluations"):
         expected, found = records.read(one, name), records.read(other, name)
         assert len(expected) == len(found) > 0
@@ -109,8 +109,8 @@ def test_two_processes_give_the_curve_of_one(tmp_path: Path) -> None:
     summary = json.loads((both / "summary.json").read_text())
     assert (summary["processes"], summary["devices_used"], summary["complete"]) == (2, 2, True)
     assert json.loads((both / "config.json").read_text())["processes"] == 2
-    first, second = ((tmp_path / "told" / f"process-{i}").read_text() for i in range(2))
-    assert str(both) in first, "the first process prints the run's folder, as ever"
+    first, second = ((tmp_path / "outputs" / f"process-{i}").read_text() for i in range(2))
+    assert str(both) in first, "the first process prints the run's folder, as in a run of one process"
     assert str(both) not in second
 
 
@@ -123,19 +123,19 @@ def test_environments_of_one_learner_are_shared(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 def test_stopped_by_one_process_and_resumed_by_two_or_by_one(tmp_path: Path) -> None:
-    with two(tmp_path / "told", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run") as processes:
-        until = time.monotonic() + PATIENCE
+    with two(tmp_path / "outputs", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run") as processes:
+        until = time.monotonic() + TIMEOUT
         while not records.read(tmp_path / "run", "metrics") and time.monotonic() < until:
             time.sleep(0.05)
         processes.processes[1].terminate()
-        (code, told), (other, silent) = processes.wait()
-    assert (code, other, silent) == (0, 0, ""), told + silent
-    assert "stopped at" in told
+        (code, output), (other, silent) = processes.wait()
+    assert (code, other, silent) == (0, 0, ""), output + silent
+    assert "stopped at" in output
     (*_, line) = records.read(tmp_path / "run", "metrics")
     end = line["step"] + 100
 
     subprocess.run(["cp", "-r", tmp_path / "run", tmp_path / "one"], check=True)
-    with two(tmp_path / "told", "resume", tmp_path / "run", "--steps", end, "--quiet") as processes:
+    with two(tmp_path / "outputs", "resume", tmp_path / "run", "--steps", end, "--quiet") as processes:
         assert [code for code, _ in processes.wait()] == [0, 0]
     whole = trained(tmp_path / "whole", *WORDS, "--steps", end, "--seeds", 2)
     small_runs.assert_same(whole, tmp_path / "run")
@@ -145,15 +145,15 @@ def test_stopped_by_one_process_and_resumed_by_two_or_by_one(tmp_path: Path) -> 
 
 
 @pytest.mark.learn
-def test_a_process_that_dies_ends_the_other_with_what_to_do(tmp_path: Path) -> None:
-    with two(tmp_path / "told", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run") as processes:
-        until = time.monotonic() + PATIENCE
+def test_if_one_process_dies_the_other_ends_and_says_what_to_do(tmp_path: Path) -> None:
+    with two(tmp_path / "outputs", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run") as processes:
+        until = time.monotonic() + TIMEOUT
         while not list(tmp_path.glob("run/checkpoints/0*")) and time.monotonic() < until:
             time.sleep(0.05)
         processes.processes[1].kill()
-        code, told = processes.wait()[0]
-    assert code == 1, told
-    assert f"rljax resume {tmp_path / 'run'}" in told
+        code, output = processes.wait()[0]
+    assert code == 1, output
+    assert f"rljax resume {tmp_path / 'run'}" in output
 
 
 @pytest.mark.learn
@@ -172,47 +172,47 @@ def test_a_process_that_dies_ends_the_other_with_what_to_do(tmp_path: Path) -> N
         ),
     ],
 )
-def test_what_two_processes_cannot_do_is_refused_by_both(
+def test_both_processes_refuse_impossible_runs(
     words: list[Any], own: Sequence[Sequence[Any]], message: str, tmp_path: Path
 ) -> None:
     with two(tmp_path, *words, "--out", tmp_path / "run", own=own) as processes:
-        for code, told in processes.wait():
-            assert code == 2, told
-            assert message in told
+        for code, output in processes.wait():
+            assert code == 2, output
+            assert message in output
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.learn
-def test_a_folder_that_one_process_does_not_see_is_refused_by_both(tmp_path: Path) -> None:
+def test_both_processes_refuse_a_folder_that_one_cannot_see(tmp_path: Path) -> None:
     program = "import os, sys; os.chdir(sys.argv.pop(1)); from rljax import cli; cli.main()"
     for name in "ab":
         (tmp_path / name).mkdir()
     with port() as number:
         join = [*WORDS, "--seeds", 2, "--out", "run", "--coordinator", f"127.0.0.1:{number}", "--num-processes", 2]
         own = [[tmp_path / name, *join, "--process-id", i] for i, name in enumerate("ab")]
-        with Two(tmp_path / "told", ["-c", program], own) as processes:
-            for code, told in processes.wait():
-                assert code == 2, told
-                assert "'run', made by process 0, is not to be seen from here" in told
+        with Two(tmp_path / "outputs", ["-c", program], own) as processes:
+            for code, output in processes.wait():
+                assert code == 2, output
+                assert "'run', made by process 0, is not to be seen from here" in output
     assert not (tmp_path / "a" / "run").exists()
 
 
-def test_what_processes_tell_each_other(tmp_path: Path) -> None:
+def test_processes_exchange_values_and_errors(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """
         import sys
-        from rljax import hosts
+        from rljax.distributed import processes
 
         number = int(sys.argv[2])
-        hosts.join(sys.argv[1], 2, number, patience=120)
-        assert (hosts.several(), hosts.number(), hosts.is_first()) == (True, 2, number == 0)
-        assert hosts.exchange({"from": number, "text": "x" * (100 * number)}) == [
+        processes.join(sys.argv[1], 2, number, timeout=120)
+        assert (processes.is_distributed(), processes.process_count(), processes.is_first()) == (True, 2, number == 0)
+        assert processes.all_gather({"from": number, "text": "x" * (100 * number)}) == [
             {"from": 0, "text": ""}, {"from": 1, "text": "x" * 100}
         ]
-        assert hosts.first(lambda: number) == 0
-        assert hosts.together(lambda: number) == number
-        assert (hosts.anywhere(number == 1), hosts.anywhere(False)) == (True, False)
-        hosts.require_same(lambda: {"steps": 1})
+        assert processes.on_first(lambda: number) == 0
+        assert processes.on_all(lambda: number) == number
+        assert (processes.any_process(number == 1), processes.any_process(False)) == (True, False)
+        processes.require_same(lambda: {"steps": 1})
 
         def raised(function, *arguments):
             try:
@@ -225,11 +225,11 @@ def test_what_processes_tell_each_other(tmp_path: Path) -> None:
                 raise FileExistsError("there")
             return number
 
-        assert hosts.first(fail) == 0, "only the first is asked"
+        assert processes.on_first(fail) == 0, "only the first process calls the function"
         expected = ["ValueError: process 1 cannot go on: there", "FileExistsError: there"][number]
-        assert raised(hosts.together, fail) == expected
-        assert raised(hosts.first, lambda: 1 / 0) == "ZeroDivisionError: division by zero"
-        different = raised(hosts.require_same, lambda: {"steps": number, "env": "x", "data": number})
+        assert raised(processes.on_all, fail) == expected
+        assert raised(processes.on_first, lambda: 1 / 0) == "ZeroDivisionError: division by zero"
+        different = raised(processes.require_same, lambda: {"steps": number, "env": "x", "data": number})
         assert "steps is 0 in process 0, 1 in process 1; also different: data" in different, different
         print("done")
         """
@@ -240,7 +240,7 @@ def test_what_processes_tell_each_other(tmp_path: Path) -> None:
             assert processes.wait() == [(0, "done\n"), (0, "done\n")]
 
 
-def test_a_coordinator_that_is_not_there_is_waited_for_and_named() -> None:
+def test_a_missing_coordinator_is_named_after_the_timeout() -> None:
     with port() as number:
         words = ["--coordinator", f"127.0.0.1:{number}", "--num-processes", 2, "--process-id", 1, "--join-timeout", 2]
         done = small_runs.command(*WORDS, *words)
@@ -261,7 +261,7 @@ def test_a_coordinator_that_is_not_there_is_waited_for_and_named() -> None:
         (("localhost:80", 2, 0, 0), "--join-timeout is 0"),
     ],
 )
-def test_what_cannot_be_joined_is_said_at_once(arguments: tuple[Any, ...], message: str) -> None:
+def test_impossible_arguments_of_join_are_refused_at_once(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         processes.join(*arguments)
 
@@ -273,17 +273,17 @@ def test_what_cannot_be_joined_is_said_at_once(arguments: tuple[Any, ...], messa
         (["--coordinator", "h:80", "--grid", "config.discount=0.9,0.99"], "--coordinator joins hosts for one run"),
     ],
 )
-def test_flags_that_do_not_go_together_are_refused(words: list[Any], message: str) -> None:
+def test_contradicting_flags_are_refused(words: list[Any], message: str) -> None:
     done = small_runs.command(*WORDS, *words)
     assert done.returncode == 2
     assert message in done.stderr
 
 
-def test_one_process_is_asked_plainly() -> None:
-    assert (processes.several(), processes.number(), processes.is_first()) == (False, 1, True)
-    assert processes.exchange("x") == ["x"]
-    assert processes.first(lambda: 1) == processes.together(lambda: 1) == 1
-    assert processes.anywhere(True)
+def test_with_one_process_all_functions_are_plain_calls() -> None:
+    assert (processes.is_distributed(), processes.process_count(), processes.is_first()) == (False, 1, True)
+    assert processes.all_gather("x") == ["x"]
+    assert processes.on_first(lambda: 1) == processes.on_all(lambda: 1) == 1
+    assert processes.any_process(True)
     with pytest.raises(ZeroDivisionError):
-        processes.first(lambda: 1 / 0)
-    processes.require_same(lambda: pytest.fail("there is nobody to compare with"))
+        processes.on_first(lambda: 1 / 0)
+    processes.require_same(lambda: pytest.fail("one process has no other to compare with"))

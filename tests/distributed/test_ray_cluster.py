@@ -1,4 +1,4 @@
-"""Launches on a Ray cluster: each goes on from its checkpoint where its machine is lost."""
+"""Launches on a Ray cluster. If a machine is lost, its launch continues from the checkpoint on another one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = {"launch-000": 16, "launch-001": 32}
 STEPS = 6_000
 EVERY: dict[str, Any] = {"log_every": 100, "eval_every": 3_000, "eval_episodes": 1, "checkpoint_every": 500}
 
-# In a process of its own: Ray's local nodes are forks, which must come before JAX has threads.
+# Runs in its own process: Ray forks its local nodes, which must happen before JAX starts threads.
 PROGRAM = """
 import sys, threading, time
 from pathlib import Path
@@ -32,16 +32,17 @@ if __name__ == "__main__":
     first, _ = nodes.add_node(num_cpus=1), nodes.add_node(num_cpus=1)
     nodes.wait_for_nodes()
 
-    from rljax import checkpoint, cli
+    from rljax import cli
+    from rljax.runs import checkpoints
 
     folder, words = Path(sys.argv[1]), sys.argv[2:]
     training = threading.Thread(target=cli.main, args=([*words, "--out", str(folder), "--ray", nodes.address],))
     training.start()
     places = [folder / name / "checkpoints" for name in ("launch-000", "launch-001")]
-    while not all(checkpoint.steps(place) for place in places):
+    while not all(checkpoints.steps(place) for place in places):
         assert training.is_alive()
         time.sleep(0.02)
-    print(max(checkpoint.steps(place)[-1] for place in places))
+    print(max(checkpoints.steps(place)[-1] for place in places))
     nodes.remove_node(first, allow_graceful=False)
     training.join()
     nodes.shutdown()
@@ -49,7 +50,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.learn
-def test_a_launch_whose_machine_is_lost_goes_on_elsewhere_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_launch_on_a_lost_machine_continues_elsewhere_from_its_checkpoint(tmp_path: Path) -> None:
     words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", str(STEPS), "--quiet"]
     words += small_runs.flags("td3", but="batch_size")
     words += [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
@@ -66,18 +67,18 @@ def test_a_launch_whose_machine_is_lost_goes_on_elsewhere_from_its_checkpoint(tm
 
 
 def planned(folder: Path) -> Path:
-    """A grid of which nothing has begun."""
+    """A grid whose launches have not started."""
     order = run.prepare("td3", "rljax/Pendulum", 200, config=small_runs.SMALL, **small_runs.EVERY)
     grids.write(grids.plan(order, [{"batch_size": size} for size in SIZES.values()]), folder, "a test")
     return folder
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "somewhere"])
-def test_a_cluster_that_cannot_be_reached_is_refused(address: str, tmp_path: Path) -> None:
+def test_an_unreachable_cluster_is_refused(address: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"^the cluster at '{address}' cannot be reached \(.*\)\. Is it running, and"):
         grids.execute(planned(tmp_path / "grid"), workers=Cluster(address))
 
 
-def test_a_machine_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
+def test_a_machine_that_cannot_see_the_folder_says_so(tmp_path: Path) -> None:
     with pytest.raises(run.RunError, match=r"there is no grid in '.*' on '.*': the machines of a cluster must share"):
         grids.launch(tmp_path, "launch-000")

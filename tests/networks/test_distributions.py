@@ -1,4 +1,4 @@
-"""The squashed Gaussian against its closed form in float64, out to where float32 no longer tells tanh u from 1."""
+"""The squashed Gaussian against its closed form in float64, up to values where tanh u is 1 in float32."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grid(limit: float, log_std: float, size: int = 200) -> tuple[Any, Any, np.nd
 
 
 def unsquashed(mean: Any, log_std: Any) -> np.ndarray:
-    """The Gaussian sample u that the key leads to, in float64."""
+    """The Gaussian sample u for a key, in float64."""
     draw = jax.jit(lambda *of: distributions.squashed_gaussian(*of).distribution.sample(seed=KEY))
     return np.asarray(draw(mean, log_std), np.float64)
 

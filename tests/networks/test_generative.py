@@ -56,7 +56,7 @@ def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
     schedule = generative.schedule(name, steps)
 
     def denoiser(noisy: Array, step: Array) -> Array:
-        """E[e | a_t] where a is Gaussian: the best there is."""
+        """E[e | a_t] for Gaussian a: the optimal prediction."""
         signal = schedule.signal[step][..., None]
         variance = signal * STD**2 + 1.0 - signal
         return jnp.sqrt(1.0 - signal) * (noisy - jnp.sqrt(signal) * MEAN) / variance
@@ -66,19 +66,19 @@ def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
 
 
 def marginal(time: Any) -> tuple[Any, Any]:
-    """Mean and std of what lies between data at time 0 and noise at 1."""
+    """Mean and std of the interpolation between data at time 0 and noise at time 1."""
     return (1.0 - time) * MEAN, jnp.sqrt((1.0 - time) ** 2 * STD**2 + time**2)
 
 
 def velocity(action: Array, time: Array) -> Array:
-    """The flow's velocity from data to noise: E[e - a | a_t] where a is Gaussian."""
+    """The flow's velocity from data to noise: E[e - a | a_t] for Gaussian a."""
     mean, std = (x[..., None] for x in marginal(time))
     time = time[..., None]
     return -MEAN + (time - (1.0 - time) * STD**2) / std**2 * (action - mean)
 
 
 def average(action: Array, start: Array, time: Array) -> Array:
-    """u(a_t, r, t) of that flow, which keeps each point's distance from the mean in stds."""
+    """u(a_t, r, t) of that flow. The flow keeps each point's distance from the mean, in stds."""
     (mean, std), (mean_start, std_start) = ([x[..., None] for x in marginal(t)] for t in (time, start))
     origin = mean_start + std_start / std * (action - mean)
     return (action - origin) / (time - start)[..., None]
@@ -104,7 +104,7 @@ def test_interpolation_begins_with_noise() -> None:
 
 @functools.partial(jax.jit, static_argnums=0)
 def points(number: int) -> tuple[Array, Array, Array]:
-    """a_t, r and t, r < t."""
+    """Random a_t, r and t, with r < t."""
     start, time = jnp.sort(jax.random.uniform(KEY, (2, number), minval=0.05, maxval=0.95), axis=0)
     return jax.random.normal(KEY, (number, 1)), start, time + 0.01
 

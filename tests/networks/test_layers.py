@@ -1,8 +1,9 @@
-"""Networks: what they compute, how they begin, and that they are pytrees of their parameters."""
+"""Networks: outputs, initialisation, collections, and their behaviour as pytrees."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,16 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
+from flax import struct
 
 from rljax import networks
 from rljax.networks import MLP, Dense, Ensemble, Network
+from rljax.runs import checkpoints
 
 KEY = jax.random.key(0)
 apply = jax.jit(lambda network, *inputs: network(*inputs))
 
 
 def create(module: Any, *inputs: Any) -> Any:
-    """A fresh network, made in one program: piece by piece it takes a second to compile."""
+    """A fresh network, created in one program. Separate operations would take a second to compile."""
     return jax.jit(lambda key: networks.create(module, key, *inputs))(KEY)
 
 
@@ -64,8 +68,8 @@ def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(kernel, jax.nn.initializers.orthogonal(1.5)(KEY, shape), atol=1e-5)
 
 
-def test_orthogonal_learners_begin_at_once() -> None:
-    # Three calls of QR in one program, each on a batch of eight: with two threads they waited for each other for ever.
+def test_orthogonal_initialisation_of_many_learners_does_not_deadlock() -> None:
+    # Three calls of QR in one program, each on a batch of eight, deadlocked with two threads.
     module = Ensemble(2, (256, 256), initialisation="orthogonal")
     learners = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(17))))(jax.random.split(KEY, 4))
     kernel = np.asarray(learners.params["members"]["hidden_1"]["kernel"])  # [4, 2, 256, 256]
@@ -131,7 +135,7 @@ def inputs(seed: int = 0, *shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("activation", networks.ACTIVATIONS)
-def test_mlp_computes_what_it_says(activation: Any) -> None:
+def test_mlp_equals_a_loop(activation: Any) -> None:
     network = create(MLP((6, 7), 2, activation), jnp.zeros(3))
     x = inputs()
     result = apply(network, x)
@@ -173,8 +177,8 @@ def thinned(network: Network, x: Any, rate: float) -> jax.Array:
     return network(x, dropout=networks.Dropout(KEY, rate))
 
 
-def test_convolutions_compute_what_they_say() -> None:
-    """Two of them, with strides that leave a rest, against loops in float64; alone and in a batch."""
+def test_convolutions_equal_a_loop() -> None:
+    """Two convolutions, with strides that leave a remainder, against loops in float64; alone and in a batch."""
     module = networks.Convolutional(((3, 4, 2), (5, 2, 3)), (6,), 2, initialisation="torch")
     pictures = np.random.default_rng(0).normal(size=(2, 11, 9, 2))
     network = create(module, jnp.asarray(pictures, jnp.float32))
@@ -300,10 +304,10 @@ def test_networks_are_stacked_and_mapped_over() -> None:
     module = MLP((4,), 2)
     stacked = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(3))))(jax.random.split(KEY, 2))
     x = inputs(0, 2, 5, 3)
-    together = jax.jit(jax.vmap(lambda network, x: network(x)))(stacked, x)
+    outputs = jax.jit(jax.vmap(lambda network, x: network(x)))(stacked, x)
     for i in range(2):
         alone = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-        np.testing.assert_allclose(together[i], apply(alone, x[i]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(outputs[i], apply(alone, x[i]), rtol=1e-5, atol=1e-6)
 
 
 def test_members_have_inputs_of_their_own() -> None:
@@ -352,3 +356,158 @@ def test_copies_share_no_buffer_and_can_be_donated_together() -> None:
     kernel = np.asarray(network.params["output"]["kernel"])
     for result in jax.jit(swap, donate_argnums=(0, 1))(network, target):
         np.testing.assert_allclose(result.params["output"]["kernel"], kernel, rtol=1e-6)
+
+
+class Normalised(nn.Module):
+    """Batch normalisation, which may count its calls, and a dense layer."""
+
+    counts: bool = False
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        if self.counts:
+            calls = self.variable("batch_stats", "calls", lambda: jnp.zeros((), jnp.int32))
+            seen = self.variable("batch_stats", "seen", lambda: jnp.zeros((), bool))
+            assert (calls.value.dtype, seen.value.dtype) == (jnp.int32, bool)
+            if train:
+                calls.value, seen.value = calls.value + 1, jnp.ones((), bool)
+        return Dense(2)(nn.BatchNorm(use_running_average=not train, momentum=0.75, name="norm")(x))
+
+
+def batch_normalised(counts: bool = False) -> Network:
+    """A network with batch statistics that are not those of its first batch."""
+    network = create(Normalised(counts), jnp.zeros((5, 3)))
+    return network.replace(collections=jax.tree.map(lambda x: x + 2.0, network.collections))
+
+
+def test_create_keeps_all_collections() -> None:
+    network = create(Normalised(), jnp.zeros((5, 3)))
+    statistics = network.collections["batch_stats"]["norm"]
+    np.testing.assert_array_equal(statistics["mean"], np.zeros(3))
+    np.testing.assert_array_equal(statistics["var"], np.ones(3))
+    assert sorted(network.params) == ["Dense_0", "norm"]
+
+
+def test_a_call_reads_batch_statistics() -> None:
+    network, x = batch_normalised(), jnp.asarray(inputs())
+    params = network.params
+    normalised = (x - 2.0) / np.sqrt(3.0 + 1e-5) * params["norm"]["scale"] + params["norm"]["bias"]
+    expected = normalised @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
+    np.testing.assert_allclose(apply(network, x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_apply_mutable_updates_batch_statistics_and_nothing_else() -> None:
+    network, x = batch_normalised(), jnp.asarray(inputs())
+    output, moved = jax.jit(lambda network, x: network.apply_mutable(x, train=True))(network, x)
+    statistics = moved.collections["batch_stats"]["norm"]
+    np.testing.assert_allclose(statistics["mean"], 0.75 * 2.0 + 0.25 * x.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(statistics["var"], 0.75 * 3.0 + 0.25 * x.var(axis=0), rtol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, moved.params, network.params)
+    assert jax.tree.structure(moved) == jax.tree.structure(network)
+    other, _ = network.replace(collections=moved.collections).apply_mutable(x, train=True)
+    np.testing.assert_allclose(output, other, rtol=1e-5, atol=1e-6)  # in training the batch's own statistics count
+    with pytest.raises(ValueError, match="leave 'params' out of `mutable`"):
+        network.apply_mutable(x, mutable=("params",))
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_an_optimiser_step_leaves_collections_unchanged(counts: bool) -> None:
+    network, x = batch_normalised(counts), jnp.asarray(inputs())
+    optimiser = optax.adam(1e-2)
+
+    @jax.jit
+    def step(network: Network) -> tuple[Network, Network]:
+        gradient = jax.grad(lambda network: jnp.square(network(x)).sum())(network)
+        changes, _ = optimiser.update(gradient, optimiser.init(network))  # type: ignore[arg-type]
+        return gradient, optax.apply_updates(network, changes)  # type: ignore[return-value, arg-type]
+
+    gradient, learnt = step(network)
+    jax.tree.map(lambda x: np.testing.assert_array_equal(x, np.zeros_like(x)), gradient.collections)
+    jax.tree.map(np.testing.assert_array_equal, learnt.collections, network.collections)
+    for before, after in zip(jax.tree.leaves(network.params), jax.tree.leaves(learnt.params), strict=True):
+        assert (before != after).any()
+
+
+def test_a_gradient_flows_through_apply_mutable_but_not_through_new_statistics() -> None:
+    network, x = batch_normalised(), jnp.asarray(inputs())
+
+    def loss(network: Network, x: Any) -> tuple[Any, Network]:
+        output, moved = network.apply_mutable(x, train=True)
+        return jnp.square(output).sum(), moved
+
+    def statistics(network: Network, x: Any) -> Any:
+        return sum(leaf.sum() for leaf in jax.tree.leaves(loss(network, x)[1].collections))
+
+    gradient, moved = jax.jit(jax.grad(loss, has_aux=True))(network, x)
+    assert jax.tree.structure(gradient) == jax.tree.structure(moved)
+    assert np.asarray(gradient.params["norm"]["scale"]).all()
+    for leaf in jax.tree.leaves(jax.jit(jax.grad(statistics, argnums=(0, 1)))(network, x)):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+
+
+def test_collections_are_copied_averaged_and_stacked_like_parameters() -> None:
+    network = batch_normalised()
+    target = networks.copy(network)
+    assert not buffers(network) & buffers(target)
+    _, online = network.apply_mutable(jnp.asarray(inputs()), train=True)
+    mean = networks.polyak(online, target, 0.25).collections["batch_stats"]["norm"]["mean"]
+    expected = 0.75 * 2.0 + 0.25 * np.asarray(online.collections["batch_stats"]["norm"]["mean"])
+    np.testing.assert_allclose(mean, expected, rtol=1e-6)
+    stacked = jax.vmap(lambda key: networks.create(Normalised(), key, jnp.zeros((5, 3))))(jax.random.split(KEY, 2))
+    assert stacked.collections["batch_stats"]["norm"]["mean"].shape == (2, 3)
+
+
+def test_integers_and_truth_values_of_collections_are_stored_as_floats() -> None:
+    network = create(Normalised(counts=True), jnp.zeros((5, 3)))
+    assert {leaf.dtype for leaf in jax.tree.leaves(network)} == {jnp.dtype(jnp.float32)}
+    train = jax.jit(lambda network, x: network.apply_mutable(x, train=True)[1])
+    moved = train(train(network, inputs()), inputs())
+    assert float(moved.collections["batch_stats"]["calls"]) == 2.0
+    assert float(moved.collections["batch_stats"]["seen"]) == 1.0
+    assert jax.tree.structure(moved) == jax.tree.structure(network)
+
+
+def test_a_collection_of_keys_is_refused() -> None:
+    class Random(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            self.variable("noise", "key", lambda: jax.random.key(0))
+            return Dense(1)(x)
+
+    with pytest.raises(ValueError, match=r"^the variable noise/key is of type key<fry>, which no network can hold"):
+        networks.create(Random(), KEY, jnp.zeros(3))
+
+
+def test_a_network_without_collections_has_two_children() -> None:
+    network = create(MLP((4,), 1), jnp.zeros(3))
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(network)]
+    assert paths == [f".params['{layer}']['{name}']" for layer in ("hidden_0", "output") for name in ("bias", "kernel")]
+    marked = jax.tree_util.tree_leaves_with_path(batch_normalised())
+    assert jax.tree_util.keystr(marked[-1][0]) == ".collections['batch_stats']['norm']['var']"
+
+
+class Earlier(struct.PyTreeNode):
+    """A network as it was before it had collections."""
+
+    params: Any
+    module: Any = struct.field(pytree_node=False)
+    options: Any = None
+
+
+def test_checkpoints_of_networks_without_collections_are_exchanged(tmp_path: Path) -> None:
+    network = create(MLP((4,), 1), jnp.zeros(3))
+    earlier = Earlier(network.params, network.module)
+    for name, saved, template in (("old", earlier, network), ("new", network, earlier)):
+        checkpoints.save(tmp_path / name, 1, {"agent": saved}, {})
+        path = checkpoints.newest(tmp_path / name)
+        found = checkpoints.restore(path, "agent", jax.tree.map(jnp.zeros_like, template))
+        assert jax.tree.structure(found) == jax.tree.structure(template)
+        jax.tree.map(np.testing.assert_array_equal, found.params, network.params)
+
+
+def test_checkpoints_hold_collections(tmp_path: Path) -> None:
+    network = batch_normalised(counts=True)
+    checkpoints.save(tmp_path, 1, {"agent": network}, {})
+    found = checkpoints.restore(checkpoints.newest(tmp_path), "agent", jax.tree.map(jnp.zeros_like, network))
+    assert jax.tree.structure(found) == jax.tree.structure(network)
+    jax.tree.map(np.testing.assert_array_equal, found, network)

@@ -1,4 +1,4 @@
-"""Running statistics against float64 NumPy over everything at once."""
+"""Running statistics against float64 NumPy over all samples at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_neutral_before_the_first_sample() -> None:
     np.testing.assert_array_equal(normalise.normalise(normalise.create((3,)), samples), samples)
 
 
-def test_first_samples_leave_nothing_of_the_beginning() -> None:
+def test_first_samples_replace_the_initial_values() -> None:
     statistics = normalise.update(normalise.create((1,)), jnp.array([[4.0], [8.0]]))
     assert (float(statistics.mean[0]), float(statistics.variance[0])) == (6.0, 4.0)
 
@@ -59,7 +59,7 @@ def test_constant_features_and_outliers_are_bounded() -> None:
 
 
 def test_ten_million_samples() -> None:
-    """Chunk i is a fixed block moved by i: mean and variance of all are known in closed form."""
+    """Chunk i is a fixed block shifted by i, so the mean and variance of all chunks have a closed form."""
     block = np.random.default_rng(0).normal(size=512).astype(np.float32)
     number = 20_000  # chunks
 
@@ -95,7 +95,7 @@ def test_one_more_chunk_after_ten_million_is_not_lost() -> None:
 
 
 def test_count_stops_where_float32_would() -> None:
-    """Beyond 2^24, adding 1 changes no float32: the statistics go on as an average over the last 16.8 million."""
+    """Beyond 2^24, adding 1 changes no float32. The statistics become an average over the last 16.8 million samples."""
     limit = 2.0**24
     statistics = normalise.Statistics(jnp.array(limit), jnp.array([0.0]), jnp.array([1.0]))
     statistics = normalise.update(statistics, jnp.full((4096, 1), 100.0))

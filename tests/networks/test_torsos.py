@@ -1,4 +1,4 @@
-"""Torsos against plain NumPy loops in float64, what thinking costs, and what cannot be a torso."""
+"""Torsos against plain NumPy loops in float64, the cost of thinking steps, and settings that are refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def resnet(params: dict[str, Any], x: np.ndarray, compute: int) -> np.ndarray:
 
 
 def iru(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
-    """Ghugare et al., arXiv:2602.05999, with as many cells as there are parameters for."""
+    """Ghugare et al., arXiv:2602.05999, with one cell per set of parameters."""
     x = normed(affine(params["input"], o), params["norm"]["scale"], params["norm"]["bias"], 1e-6)
     cells = len([name for name in params if name.startswith("scale_")])
     h, c = np.zeros_like(x), [np.zeros_like(x) for _ in range(cells)]
@@ -114,7 +114,7 @@ def recall(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
 
 
 def convolved(params: dict[str, Any], name: str, pictures: np.ndarray, edge: np.ndarray | None) -> np.ndarray:
-    """A 3x3 convolution cell by cell, zeros outside; `edge` [H, W, 9] is what it sees of the picture's outside."""
+    """A 3x3 convolution cell by cell, with zeros outside. `edge` [H, W, 9] marks cells outside the picture."""
     result = []
     padded = np.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)))
     for row in range(pictures.shape[1]):
@@ -127,7 +127,7 @@ def convolved(params: dict[str, Any], name: str, pictures: np.ndarray, edge: np.
 
 
 def drc(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
-    """Guez et al., arXiv:1901.03559, section 2.2, on pictures [2, 3] whose two channels come one after the other."""
+    """Guez et al., arXiv:1901.03559, section 2.2, on pictures [2, 3], with their two channels one after the other."""
     pictures = o.reshape(len(o), 2, 2, 3).transpose(0, 2, 3, 1)
     e = silu(convolved(params, "encoder", pictures, None))
     outside = np.ones((4, 5))
@@ -210,8 +210,8 @@ def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settin
         np.testing.assert_allclose(kernel.T @ kernel, np.eye(16), atol=1e-5)
 
 
-def test_an_mlp_is_the_network_that_it_was() -> None:
-    """Parameters and their names: runs from before torsos can be read."""
+def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
+    """Parameters and names are equal, so runs that are older than torsos can be read."""
     key, x = jax.random.key(1), jnp.ones((2, 12))
     made = networks.create(torsos.network(CONFIG, (8, 8), 3, 0.01), key, x)
     plain = networks.create(networks.MLP((8, 8), 3, "silu", "orthogonal", 0.01), key, x)
@@ -219,7 +219,7 @@ def test_an_mlp_is_the_network_that_it_was() -> None:
 
 
 @pytest.mark.parametrize("kind", HIDDEN)
-def test_members_of_an_ensemble_are_networks_of_their_own(kind: Any) -> None:
+def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
     settings, x = config(kind, 1), OBSERVATION
     many = drawn(torsos.ensemble(settings, 2, HIDDEN[kind], 3), x)
     module = torsos.network(settings, HIDDEN[kind], 3)
@@ -281,7 +281,7 @@ def test_the_progressive_loss_mixes_both() -> None:
     np.testing.assert_allclose(metrics["loss"], alone, rtol=1e-6)
 
 
-def test_memory_of_gradients_grows_with_the_root_of_long_thoughts() -> None:
+def test_memory_of_gradients_grows_with_the_square_root_of_steps() -> None:
     def needed(compute: int) -> int:
         network, _ = example("iru", compute)
         x = jnp.zeros((2048, 12))
@@ -325,7 +325,7 @@ def test_operations_of_an_mlp_are_those_of_its_products() -> None:
 WRONG = {
     "nothing to do": ({"torso": "mlp", "compute": 3}, "--config.torso mlp has nothing to do more than once"),
     "no steps": ({"torso": "iru", "compute": 0}, "--config.compute is 0"),
-    "widths": ({"torso": "iru", "actor_hidden": (8, 9)}, "of one width, not 8 9"),
+    "widths": ({"torso": "iru", "actor_hidden": (8, 9)}, "must have the same width, not 8 9"),
     "no parts": ({"torso": "recall", "actor_hidden": ()}, "needs at least one number"),
     "no picture": ({"torso": "drc"}, "a DRC is for pictures: give their rows and columns"),
     "another grid": ({"torso": "drc", "grid": (5, 5)}, "hold no pictures of --config.grid 5 5"),
@@ -336,7 +336,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
-def test_what_makes_no_torso_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         ppo.check(SPEC, dataclasses.replace(CONFIG, **changes))
 
@@ -363,7 +363,7 @@ def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
         policy.evaluate_run(out, compute=0)
 
 
-def test_policies_that_do_not_think_have_no_steps_to_choose(tmp_path: Path) -> None:
+def test_policies_without_thinking_steps_refuse_a_number_of_steps(tmp_path: Path) -> None:
     out = small_runs.train("sac", "rljax/Pendulum", 200, tmp_path / "run")
     with pytest.raises(ValueError, match="does not think in steps"):
         policy.evaluate_run(out, compute=3)
