@@ -131,7 +131,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(0, math.log(spec.action_size)))
     agent.require_at_least(config, target_every=1, num_critics=1, n_step=1)
-    torsos.check(spec, config, config.hidden)
+    torsos.check(spec, layers(config), config.hidden)
     if config.n_step > 1 and np.max(config.hindsight) > 0:
         raise ValueError(
             "--config.n-step sums rewards that --config.hindsight would have to replace: use one of them, with "
@@ -144,11 +144,17 @@ def check(spec: EnvSpec, config: Config) -> None:
         raise ValueError(f"--config.action-input does not go with {other}, whose outputs are of all actions.")
 
 
+def layers(config: Config) -> torsos.Settings:
+    """The settings of the torsos."""
+    thinking = (config.torso, config.compute, config.progressive)
+    return torsos.Settings(*thinking, config.activation, config.initialisation, config.layer_norm, config.grid)
+
+
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     inputs = [jnp.zeros(spec.observation_shape)] + [jnp.zeros(spec.action_size)] * config.action_input
     features = 1 if config.action_input else spec.action_size + config.dueling
-    critic = networks.create(torsos.ensemble(config, config.num_critics, config.hidden, features), key, *inputs)
+    critic = networks.create(torsos.ensemble(layers(config), config.num_critics, config.hidden, features), key, *inputs)
     log_temperature = temperature_optimiser = None
     if config.exploration == "softmax":
         log_temperature = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
@@ -267,7 +273,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
         del key  # only `progressive` needs it, to choose a part of the thinking steps
         return critic_loss(critic, state, batch, config)
 
-    gradient, metrics = jax.grad(torsos.progressive(loss, config), has_aux=True)(state.critic, key)
+    gradient, metrics = jax.grad(torsos.progressive(loss, layers(config)), has_aux=True)(state.critic, key)
     changes, critic_optimiser = optimiser(config).update(gradient, state.critic_optimiser)
     critic = optax.apply_updates(state.critic, changes)
 

@@ -31,8 +31,7 @@ Departs from the paper: goals drawn evenly from the future of a trajectory are a
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -132,15 +131,21 @@ def check(spec: EnvSpec, config: Config) -> None:
                 f"{np.max(sum(shares)):g}: they must be at most 1."
             )
     agent.require_at_least(config, num_critics=1)
-    torsos.check(spec, config, config.hidden)
+    torsos.check(spec, layers(config), config.hidden)
+
+
+def layers(config: Config) -> torsos.Settings:
+    """The settings of the torsos."""
+    thinking = (config.torso, config.compute, config.progressive)
+    return torsos.Settings(*thinking, config.activation, config.initialisation, "last" if config.layer_norm else False)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
-    normed: Any = dataclasses.replace(config, layer_norm="last" if config.layer_norm else False)  # type: ignore[arg-type]
-    plain = dataclasses.replace(config, layer_norm=False)
+    normed = layers(config)
+    plain = normed._replace(layer_norm=False)
     actor = networks.create(torsos.network(plain, config.hidden, spec.action_size), key_actor, observation)
     output = jax.tree.map(lambda x: OUTPUT_SCALE * x, actor.params["output"])
     actor = actor.replace(params=actor.params | {"output": output})
@@ -255,17 +260,17 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
 
-    loss = torsos.progressive(value_loss, config)
+    loss = torsos.progressive(value_loss, layers(config))
     gradient, value_metrics = jax.grad(loss, has_aux=True)(state.value, q, batch, config, key_value)
     changes, value_optimiser = optax.adam(config.value_lr).update(gradient, state.value_optimiser)
     value = optax.apply_updates(state.value, changes)
 
-    loss = torsos.progressive(guided_loss if config.policy_loss == "ddpg_bc" else weighted_loss, config)
+    loss = torsos.progressive(guided_loss if config.policy_loss == "ddpg_bc" else weighted_loss, layers(config))
     gradient, actor_metrics = jax.grad(loss, has_aux=True)(state.actor, state, batch, config, key_actor)
     changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
     actor = optax.apply_updates(state.actor, changes)
 
-    loss = torsos.progressive(critic_loss, config)
+    loss = torsos.progressive(critic_loss, layers(config))
     gradient, metrics = jax.grad(loss, has_aux=True)(state.critic, next_v, batch, config, key_critic)
     changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
     critic = optax.apply_updates(state.critic, changes)

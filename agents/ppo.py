@@ -111,7 +111,13 @@ def check(spec: EnvSpec, config: Config) -> None:
     if config.decay_steps is not None:
         agent.require_range(config, decay_steps=(1, None))
     agent.require_at_least(config, num_epochs=1)
-    torsos.check(spec, config, config.actor_hidden, *([] if config.shared else [config.critic_hidden]))
+    torsos.check(spec, layers(config), config.actor_hidden, *([] if config.shared else [config.critic_hidden]))
+
+
+def layers(config: Config) -> torsos.Settings:
+    """The settings of the torsos."""
+    thinking = (config.torso, config.compute, config.progressive)
+    return torsos.Settings(*thinking, config.activation, config.initialisation, grid=config.grid)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -120,12 +126,14 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation = jnp.zeros(spec.observation_shape)
     squashed = config.policy == "tanh_gaussian" and not spec.discrete
     features = spec.action_size * (2 if squashed else 1)
-    actor = torsos.network(config, config.actor_hidden, features, output_scale=0.01)
-    critic, torso = torsos.network(config, config.critic_hidden, 1), None
+    actor = torsos.network(layers(config), config.actor_hidden, features, output_scale=0.01)
+    critic, torso = torsos.network(layers(config), config.critic_hidden, 1), None
     if config.shared:
-        torso = networks.create(torsos.torso(config, config.actor_hidden), jax.random.fold_in(key, 1), observation)
+        torso = networks.create(
+            torsos.torso(layers(config), config.actor_hidden), jax.random.fold_in(key, 1), observation
+        )
         observation = torso(observation)
-        actor, critic = torsos.last(config, features, output_scale=0.01), torsos.last(config, 1)
+        actor, critic = torsos.last(layers(config), features, output_scale=0.01), torsos.last(layers(config), 1)
     plain = not (spec.discrete or squashed)
     parameters = Parameters(
         torso=torso,
@@ -279,7 +287,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
 
     def learn(carry: tuple[Any, Any], inputs: Any) -> tuple[tuple[Any, Any], Metrics]:
         parameters, moments = carry
-        gradient, metrics = jax.grad(torsos.progressive(losses, config), has_aux=True)(parameters, *inputs)
+        gradient, metrics = jax.grad(torsos.progressive(losses, layers(config)), has_aux=True)(parameters, *inputs)
         changes, moments = adam.update(gradient, moments)
         return (optax.apply_updates(parameters, changes), moments), metrics
 

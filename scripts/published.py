@@ -1,4 +1,4 @@
-"""Derive rljax/analysis/published.csv from files of public repositories. Reports show its published numbers beside ours.
+"""Derive rljax/analysis/published.csv from files of public repositories: published numbers that reports show.
 
   python scripts/published.py ../shared/data/curves
 

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import config as jax_settings
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
@@ -34,7 +35,7 @@ def prefer_cores() -> None:
     There are never more devices than threads that XLA may use.
     """
     global _devices_are_cores
-    asked = jax.config.values["jax_num_cpu_devices"] > 0
+    asked = jax_settings.values["jax_num_cpu_devices"] > 0
     if asked or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

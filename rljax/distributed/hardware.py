@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax import config as jax_settings
 
 
 def provenance() -> dict[str, Any]:
@@ -25,8 +26,8 @@ def provenance() -> dict[str, Any]:
         "platform": platform.platform(),
         "git_revision": found.stdout.strip() or None,
         "precision": {
-            "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
-            "jax_default_matmul_precision": jax.config.values["jax_default_matmul_precision"],
+            "jax_enable_x64": bool(jax_settings.values["jax_enable_x64"]),
+            "jax_default_matmul_precision": jax_settings.values["jax_default_matmul_precision"],
         },
     }
 

@@ -14,12 +14,12 @@ def persist_compilations() -> None:
 
     JAX_ENABLE_COMPILATION_CACHE=false turns it off.
     """
-    import jax
+    from jax import config as jax_settings
 
-    if jax.config.values["jax_compilation_cache_dir"] is None:
+    if jax_settings.values["jax_compilation_cache_dir"] is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rljax", "xla")
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        jax_settings.update("jax_compilation_cache_dir", str(cache))
+        jax_settings.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def prefer_one_thread() -> None:

@@ -68,12 +68,21 @@ class Span(NamedTuple):
     stop: Array  # [] int32
 
 
-def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
-    """Raise `ValueError` for settings that fit no torso. `hidden` has the parts of each network.
+class Settings(NamedTuple):
+    """What an agent chooses for its torsos. Error messages name a field as the flag `--config.FIELD`."""
 
-    Fields of the config that are read: `torso`, `compute`, `grid`, `progressive`.
-    """
-    kind, compute, grid = config.torso, config.compute, getattr(config, "grid", None)
+    torso: Kind  # which one
+    compute: int  # T, thinking steps of torsos that take any number of them
+    progressive: Any  # float or None: weight of the loss after a part of the thinking steps
+    activation: Activation  # of the hidden layers
+    initialisation: Initialisation  # of all layers
+    layer_norm: Any = False  # of an mlp: `networks.Norm`
+    grid: tuple[int, int] | None = None  # rows and columns of pictures that a DRC sees in vectors
+
+
+def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
+    """Raise `ValueError` for settings that fit no torso. `hidden` has the parts of each network."""
+    kind, compute, grid = settings.torso, settings.compute, settings.grid
     if compute < 1:
         raise ValueError(f"--config.compute is {compute}, it must be at least 1.")
     if compute > 1 and kind not in THINKING:
@@ -81,8 +90,8 @@ def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
             f"--config.compute is {compute}, --config.torso {kind} has nothing to do more than once. "
             f"Choose one that has: --config.torso {' or '.join(THINKING)}"
         )
-    if config.progressive is not None:
-        agent.require_range(config, progressive=(0, 1))
+    if settings.progressive is not None:
+        agent.require_range(settings, progressive=(0, 1))
         if kind not in THINKING:
             raise ValueError(f"--config.progressive is for torsos that think ({', '.join(THINKING)}), not for {kind}.")
     for parts in hidden:
@@ -105,51 +114,43 @@ def check(spec: EnvSpec, config: Any, *hidden: tuple[int, ...]) -> None:
         raise ValueError(f"observations of shape {shape} hold no pictures of --config.grid {grid[0]} {grid[1]} cells.")
 
 
-def torso(config: Any, hidden: tuple[int, ...]) -> nn.Module:
-    """The torso alone: inputs [..., I] to features [..., m].
-
-    Fields of the config that are read: `torso`, `compute`, `grid`, `activation`, `initialisation`, and `layer_norm` if
-    the config has it.
-    """
-    style = (config.activation, config.initialisation)
-    match config.torso:
+def torso(settings: Settings, hidden: tuple[int, ...]) -> nn.Module:
+    """The torso alone: inputs [..., I] to features [..., m]."""
+    style = (settings.activation, settings.initialisation)
+    match settings.torso:
         case "mlp":
-            return networks.MLP(hidden, None, *style, layer_norm=getattr(config, "layer_norm", False))
+            return networks.MLP(hidden, None, *style, layer_norm=settings.layer_norm)
         case "resnet":
             return ResNet(hidden, *style)
         case "iru":
-            return IRU(hidden, config.compute, config.initialisation)
+            return IRU(hidden, settings.compute, settings.initialisation)
         case "recall":
-            return Recall(hidden, config.compute, *style)
+            return Recall(hidden, settings.compute, *style)
         case "drc":
-            return DRC(hidden, config.compute, *style, grid=config.grid)
-    raise ValueError(f"no torso '{config.torso}'.")
+            return DRC(hidden, settings.compute, *style, grid=settings.grid)
+    raise ValueError(f"no torso '{settings.torso}'.")
 
 
-def network(config: Any, hidden: tuple[int, ...], features: int, output_scale: float = 1.0) -> nn.Module:
-    """A torso and a dense layer after it: inputs [..., I] to [..., features]. Reads the same fields as `torso`."""
-    if config.torso == "mlp":
-        return torso(config, hidden).clone(features=features, output_scale=output_scale)
-    return Headed(torso(config, hidden), features, config.initialisation, output_scale)
+def network(settings: Settings, hidden: tuple[int, ...], features: int, output_scale: float = 1.0) -> nn.Module:
+    """A torso and a dense layer after it: inputs [..., I] to [..., features]."""
+    if settings.torso == "mlp":
+        return torso(settings, hidden).clone(features=features, output_scale=output_scale)
+    return Headed(torso(settings, hidden), features, settings.initialisation, output_scale)
 
 
 def ensemble(
-    config: Any, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
+    settings: Settings, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
 ) -> networks.Ensemble | Ensemble:
     """`size` independent copies of `network`: inputs [..., I] to [C, ...], or [C, ..., K] with K > 1 features."""
-    if config.torso == "mlp":
-        norm = getattr(config, "layer_norm", False)
-        style = (config.activation, config.initialisation, norm, features, output_scale)
+    if settings.torso == "mlp":
+        style = (settings.activation, settings.initialisation, settings.layer_norm, features, output_scale)
         return networks.Ensemble(size, hidden, *style)
-    return Ensemble(size, network(config, hidden, features, output_scale))
+    return Ensemble(size, network(settings, hidden, features, output_scale))
 
 
-def last(config: Any, features: int, output_scale: float = 1.0) -> nn.Module:
-    """The dense layer after a torso that several networks share: [..., m] to [..., features].
-
-    Field of the config that is read: `initialisation`.
-    """
-    return networks.MLP((), features, initialisation=config.initialisation, output_scale=output_scale)
+def last(settings: Settings, features: int, output_scale: float = 1.0) -> nn.Module:
+    """The dense layer after a torso that several networks share: [..., m] to [..., features]."""
+    return networks.MLP((), features, initialisation=settings.initialisation, output_scale=output_scale)
 
 
 class Headed(nn.Module):
@@ -404,18 +405,18 @@ def during(networks_: Any, span: Span) -> Any:
     return jax.tree.map(bind, networks_, is_leaf=lambda x: isinstance(x, networks.Network))
 
 
-def progressive(loss: Callable[..., tuple[Array, Any]], config: Any) -> Callable[..., tuple[Array, Any]]:
+def progressive(loss: Callable[..., tuple[Array, Any]], settings: Settings) -> Callable[..., tuple[Array, Any]]:
     """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random part of them.
 
-    `loss(networks, ..., key)` returns a scalar and metrics, and so does the returned function. Fields of the config
-    that are read: `compute`, and `progressive`, which is alpha. If `progressive` is None, `loss` itself is returned.
+    `loss(networks, ..., key)` returns a scalar and metrics, and so does the returned function. alpha is
+    `settings.progressive`; if it is None, `loss` itself is returned.
     """
-    if config.progressive is None:
+    if settings.progressive is None:
         return loss
 
     def mixed(networks_: Any, *inputs: Any) -> tuple[Array, Any]:
         whole, metrics = loss(networks_, *inputs)
-        part, _ = loss(during(networks_, spans(jax.random.fold_in(inputs[-1], 1), config.compute)), *inputs)
-        return (1.0 - config.progressive) * whole + config.progressive * part, metrics
+        part, _ = loss(during(networks_, spans(jax.random.fold_in(inputs[-1], 1), settings.compute)), *inputs)
+        return (1.0 - settings.progressive) * whole + settings.progressive * part, metrics
 
     return mixed
