@@ -126,14 +126,13 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation = jnp.zeros(spec.observation_shape)
     squashed = config.policy == "tanh_gaussian" and not spec.discrete
     features = spec.action_size * (2 if squashed else 1)
-    actor = torsos.network(layers(config), config.actor_hidden, features, output_scale=0.01)
-    critic, torso = torsos.network(layers(config), config.critic_hidden, 1), None
+    chosen = layers(config)
+    actor = torsos.network(chosen, config.actor_hidden, features, output_scale=0.01)
+    critic, torso = torsos.network(chosen, config.critic_hidden, 1), None
     if config.shared:
-        torso = networks.create(
-            torsos.torso(layers(config), config.actor_hidden), jax.random.fold_in(key, 1), observation
-        )
+        torso = networks.create(torsos.torso(chosen, config.actor_hidden), jax.random.fold_in(key, 1), observation)
         observation = torso(observation)
-        actor, critic = torsos.last(layers(config), features, output_scale=0.01), torsos.last(layers(config), 1)
+        actor, critic = torsos.last(chosen, features, output_scale=0.01), torsos.last(chosen, 1)
     plain = not (spec.discrete or squashed)
     parameters = Parameters(
         torso=torso,
