@@ -36,8 +36,10 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets.dataset import Dataset, Rows
+from rljax.datasets import rows as table
+from rljax.datasets.dataset import Dataset
 from rljax.datasets.download import fingerprint
+from rljax.datasets.rows import Rows
 
 ALIASES = {
     "observation": ("observations", "observation", "obs"),
@@ -81,7 +83,7 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
         "origin": metadata.get("provenance"),
         "versions": base.versions("h5py") if _is_hdf5(path) else base.versions(),
     }
-    return base.assemble(
+    return table.assemble(
         name or str(path),
         rows,
         env=metadata.get("env"),
@@ -229,18 +231,18 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     types: dict[str, str] = {}
 
     def read_array(key: str) -> Any:
-        array = base.numbers(file[key], name, key)
+        array = table.numbers(file[key], name, key)
         types[key] = array.dtype.name
         return array
 
-    reward = base.column(read_array(keys["reward"]), name, keys["reward"], np.float32)
+    reward = table.column(read_array(keys["reward"]), name, keys["reward"], np.float32)
     truncated = np.zeros(len(reward), np.bool_)
     if "truncated" in keys:
-        truncated = base.column(file[keys["truncated"]], name, keys["truncated"], np.bool_)
+        truncated = table.column(file[keys["truncated"]], name, keys["truncated"], np.bool_)
     if "terminated" in keys:
-        terminated = base.column(file[keys["terminated"]], name, keys["terminated"], np.bool_)
+        terminated = table.column(file[keys["terminated"]], name, keys["terminated"], np.bool_)
     elif "done" in keys:
-        terminated = base.column(file[keys["done"]], name, keys["done"], np.bool_)
+        terminated = table.column(file[keys["done"]], name, keys["done"], np.bool_)
         if "truncated" not in keys:
             notes.append(f"'{keys['done']}' is read as the environment's own end: time limits were not recorded")
         elif len(terminated) == len(truncated):
@@ -255,12 +257,12 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     rows = Rows(
         name,
         keys,
-        base.vectors(read_array(keys["observation"]), name, keys["observation"]),
-        base.actions(read_array(keys["action"]), name, keys["action"]),
+        table.vectors(read_array(keys["observation"]), name, keys["observation"]),
+        table.actions(read_array(keys["action"]), name, keys["action"]),
         reward,
         terminated,
         truncated,
-        None if key is None else base.vectors(read_array(key), name, key),
+        None if key is None else table.vectors(read_array(key), name, key),
         types=types,
     )
     return rows, notes
@@ -269,10 +271,10 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
 def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
     """[M] bool: the last rows of trajectories, from `episode_starts` or `episode_lengths`."""
     if "episode_starts" in file:
-        starts = base.column(file["episode_starts"], name, "episode_starts", np.bool_)
+        starts = table.column(file["episode_starts"], name, "episode_starts", np.bool_)
         return np.append(starts[1:], True)
     if "episode_lengths" in file:
-        last = np.cumsum(base.column(file["episode_lengths"], name, "episode_lengths", np.int64)) - 1
+        last = np.cumsum(table.column(file["episode_lengths"], name, "episode_lengths", np.int64)) - 1
         if len(last) == 0 or last[-1] != length - 1:
             raise ValueError(f"'{name}': 'episode_lengths' sum up to {last[-1] + 1 if len(last) else 0}, not {length}.")
         ends = np.zeros(length, np.bool_)
@@ -288,7 +290,7 @@ def _selected(rows: Rows) -> Rows:
     if rows.next_observation is None:
         keep = ~np.append(rows.truncated[:-1], True) | rows.terminated
         rows.dropped["last of a trajectory, without a successor"] = int((~keep).sum())
-    return base.successors(rows, keep)
+    return table.successors(rows, keep)
 
 
 def _missing(name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: str) -> ValueError:

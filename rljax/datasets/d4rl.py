@@ -42,8 +42,10 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets import download as files
+from rljax.datasets import rows as table
 from rljax.datasets.archive import opened
-from rljax.datasets.dataset import Dataset, Rows
+from rljax.datasets.dataset import Dataset
+from rljax.datasets.rows import Rows
 
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 REQUIRED = ("observations", "actions", "rewards", "terminals")
@@ -162,11 +164,11 @@ def read(
         for key in REQUIRED:
             if key not in file:
                 raise _missing(path.name, key, sorted(file))
-        reward = base.column(file["rewards"], path.name, "rewards", np.float32)
-        terminated = base.column(file["terminals"], path.name, "terminals", np.bool_)
+        reward = table.column(file["rewards"], path.name, "rewards", np.float32)
+        terminated = table.column(file["terminals"], path.name, "terminals", np.bool_)
         timed = "timeouts" in file
         if timed:
-            timeouts = base.column(file["timeouts"], path.name, "timeouts", np.bool_)
+            timeouts = table.column(file["timeouts"], path.name, "timeouts", np.bool_)
         elif limit is None:
             raise ValueError(
                 f"'{path.name}' has no 'timeouts', and its time limit is not known: episodes that end by time "
@@ -179,12 +181,12 @@ def read(
             path.name,
             dict(zip(("observation", "action", "reward", "terminated"), REQUIRED, strict=True))
             | {"truncated": "timeouts", "next_observation": "next_observations" if stored else "observations"},
-            base.vectors(file["observations"], path.name, "observations"),
-            base.actions(file["actions"], path.name, "actions"),
+            table.vectors(file["observations"], path.name, "observations"),
+            table.actions(file["actions"], path.name, "actions"),
             reward,
             terminated,
             timeouts,
-            base.vectors(file["next_observations"], path.name, "next_observations") if stored else None,
+            table.vectors(file["next_observations"], path.name, "next_observations") if stored else None,
             types={key: file[key].dtype.name for key in REQUIRED},
         )
     rows.check_lengths()
@@ -212,9 +214,9 @@ def read(
         "max_episode_steps": limit,
         "versions": base.versions("h5py"),
     }
-    return base.assemble(
+    return table.assemble(
         name or str(path),
-        base.successors(rows, keep, leak=strict),
+        table.successors(rows, keep, leak=strict),
         env=entry.env if entry else None,
         reference=entry.reference if entry else None,
         clip_actions=clip_actions,

@@ -26,8 +26,10 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets import download as files
+from rljax.datasets import rows as table
 from rljax.datasets.archive import opened
-from rljax.datasets.dataset import Dataset, Rows
+from rljax.datasets.dataset import Dataset
+from rljax.datasets.rows import Rows
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
@@ -128,9 +130,9 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -
     }
     if action_space and action_space.get("type") == "Discrete":
         provenance["num_actions"] = int(action_space["n"])
-    return base.assemble(
+    return table.assemble(
         name or str(folder),
-        base.successors(rows, np.ones(len(rows.reward), np.bool_)),
+        table.successors(rows, np.ones(len(rows.reward), np.bool_)),
         env=_environment(spec),
         reference=None if low is None or high is None else (float(low), float(high)),
         bounds=bounds,
@@ -242,7 +244,7 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         group = file[episode]
         rows = slice(offset, offset + length)
         seen = _flattened(group["observations"], observation_space, name, f"{episode}/observations")
-        acted = base.actions(_leaf(group["actions"], name, f"{episode}/actions"), name, f"{episode}/actions")
+        acted = table.actions(_leaf(group["actions"], name, f"{episode}/actions"), name, f"{episode}/actions")
         marks = (group["terminations"], group["truncations"])
         if len(seen) != length + 1 or {len(acted), *(len(mark) for mark in marks)} != {length}:
             raise ValueError(
@@ -280,7 +282,7 @@ def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
         if space and space.get("type") == "Discrete":  # one-hot, like Gymnasium's `flatten`
             choices = np.asarray(stored[()]).astype(np.int64) - int(space.get("start", 0))
             return np.eye(int(space["n"]), dtype=np.float32)[choices]
-        return base.vectors(_leaf(stored, name, key), name, key)
+        return table.vectors(_leaf(stored, name, key), name, key)
     if space is None:
         parts: Iterator[tuple[str, Any]] = ((part, None) for part in sorted(stored))
     elif space["type"] == "Tuple":

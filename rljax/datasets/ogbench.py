@@ -42,8 +42,10 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets import download as files
+from rljax.datasets import rows as table
 from rljax.datasets.archive import opened
-from rljax.datasets.dataset import Dataset, Rows
+from rljax.datasets.dataset import Dataset
+from rljax.datasets.rows import Rows
 
 URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 CUBES = 14  # index in qpos of the first cube's position, after the arm's joints
@@ -170,15 +172,15 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
                     f"'{path.name}' has no '{key}'; it has: {', '.join(sorted(file))}. '{name}' needs "
                     f"{', '.join(needed)}. Download the file again, or record it with the simulator's state."
                 )
-        ends = base.column(file["terminals"], path.name, "terminals", np.bool_)
+        ends = table.column(file["terminals"], path.name, "terminals", np.bool_)
         rewards, terminated = np.zeros(len(ends), np.float32), np.zeros(len(ends), np.bool_)
         if parts.task is not None:
             rewards, terminated = relabel(parts, file)
         rows = Rows(
             path.name,
             dict(zip(base.FIELDS, KEYS, strict=True)),
-            base.vectors(file["observations"], path.name, "observations"),
-            base.actions(file["actions"], path.name, "actions"),
+            table.vectors(file["observations"], path.name, "observations"),
+            table.actions(file["actions"], path.name, "actions"),
             rewards,
             terminated,
             ends,
@@ -190,9 +192,9 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
     rows.dropped["last observation of a trajectory"] = int((~keep).sum())
     rows.truncated = np.zeros_like(ends)
     # The next row is always the true successor of a kept row, also after a goal was reached.
-    return base.assemble(
+    return table.assemble(
         name,
-        base.successors(rows, keep, leak=True),
+        table.successors(rows, keep, leak=True),
         env=parts.env,
         reference=None,  # the package reports success, not returns
         clip_actions=clip_actions,
