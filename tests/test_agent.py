@@ -71,7 +71,8 @@ def test_configs_are_stacked_and_mapped_over() -> None:
 
 
 def test_transitions_do_not_share_their_extras() -> None:
-    one, other = (Transition(*[jnp.zeros(2)] * 6) for _ in range(2))
+    parts: list[Any] = [jnp.zeros(2)] * 6
+    one, other = (Transition(*parts) for _ in range(2))
     assert one.extras == {}
     assert one.extras is not other.extras
     assert len(jax.tree.leaves(one)) == 6
