@@ -46,14 +46,14 @@ class Config:
     critic_lr: float = 3e-4  # Adam learning rate of the critics and of log m; [2]
     temperature_lr: float = 1e-4  # Adam learning rate of log alpha; [2], the actor's
     batch_size: int = 256  # transitions per update; [2]
-    num_parts: int = 4  # parts of a batch, computed in turn: faster in a CPU's cache, use 1 on a GPU; own setting
+    num_parts: int = 4  # parts of a batch, computed in turn: faster in a CPU's cache, use 1 on a GPU; own choice
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards; [2]
+    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
     normalise_observations: bool = False  # by the data set's mean and std; [2], True in [3] but for antmaze
-    replay_size: int = 1_000_000  # transitions kept of what comes after the data set, online; own setting
-    warmup_steps: int = 0  # environment steps with uniform actions, online; own setting
-    num_envs: int = 1  # environments stepped side by side, online
-    num_steps: int = 1  # steps of each environment per iteration, online
+    replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
+    warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice
+    num_envs: int = 1  # online: environments stepped side by side
+    num_steps: int = 1  # online: steps of each environment per iteration
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
@@ -99,7 +99,7 @@ class State(struct.PyTreeNode):
     critic_optimiser: optax.OptState
     temperature_optimiser: optax.OptState
     multiplier_optimiser: optax.OptState
-    statistics: normalise.Statistics  # of the data set's observations [O]
+    statistics: normalise.Statistics  # of observations [O]
 
 
 def experience(config: Config) -> buffers.Dataset:
@@ -161,10 +161,11 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Count the observations of the data set [N, ...] as the input statistics, before the first update."""
+    """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    return state.replace(statistics=normalise.update(normalise.create(data.observation.shape[1:]), data.observation))
+    statistics = normalise.create(data.observation.shape[1:])
+    return state.replace(statistics=normalise.update(statistics, data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:

@@ -80,7 +80,7 @@ class Config:
     activation: networks.Activation = "mish"  # of the hidden layers; [2]
     embedding: int = 16  # features of the step; [2]
     initialisation: networks.Initialisation = "torch"  # of all layers; [2]
-    precision: networks.Precision = "float32"  # of the factors of products on the way forward; own setting
+    precision: networks.Precision = "float32"  # of the factors of products on the way forward; own choice
 
 
 class State(struct.PyTreeNode):

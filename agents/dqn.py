@@ -50,7 +50,7 @@ class Config:
     max_grad_norm: float = 10.0  # limit of the gradient's norm over all parameters, 0 for none; SB3
     batch_size: int = 128  # transitions per update; CleanRL
     # Experience
-    replay_size: int = 100_000  # transitions kept, the oldest give way; RL Zoo, CartPole
+    replay_size: int = 100_000  # transitions kept; the oldest are overwritten; RL Zoo, CartPole
     warmup_steps: int = 10_000  # environment steps with uniform actions and no update; CleanRL
     num_envs: int = 1  # environments stepped side by side
     num_steps: int = 10  # steps of each environment per iteration; CleanRL
@@ -83,9 +83,9 @@ class Config:
     dueling: bool = False  # a value and advantages in place of Q; [3]
     action_input: bool = False  # the critics take the action as a one-hot input, not as an output; [5]
     activation: networks.Activation = "relu"  # of the hidden layers; [1]
-    layer_norm: bool = False  # normalise an mlp's hidden layers before activation; own setting
+    layer_norm: bool = False  # normalise an mlp's hidden layers before activation; own choice
     initialisation: networks.Initialisation = "torch"  # of all layers; CleanRL, SB3
-    normalise_observations: bool = False  # running mean and std of observations; own setting
+    normalise_observations: bool = False  # running mean and std of observations; own choice
 
 
 class State(struct.PyTreeNode):

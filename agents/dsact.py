@@ -50,7 +50,7 @@ class Config:
     temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [1, table 1]
     batch_size: int = 256  # transitions per update; [1, table 1]
     # Experience
-    replay_size: int = 1_000_000  # transitions kept, the oldest give way; [1, table 1]
+    replay_size: int = 1_000_000  # transitions kept; the oldest are overwritten; [1, table 1]
     warmup_steps: int = 10_000  # environment steps with uniform actions and no update; [3], where the first policy acts
     num_envs: int = 1  # environments stepped side by side; [3] takes 20 samples per update
     num_steps: int = 1  # steps of each environment per iteration
@@ -78,9 +78,9 @@ class Config:
     hidden: tuple[int, ...] = (256, 256, 256)  # widths of the hidden layers, actor and critics alike; [1, table 1]
     num_critics: int = 2  # C; the smallest mean counts; [1], 1 in [2]
     activation: networks.Activation = "gelu"  # of the hidden layers; [1, table 1]
-    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     initialisation: networks.Initialisation = "torch"  # of all layers; [3]
-    normalise_observations: bool = False  # running mean and std of observations; own setting
+    normalise_observations: bool = False  # running mean and std of observations; own choice
 
 
 class State(struct.PyTreeNode):

@@ -67,7 +67,7 @@ class Config:
     activation: networks.Activation = "gelu_tanh"  # of the hidden layers; [2]
     layer_norm: bool = True  # normalise the critics' hidden layers, after their activation; [2]
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
-    precision: networks.Precision = "float32"  # of the factors of products on the way forward; own setting
+    precision: networks.Precision = "float32"  # of the factors of products on the way forward; own choice
 
 
 class Actor(struct.PyTreeNode):

@@ -57,7 +57,7 @@ class Config:
     value_lr: float = 3e-4  # Adam learning rate of the value; [2]
     batch_size: int = 1024  # transitions per update; [2]
     # Experience
-    normalise_observations: bool = False  # states and goals, by the data set's mean and std; own setting
+    normalise_observations: bool = False  # states and goals, by the data set's mean and std; own choice
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     # Goals
     value_goal_current: float = 0.2  # share of the values' goals that are the state itself, in [0, 1]; [2]

@@ -71,7 +71,7 @@ class Config:
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, of all networks; [2]
     num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
-    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     dropout: float | None = None  # share of the actor's hidden units left out while learning; [2] on Adroit: 0.1
     initialisation: networks.Initialisation = "orthogonal"  # of all layers, with gain sqrt 2; [2]
 

@@ -77,7 +77,7 @@ class Config:
     activation: networks.Activation = "mish"  # of the hidden layers; [1]
     embedding: int = 64  # features of each time; [1]
     initialisation: networks.Initialisation = "torch"  # of all layers; [3]
-    precision: networks.Precision = "float32"  # of the factors of products on the way forward; own setting
+    precision: networks.Precision = "float32"  # of the factors of products on the way forward; own choice
 
 
 class State(struct.PyTreeNode):

@@ -66,7 +66,7 @@ class Config:
     policy: Literal["gaussian", "tanh_gaussian"] = "gaussian"  # of continuous actions; Brax: tanh_gaussian
     init_log_std: float = 0.0  # log std at the start, the same in all states (gaussian only); [3]
     torso: torsos.Kind = "mlp"  # of actor and critic; [1]
-    compute: int = 1  # T, thinking steps of torsos that take any number of them; own setting
+    compute: int = 1  # T, thinking steps of torsos that take any number of them; own choice
     progressive: float | None = None  # weight of the loss after a part of the thinking steps; arXiv:2202.05826
     grid: tuple[int, int] | None = None  # rows and columns of the picture, where a drc gets it as a vector
     shared: bool = False  # one torso, the actor's, for actor and critic; arXiv:2602.05999

@@ -73,7 +73,7 @@ class Config:
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, of all networks; [2]
     num_critics: int = 5  # C; the quantile of their values counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
-    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     dropout: float | None = None  # share of the actor's hidden units left out while learning; RDT on Adroit: 0.1
     initialisation: networks.Initialisation = "torch"  # of the actor's and the value's layers; [2]
     critic_initialisation: networks.Initialisation = "edac"  # of the critics' layers; [2]

@@ -43,7 +43,7 @@ class Config:
     temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [1, table 1]
     batch_size: int = 256  # transitions per update; [1, table 1]
     # Experience
-    replay_size: int = 1_000_000  # transitions kept, the oldest give way; [1, table 1]
+    replay_size: int = 1_000_000  # transitions kept; the oldest are overwritten; [1, table 1]
     warmup_steps: int = 10_000  # environment steps with uniform actions and no update; Spinning Up, SB3 zoo
     num_envs: int = 1  # environments stepped side by side
     num_steps: int = 1  # steps of each environment per iteration

@@ -42,7 +42,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam learning rate of the critics; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    replay_size: int = 1_000_000  # transitions kept, the oldest give way; [2]
+    replay_size: int = 1_000_000  # transitions kept; the oldest are overwritten; [2]
     warmup_steps: int = 25_000  # environment steps with uniform actions and no update; [2]
     num_envs: int = 1  # environments stepped side by side
     num_steps: int = 1  # steps of each environment per iteration
@@ -50,7 +50,7 @@ class Config:
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
     target_rate: float = 0.005  # rho, share of the online networks in the targets per move; [2]
-    reward_scale: float = 1.0  # factor on rewards inside the target; own setting, 1 is the paper
+    reward_scale: float = 1.0  # factor on rewards inside the target; own choice, 1 is the paper
     target_noise: float = 0.2  # std of the noise on target actions; [2]
     target_noise_clip: float = 0.5  # bound of that noise; [2]
     # Policy
@@ -60,9 +60,9 @@ class Config:
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [2]
     num_critics: int = 2  # C; the smallest value makes the target; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
-    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     initialisation: networks.Initialisation = "torch"  # of all layers; [2]
-    normalise_observations: bool = False  # running mean and std of observations; own setting
+    normalise_observations: bool = False  # running mean and std of observations; own choice
 
 
 class State(struct.PyTreeNode):

@@ -50,7 +50,7 @@ class Config:
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
     target_rate: float = 0.005  # rho, share of the online networks in the targets per move; [2]
-    reward_scale: float = 1.0  # factor on rewards inside the target; own setting, 1 is the paper
+    reward_scale: float = 1.0  # factor on rewards inside the target; own choice, 1 is the paper
     target_noise: float = 0.2  # std of the noise on target actions; [2]
     target_noise_clip: float = 0.5  # bound of that noise; [2]
     # Policy
@@ -62,7 +62,7 @@ class Config:
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [2]
     num_critics: int = 2  # C; the smallest value makes the target; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
-    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own setting
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     initialisation: networks.Initialisation = "torch"  # of all layers; [2]
 
 

@@ -211,15 +211,15 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     references = published()
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in sorted(collected, key=lambda run: (run["environment"], run["agent"])):
-        storage = learns_from(run)
-        if storage == "stream":
+        kind = learns_from(run)
+        if kind == "stream":
             key = "streaming", "minatar" if "MinAtar" in run["environment"] else f"{run['reached'] // 1000}k"
         elif run["name"].endswith("-one"):
             key = "streaming", "one_transition"
         elif changes(run):
             key = "online", "settings"
         else:
-            key = "online", "cartpole" if "CartPole" in run["environment"] else storage
+            key = "online", "cartpole" if "CartPole" in run["environment"] else kind
         found.setdefault(key, []).append(run)
     return {key: "\n".join(table(COLUMNS, [row(run, references) for run in runs])) for key, runs in found.items()}
 

@@ -71,10 +71,30 @@ def test_configs_are_stacked_and_mapped_over() -> None:
 
 
 def test_transitions_do_not_share_their_extras() -> None:
-    one, other = (Transition(*[jnp.zeros(2)] * 6) for _ in range(2))
+    parts: list[Any] = [jnp.zeros(2)] * 6
+    one, other = (Transition(*parts) for _ in range(2))
     assert one.extras == {}
     assert one.extras is not other.extras
     assert len(jax.tree.leaves(one)) == 6
+
+
+class Scaling:
+    """An agent whose actions are its observations times its State; those that explore are 1 more."""
+
+    @staticmethod
+    def act(state: Any, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict[str, Any]]:
+        """The action, and nothing beside it."""
+        del key
+        return state * observation * config.learning_rate + explore, {"unused": observation}
+
+
+def test_base_acts_as_its_agent_and_is_a_pytree() -> None:
+    base = agent.Base(jnp.asarray(2.0), Config(learning_rate=0.5, discount=1.0), Scaling)
+    assert jax.tree.leaves(base) == [2.0, 0.5, 1.0], "its agent is static"
+    key, observation = jax.random.key(0), jnp.arange(3.0)
+    np.testing.assert_array_equal(base.act(observation, key), [0.0, 1.0, 2.0])
+    explored = jax.jit(lambda base: base.act(observation, key, explore=True))(base)
+    np.testing.assert_array_equal(explored, [1.0, 2.0, 3.0])
 
 
 def change(state: Any) -> tuple[Any, dict[str, Any]]:

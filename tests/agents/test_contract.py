@@ -19,23 +19,43 @@ import numpy as np
 import pytest
 
 from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
-from rljax.buffers.storage import STORAGES
+from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
+from rljax.networks import normalise
+from rljax.training import configuration
 
 ROOT = Path(__file__).parents[2]
 AGENTS = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
 SIGNATURES = {
+    "experience": ["config"],
     "check": ["spec", "config"],
     "init": ["key", "spec", "config"],
     "act": ["state", "observation", "key", "config", "explore"],
     "update": ["state", "batch", "key", "step", "config"],
 }
-OPTIONAL = {"perceive": ["state", "observation", "first", "config"], "prepare": ["state", "data", "config"]}
+OPTIONAL = {
+    "perceive": ["state", "observation", "first", "config"],
+    "prepare": ["state", "data", "config"],
+    "value": ["state", "observation", "action", "config"],
+    "use_base": ["state", "base", "config"],
+}
+DECLARATIONS = {"replay": Replay, "rollout": Rollout, "stream": Stream, "dataset": Dataset}
+FOLLOWING = {  # fields of a declaration that are the Config's, where that has them
+    Replay: {"replay_size", "batch_size", "warmup_steps", "num_envs", "num_steps", "num_updates"},
+    Rollout: {"batch_size", "num_envs", "num_steps"},
+    Stream: {"num_envs", "num_steps", "num_updates", "time_feature"},
+    Dataset: {"batch_size", "num_updates", "reward_transform"},
+}
 KEY = jax.random.key(0)
 
 DISCRETE = {"dqn", "ppo", "stream_ac", "stream_q", "stream_sarsa", "stream_td"}  # agents that choose among actions, too
 # Agents whose policy is a draw, and acts so without exploring, too
 DRAWING = {"dql", "fql", "ifql", "ofql", "stream_td"}
-PREPARED = [name for name in AGENTS if "\ndef prepare(" in (ROOT / "agents" / f"{name}.py").read_text()]
+PREPARED, VALUED = (
+    [name for name in AGENTS if f"\ndef {part}(" in (ROOT / "agents" / f"{name}.py").read_text()]
+    for part in ("prepare", "value")
+)
+# Settings under which what is declared has floats that the defaults do not have
+DRAWS: dict[str, list[dict[str, Any]]] = {"dqn": [{"n_step": 3}, {"hindsight": 0.5}]}
 
 agents = pytest.mark.parametrize("name", AGENTS)
 
@@ -104,7 +124,94 @@ def test_has_the_names_of_the_contract(name: str) -> None:
     for part, parameters in OPTIONAL.items():
         if hasattr(module, part):
             assert list(inspect.signature(getattr(module, part)).parameters) == parameters
-    assert module.storage in STORAGES
+    assert type(module.experience(module.Config())) in DECLARATIONS.values()
+
+
+def declared(name: str) -> list[tuple[Any, Experience]]:
+    """An agent's Configs, with what it declares that it learns from."""
+    module, config = subject(name).module, subject(name).config
+    configs = [module.Config(), config, *(dataclasses.replace(config, **changes) for changes in DRAWS.get(name, []))]
+    return [(config, module.experience(config)) for config in configs]
+
+
+def another(value: Any) -> Any:
+    """Another value of a setting: of a switch, of a transform of rewards, or of a number."""
+    if isinstance(value, bool):
+        return not value
+    return "times_100" if isinstance(value, str) else value + 1
+
+
+@agents
+def test_declares_what_it_learns_from(name: str) -> None:
+    for _, experience in declared(name):
+        assert isinstance(experience, DECLARATIONS[experience.kind])
+        experience.check()
+        if experience.online is not None:
+            assert experience.needs_data
+            assert isinstance(experience.online, Replay)
+            experience.online.check()
+
+
+@agents
+def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
+    for config, experience in declared(name):
+        leaves, structure = jax.tree.flatten(experience)
+        assert all(type(leaf) is float for leaf in leaves)
+        assert jax.tree.unflatten(structure, leaves) == experience
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            experience.num_envs = 2  # pyright: ignore[reportAttributeAccessIssue]
+        stacked = subject(name).module.experience(configuration.stack(config, 2))
+        assert jax.tree.structure(stacked) == structure, "the learners' values are leaves, and nothing else differs"
+        assert [leaf.shape for leaf in jax.tree.leaves(stacked)] == [(2,)] * len(leaves)
+        np.testing.assert_allclose([leaf[1] for leaf in jax.tree.leaves(stacked)], leaves, rtol=1e-6)
+
+
+def test_declarations_with_floats_are_tried() -> None:
+    having = {name for name in AGENTS if any(jax.tree.leaves(experience) for _, experience in declared(name))}
+    assert having == {"bc", "dqn", "gciql", "iql", "riql"}
+
+
+@agents
+def test_declaration_follows_the_config(name: str) -> None:
+    """Its floats, which may have other names, and the fields that both have."""
+    module = subject(name).module
+    for config, experience in declared(name):
+        halved = module.experience(jax.tree.map(lambda x: 0.5 * x, config))
+        assert jax.tree.leaves(halved) == [0.5 * leaf for leaf in jax.tree.leaves(experience)]
+        kinds = [type(part) for part in (experience, experience.online) if part is not None]
+        for field in {field for kind in kinds for field in FOLLOWING[kind] if hasattr(config, field)}:
+            other = another(getattr(config, field))
+            changed = module.experience(dataclasses.replace(config, **{field: other}))
+            for kind, part in zip(kinds, (changed, changed.online), strict=False):
+                assert field not in FOLLOWING[kind] or getattr(part, field) == other, field
+
+
+@agents
+def test_only_agents_that_perceive_ask_for_it(name: str) -> None:
+    module, config = subject(name).module, subject(name).config
+    for normalises in (False, True):
+        experience = module.experience(dataclasses.replace(config, normalise_observations=normalises))
+        assert experience.perceives == (normalises and hasattr(module, "perceive"))
+        assert experience.online is None or not experience.online.perceives
+
+
+@pytest.mark.parametrize("name", VALUED)
+def test_value_is_the_critics_mean_on_normalised_inputs(name: str) -> None:
+    module, spec, config, batch, state, _, _ = subject(name)
+    for shape in ((), (4,), (2, 3)):
+        arrays = [jax.ShapeDtypeStruct((*shape, *x), jnp.float32) for x in (spec.observation_shape, spec.action_shape)]
+        assert jax.eval_shape(module.value, state, *arrays, config).shape == shape
+    statistics = normalise.update(state.statistics, 3.0 * batch.observation + 1.0)
+    state, by_data = state.replace(statistics=statistics), hasattr(module, "prepare")
+    mean, std = np.asarray(statistics.mean), np.sqrt(statistics.variance)
+    seen = (np.asarray(batch.observation) - mean) / (std + 1e-3 if by_data else std)
+    for normalises, observation in ((False, batch.observation), (True, seen)):
+        each = np.asarray(state.critic(observation, batch.action))  # [C, B]
+        found = module.value(
+            state, batch.observation, batch.action, dataclasses.replace(config, normalise_observations=normalises)
+        )
+        assert found.shape == batch.reward.shape
+        np.testing.assert_allclose(found, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
 
 
 @agents

@@ -26,7 +26,7 @@ KEY = jax.random.key(0)
 
 
 def transitions(seed: int = 0, n_step: int = 1) -> Transition:
-    """A batch of every kind, as a sampler of `n_step` draws it."""
+    """A batch of every kind, as a replay with `NStep` draws it."""
     batch, generator = reference.transitions(seed), np.random.default_rng(seed)
     batch = batch.replace(action=jnp.asarray(generator.integers(ACTIONS, size=5), jnp.int32))
     if n_step == 1:
@@ -406,7 +406,7 @@ def test_is_judged_by_its_best_actions_or_by_draws() -> None:
             "gymnax/CartPole-v1",
             {"hindsight": 0.5},
             r"^--config\.hindsight replaces goals, and the observations of 'gymnax/CartPole-v1' hold none\. Choose an "
-            r"environment whose do, such as rljax/BoxPick-4x4, or --config\.hindsight 0\.$",
+            r"environment whose observations hold goals, such as rljax/BoxPick-4x4, or --config\.hindsight 0\.$",
         ),
         ("CartPole-v1", {"hindsight": [0.0, 0.5]}, r"the observations of 'CartPole-v1' hold none"),
         (

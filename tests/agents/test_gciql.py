@@ -12,7 +12,6 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import gciql
-from rljax.buffers import samplers
 from rljax.training import configuration
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
@@ -287,14 +286,14 @@ def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(torso: st
         "num_critics": 1,
     } | {f"{name}_lr": 1e-3 for name in ("actor", "critic", "value")}
     config = configuration.stack(configuration.replace(gciql.Config(), changes, "test"), 1)
-    learner = Learner(gciql, EnvSpec("chain", (2 * LENGTH,), 1), 1, 1, samplers.goals, storage="dataset")  # pyright: ignore[reportArgumentType]
-    driver = OfflineDriver(learner, samplers.with_last_rows(chain()), config)
+    learner = Learner(gciql, EnvSpec("chain", (2 * LENGTH,), 1), 1)  # pyright: ignore[reportArgumentType]
+    driver = OfflineDriver(learner, gciql.experience(config).prepare(chain()), config)
     driver.start([0])
     driver.advance(3_000)
     state: Any = jax.tree.map(lambda x: x[0], driver.agent_state)
     one_hot = np.eye(LENGTH, dtype=np.float32)
     place, goal = (x.ravel() for x in np.mgrid[:LENGTH, :LENGTH])
-    observation = np.concatenate([one_hot[place], one_hot[goal]], axis=1)
+    observation = jnp.concatenate([one_hot[place], one_hot[goal]], axis=1)
     value = np.asarray(state.value(observation))[:, 0].reshape(LENGTH, LENGTH)
     np.testing.assert_allclose(value, table(), atol=0.25)
     action = np.asarray(gciql.act(state, observation, KEY, gciql.Config(), explore=False)[0])[:, 0]

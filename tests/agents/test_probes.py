@@ -14,7 +14,6 @@ import pytest
 
 from rljax import envs
 from rljax.agent import Transition
-from rljax.buffers import samplers
 from rljax.training import configuration, registry
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import OfflineDriver
@@ -89,14 +88,12 @@ def quick(names: Iterable[str], these: set[str]) -> list[Any]:
 PROBES = quick(OBSERVATIONS, {"Endless", "Follow"})
 
 
-def trained(
-    module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500, sampler: Any = None
-) -> tuple[Any, Any]:
+def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500) -> tuple[Any, Any]:
     """One learner's State after training on a probe, and its Config."""
     config = configuration.replace(module.Config(), changes, "test")
     stacked = configuration.stack(config, 1)
     environment = envs.make(name)
-    driver = CompiledDriver(Learner(module, environment.spec, 1, config.num_envs, sampler), environment, stacked)
+    driver = CompiledDriver(Learner(module, environment.spec, 1), environment, stacked)
     driver.start([0])
     driver.advance(iterations)
     return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
@@ -151,8 +148,7 @@ def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
     module, name, changes = registry.load_agent("dqn"), f"rljax/{probe}-discrete", CHOOSING[variant]
     common = {key: value for key, value in QUICK.items() if key not in ("actor_lr", "critic_lr")}
     learning = {"learning_rate": 3e-3, "target_every": 1, "num_steps": 1, "epsilon_steps": 6_000.0}
-    sampler = samplers.n_step if "n_step" in changes else None
-    state, config = trained(module, name, common | learning | changes, sampler=sampler)
+    state, config = trained(module, name, common | learning | changes)
     observations = np.array(OBSERVATIONS[probe], np.float32)
     known: Any = envs.make(name).environment
     q = module.reduced(module.values(state.critic, observations, state, config), config)
@@ -186,13 +182,13 @@ def recorded(name: str, steps: int = 2_000, num_envs: int = 8) -> Transition:
 @functools.cache
 def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
     """One learner's State after training on a probe's data, and its Config."""
-    module = registry.load_agent(agent)
+    module: Any = registry.load_agent(agent)
     known = {field.name for field in dataclasses.fields(module.Config)}
     changes = {key: value for key, value in FROM_DATA.items() if key in known} | OFFLINE[agent]
     config = configuration.replace(module.Config(), changes, "test")
     stacked = configuration.stack(config, 1)
-    learner = Learner(module, envs.make(f"rljax/{probe}").spec, 1, 1, storage="dataset")
-    driver = OfflineDriver(learner, recorded(f"rljax/{probe}"), stacked)
+    learner = Learner(module, envs.make(f"rljax/{probe}").spec, 1)
+    driver = OfflineDriver(learner, module.experience(config).prepare(recorded(f"rljax/{probe}")), stacked)
     driver.start([0])
     driver.advance(2_500)
     return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))

@@ -26,40 +26,44 @@ class Pair(NamedTuple):
 
 
 # Another loss: some 40 lines. Another critic's head: some 90. Past 130 they are relatives, not siblings, and
-# the budget only holds them where they are.
+# the budget only holds them where they are. Of these lines, `experience` is 1 (iql, ifql), 11 (a replay, and a data set
+# that goes on with one) or 23 (iql, gciql); `value` is 2 (another way to normalise) or 4 (one agent has none); the
+# agent's name in `require_vectors` is 2.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
         lines=125, own={"Config", "State", "check", "init", "act", "policy", "critic_loss", "actor_loss", "update"}
     ),
-    ("sac", "dsact"): Pair(lines=115, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}),
+    ("sac", "dsact"): Pair(lines=120, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}),
     ("td3", "td3_bc"): Pair(
-        lines=55,
-        own={"Config", "check", "act", "actor_loss", "update"},
+        lines=65,
+        own={"Config", "experience", "check", "act", "value", "actor_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),  # of offline agents it is about the data
     ),
     ("iql", "riql"): Pair(
         lines=70, own={"Config", "check", "init", "prepare", "act", "policy", "critic_loss", "update"}
     ),
     ("iql", "gciql"): Pair(
-        lines=178,
-        own={"Config", "State", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
+        lines=203,
+        own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
     ),
     ("sac", "cql"): Pair(
-        lines=215,
-        own={"Config", "State", "check", "init", "act", "policy", "update"}
+        lines=226,
+        own={"Config", "State", "experience", "check", "init", "act", "value", "policy", "update"}
         | {"critic_loss", "actor_loss", "temperature_loss"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
     ("sac", "edac"): Pair(
-        lines=145,
-        own={"Config", "check", "init", "act", "critic_loss", "temperature_loss", "update"},
+        lines=154,
+        own={"Config", "experience", "check", "init", "act", "value", "critic_loss", "temperature_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
-    ("dql", "ofql"): Pair(lines=87, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
-    ("iql", "ifql"): Pair(lines=120, own={"Config", "State", "check", "init", "act", "actor_loss", "update"}),
+    ("dql", "ofql"): Pair(lines=89, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
+    ("iql", "ifql"): Pair(
+        lines=120, own={"Config", "State", "experience", "check", "init", "act", "actor_loss", "update"}
+    ),
     ("stream_q", "stream_sarsa"): Pair(lines=55, own={"State", "check", "init", "perceive", "act", "update"}),
     ("stream_ac", "stream_td"): Pair(lines=86, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),
-    ("iql", "bc"): Pair(lines=120, own={"Config", "State", "check", "init", "actor_loss", "update"}),
+    ("iql", "bc"): Pair(lines=121, own={"Config", "State", "check", "init", "actor_loss", "update"}),
 }
 
 pairs = pytest.mark.parametrize("names", PAIRS, ids="-".join)

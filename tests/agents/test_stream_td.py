@@ -46,7 +46,7 @@ def test_finds_the_values_of_a_random_walk(trace_decay: float) -> None:
         normalise_observations=False,
     )  # fmt: skip
     environment = envs.make("rljax/RandomWalk")
-    learner = Learner(stream_td, environment.spec, 16, 1)
+    learner = Learner(stream_td, environment.spec, 16)
     stacked = configuration.stack(config, 16)
     driver = CompiledDriver(learner, environment, stacked)
     driver.start(range(16))
