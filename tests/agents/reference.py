@@ -7,6 +7,7 @@ MLP is a list of arrays [W_0, b_0, W_1, b_1, ...]; critics are a list of MLPs.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -372,3 +373,8 @@ def assert_metrics(actual: dict[str, Any], expected: dict[str, float]) -> None:
     assert counted.keys() == expected.keys()
     for name in expected:
         np.testing.assert_allclose(counted[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def own_constant(agent: str, name: str, default: Any) -> Any:
+    """A constant in an agent's own test module by which it tells the tests that all agents share what they need."""
+    return getattr(importlib.import_module(f"tests.agents.test_{agent}"), name, default)

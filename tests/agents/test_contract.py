@@ -22,6 +22,7 @@ from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
 from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
 from rljax.networks import normalise
 from rljax.training import configuration
+from tests.agents.reference import own_constant
 
 ROOT = Path(__file__).parents[2]
 AGENTS = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
@@ -47,13 +48,13 @@ FOLLOWING = {  # fields of a declaration that are the Config's, where that has t
 }
 KEY = jax.random.key(0)
 
-DISCRETE = {"dqn", "ppo", "stream_ac", "stream_q", "stream_sarsa", "stream_td"}  # agents that choose among actions, too
-# Agents whose policy is a draw, and acts so without exploring, too
-DRAWING = {"dql", "fql", "ifql", "ofql", "stream_td"}
-PREPARED, VALUED = (
-    [name for name in AGENTS if f"\ndef {part}(" in (ROOT / "agents" / f"{name}.py").read_text()]
-    for part in ("prepare", "value")
-)
+
+def source(name: str) -> str:
+    """An agent's file."""
+    return (ROOT / "agents" / f"{name}.py").read_text()
+
+
+PREPARED, VALUED = ([name for name in AGENTS if f"\ndef {part}(" in source(name)] for part in ("prepare", "value"))
 # Settings under which what is declared has floats that the defaults do not have
 DRAWS: dict[str, list[dict[str, Any]]] = {"dqn": [{"n_step": 3}, {"hindsight": 0.5}]}
 
@@ -219,7 +220,7 @@ def test_accepts_its_defaults(name: str) -> None:
     subject(name).module.check(subject(name).spec, subject(name).module.Config())
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if name not in DISCRETE])
+@pytest.mark.parametrize("name", [name for name in AGENTS if "agent.require_continuous(" in source(name)])
 def test_refuses_discrete_actions(name: str) -> None:
     spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
     with pytest.raises(
@@ -280,7 +281,7 @@ def test_only_exploring_is_random(name: str) -> None:
     _, _, config, batch, state, _, act = subject(name)
     one, other = jax.random.split(KEY)
     chosen = [act(state, batch.observation, key, config, explore=False)[0] for key in (one, other)]
-    assert np.any(np.asarray(chosen[0]) != np.asarray(chosen[1])) == (name in DRAWING)
+    assert np.any(np.asarray(chosen[0]) != np.asarray(chosen[1])) == own_constant(name, "POLICY_IS_A_DRAW", False)
     several = jnp.broadcast_to(batch.observation, (8, *batch.observation.shape))
     explored = [act(state, several, key, config, explore=True)[0] for key in (one, other)]
     assert np.any(np.asarray(explored[0]) != np.asarray(explored[1]))

@@ -30,6 +30,7 @@ CONFIG = cql.Config(
 )
 LAGRANGE = dataclasses.replace(CONFIG, lagrange=True)
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {"penalty_weight": 0.0, "critic_hidden": (32, 32)}  # critics are not held low
 
 
 def example() -> tuple[EnvSpec, cql.Config, Transition]:

@@ -19,6 +19,8 @@ CONFIG = dql.Config(
     **SIZES, activation="relu", embedding=4, denoising_steps=3, num_candidates=4, average_every=1, average_from=0
 )
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {"average_rate": 0.05}
+POLICY_IS_A_DRAW = True  # also without exploring
 
 
 def example() -> tuple[EnvSpec, dql.Config, Transition]:

@@ -27,6 +27,11 @@ CONFIG = dsact.Config(
     std_rate=0.3,
 )
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {
+    "init_temperature": 1e-3,
+    "learn_temperature": False,
+    "activation": "relu",
+}
 
 
 def example() -> tuple[EnvSpec, dsact.Config, Transition]:

@@ -27,6 +27,7 @@ CONFIG = edac.Config(
 )
 SAC_N = dataclasses.replace(CONFIG, diversity_weight=None)
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {"init_temperature": 1e-3, "temperature_lr": 0.0, "num_critics": 2, "diversity_weight": 0.1}
 
 
 def example() -> tuple[EnvSpec, edac.Config, Transition]:

@@ -17,6 +17,8 @@ SPEC = EnvSpec("test/Example-v0", (3,), 2)
 SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
 CONFIG = fql.Config(**SIZES, activation="relu", layer_norm=False, flow_steps=3)
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {"layer_norm": False}
+POLICY_IS_A_DRAW = True  # also without exploring
 
 
 def example() -> tuple[EnvSpec, fql.Config, Transition]:

@@ -18,6 +18,14 @@ from rljax.training import configuration, registry
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
+from tests.agents.reference import own_constant
+
+
+def kind(name: str) -> str:
+    """What an agent learns from."""
+    module: Any = registry.load_agent(name)
+    return module.experience(module.Config()).kind
+
 
 DISCOUNT = 0.9
 QUICK: dict[str, Any] = {
@@ -45,26 +53,18 @@ ON_POLICY: dict[str, Any] = {
     "normalise_rewards": False,
     "normalise_observations": False,
 }
-# SAC's values count entropy: at this fixed temperature it hardly weighs.
-COLD: dict[str, Any] = {"init_temperature": 1e-3, "learn_temperature": False}
-OWN: dict[str, dict[str, Any]] = {"sac": COLD, "td3": {}, "dsact": COLD | {"activation": "relu"}}
 # From a data set: nothing is normalised, as a probe's few observations hardly vary, and critics are not held low.
 FROM_DATA: dict[str, Any] = {
     **{key: value for key, value in QUICK.items() if key not in ("replay_size", "warmup_steps", "num_envs")},
     "value_lr": 3e-3,
     "normalise_observations": False,
 }
-OFFLINE: dict[str, dict[str, Any]] = {
-    "td3_bc": {},
-    "iql": {"initialisation": "torch"},  # with biases of 0, an observation of 0 moves the last layer alone
-    "riql": {},
-    "cql": {"penalty_weight": 0.0, "critic_hidden": (32, 32)},
-    "edac": {"init_temperature": 1e-3, "temperature_lr": 0.0, "num_critics": 2, "diversity_weight": 0.1},
-    "dql": {"average_rate": 0.05},
-    "fql": {"layer_norm": False},
-    "ifql": {"layer_norm": False},
-    "ofql": {"average_rate": 0.05},
-}
+# Agents whose tests have a `PROBE`, the settings with which they solve probes: those that replay, and those from data.
+SETTINGS = {name: own_constant(name, "PROBE", None) for name in registry.names()}
+REPLAY, OFFLINE = (
+    {name: changes for name, changes in SETTINGS.items() if changes is not None and kind(name) == of}
+    for of in ("replay", "dataset")
+)
 VALUES = ("Constant", "Delay", "Finite", "Observation")
 OBSERVATIONS = {
     "Constant": [[0.0]],
@@ -123,11 +123,11 @@ def test_probe_on_policy(probe: str) -> None:
         np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("agent", quick(("sac", "td3", "dsact"), {"sac", "td3"}))
+@pytest.mark.parametrize("agent", quick(REPLAY, {"sac", "td3"}))
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe(agent: str, probe: str) -> None:
     module, name = registry.load_agent(agent), f"rljax/{probe}"
-    value, action, observations = solution(module, name, OWN[agent])
+    value, action, observations = solution(module, name, REPLAY[agent])
     known: Any = envs.make(name).environment
     expected = np.asarray(known.value(observations, DISCOUNT))
     np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
@@ -218,7 +218,7 @@ def test_bootstrap_that_stops_at_truncation_is_caught() -> None:
         return td3.update(state, batch.replace(terminated=batch.terminated | batch.truncated), *arguments)
 
     wrong.__dict__["update"] = update
-    value, _, _ = solution(wrong, "rljax/Endless", OWN["td3"])
+    value, _, _ = solution(wrong, "rljax/Endless", REPLAY["td3"])
     assert value.max() < 0.6 / (1 - DISCOUNT)
 
 

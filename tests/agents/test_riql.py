@@ -18,6 +18,7 @@ SPEC = EnvSpec("test/Example-v0", (3,), 2)
 SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "num_critics": 3, "target_rate": 0.1}
 CONFIG = riql.Config(**SIZES, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, normalise_observations=False)
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {}
 
 
 def example() -> tuple[EnvSpec, riql.Config, Transition]:

@@ -17,6 +17,10 @@ from tests.agents import reference
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = sac.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, temperature_lr=3e-2, target_rate=0.1)
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {
+    "init_temperature": 1e-3,
+    "learn_temperature": False,
+}  # so entropy hardly weighs
 
 
 def example() -> tuple[EnvSpec, sac.Config, Transition]:

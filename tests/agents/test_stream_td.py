@@ -20,6 +20,7 @@ from tests.agents import streaming
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = stream_td.Config(hidden=(8, 8), initialisation="torch")
 KEY = jax.random.key(0)
+POLICY_IS_A_DRAW = True  # also without exploring
 
 
 def example() -> tuple[EnvSpec, stream_td.Config, Transition]:

@@ -17,6 +17,7 @@ from tests.agents import reference
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = td3.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, target_rate=0.1)
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {}
 
 
 def example() -> tuple[EnvSpec, td3.Config, Transition]:

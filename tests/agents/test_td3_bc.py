@@ -18,6 +18,7 @@ SPEC = EnvSpec("test/Example-v0", (3,), 2)
 SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
 CONFIG = td3_bc.Config(**SIZES, normalise_observations=False)
 KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {}
 
 
 def example() -> tuple[EnvSpec, td3_bc.Config, Transition]:

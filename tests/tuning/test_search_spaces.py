@@ -28,7 +28,7 @@ def written(folder: Path, text: str) -> Path:
 def test_every_agent_has_a_space_that_it_accepts(name: str) -> None:
     module: Any = importlib.import_module(f"rljax.agents.{name}")
     space = search_spaces.space(name, module.Config())
-    spec = DISCRETE if name in ("dqn", "stream_q", "stream_sarsa") else CONTINUOUS
+    spec = DISCRETE if "require_discrete(" in registry.source(name) else CONTINUOUS
     for end in (0, -1):
         corner = space.corner(end)
         assert corner.keys() == space.untuned().keys()

@@ -1,0 +1,99 @@
+"""What `rljax new` writes, outside and inside a checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rljax.training import configuration, registry, scaffold
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_file_of_ones_own_has_its_presets_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    assert scaffold.write("sac", file) == [file, tmp_path / "mine.toml"]
+    module = registry.load_agent(str(file))
+    mine = registry.preset(str(file), module, "Pendulum-v1")
+    own = registry.preset("sac", registry.load_agent("sac"), "Pendulum-v1")
+    assert configuration.as_json(mine) == configuration.as_json(own)
+    assert mine.warmup_steps == 1_000
+    assert scaffold.command(file) == "rljax train ./mine.py --env Hopper-v5"
+    for path in (file, tmp_path / "mine.toml"):
+        with pytest.raises(FileExistsError, match=rf"{path.name}' exists"):
+            scaffold.write("td3", file)
+        path.unlink()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("name", ["my-agent.py", "2nd.py", "agent.txt"])
+def test_names_that_are_no_modules_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be the name of a Python module, such as \w+\.py: rljax new "):
+        scaffold.write("sac", tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_that_learns_from_data_is_trained_from_data(tmp_path: Path) -> None:
+    scaffold.write("iql", tmp_path / "mine.py")
+    assert scaffold.command(tmp_path / "mine.py") == "rljax train ./mine.py --data d4rl/hopper-medium-v2"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this checkout, with new agents in it."""
+    copy = tmp_path_factory.mktemp("checkout") / "rljax"
+    ignored = shutil.ignore_patterns(".*", "results", "runs", "__pycache__", "build", "dist")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
+    for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
+        done = inside(copy, "-m", "rljax", "new", f"agents/{name}.py", "--from", source)
+        assert f"Train it: rljax train {name} --" in done.stdout, done.stderr
+    inside(copy, "scripts/document.py")
+    return copy
+
+
+def inside(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python in a checkout, with its own rljax."""
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    return subprocess.run([sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout: Path) -> None:
+    for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
+        for place in ("agents/{}.py", "agents/presets/{}.toml", "agents/spaces/{}.toml", "tests/agents/test_{}.py"):
+            text = (checkout / place.format(name)).read_text()
+            assert f"'{source}'" not in text
+            assert f'"{source}"' not in text
+            assert f"rljax train {source} " not in text
+        assert f"agents/{name}.py" in (checkout / "docs" / "agents" / f"{name}.md").read_text()
+
+
+@pytest.mark.learn  # as long as the quick tests of two agents
+def test_what_is_written_passes_the_tests_of_all_agents(checkout: Path) -> None:
+    files = ["tests/test_style.py", "tests/test_imports.py", "tests/scripts/test_document.py"]
+    files += ["tests/tuning/test_search_spaces.py", "tests/training/test_registry.py", "tests/agents"]
+    done = inside(checkout, "-m", "pytest", "-q", "-m", "not learn", "-k", "newdata or newchoice", *files)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.learn
+def test_linters_have_nothing_to_say_of_what_is_written(checkout: Path) -> None:
+    done = inside(checkout, "-m", "ruff", "check", "agents", "tests/agents")
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_a_checkout_without_symbolic_links_works(checkout: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "rljax"
+    shutil.copytree(checkout, copy, symlinks=True)
+    for name in ("agents", "envs"):
+        link = copy / "rljax" / name
+        link.unlink()
+        link.write_text(f"../{name}")  # as git checks a link out where the system has none
+    done = inside(copy, "-c", "import rljax.agents.sac, rljax.envs; print(rljax.agents.sac.__file__)")
+    assert done.stdout.strip() == str(copy / "agents" / "sac.py"), done.stderr
+    assert "  sac " in inside(copy, "-m", "rljax", "list", "agents").stdout
