@@ -1,4 +1,4 @@
-"""An agent and an environment that are counted by hand, for tests of what moves agents through environments."""
+"""An agent, environments and a data set that can be counted by hand, for tests of what moves agents through them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax import agent, buffers
-from rljax.agent import EnvSpec, Step
+from rljax import agent, buffers, datasets
+from rljax.agent import EnvSpec, Step, Transition
 from rljax.envs.autoreset import AutoReset
 from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.learner import Learner
 
 UPDATES = 8  # that a Fake remembers
+ROWS = 40  # of the data set
 
 
 @agent.config
@@ -173,6 +174,27 @@ class HostedCounter:
         step: Any = (observation, following, reward, np.zeros_like(ended), ended, self.returns.copy(), self.time.copy())
         self.time[ended], self.returns[ended] = 0, 0
         return Step(*step)
+
+
+def dataset(rows: int = ROWS) -> Transition:
+    """Transitions whose fields all tell their row's number, from 1 on."""
+    number = np.arange(1, rows + 1, dtype=np.float32)
+    flags = np.zeros(rows, np.bool_)
+    observation = np.stack([number, -number], axis=1)
+    fields: dict[str, Any] = dict(observation=observation, action=number[:, None], reward=number, terminated=flags)
+    return Transition(**fields, truncated=flags, next_observation=observation + 0.5)
+
+
+def recorded(env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False) -> datasets.Dataset:
+    """A data set that fits an environment with one continuous action or two discrete ones; episodes of 10 steps."""
+    generator = np.random.default_rng(0)
+    observation = generator.normal(size=(ROWS + 1, size)).astype(np.float32)
+    action = generator.uniform(-1, 1, (ROWS, 1)).astype(np.float32)
+    if discrete:
+        action = generator.integers(0, 2, ROWS).astype(np.int32)
+    reward, ends = -generator.random(ROWS).astype(np.float32), np.arange(ROWS) % 10 == 9
+    fields: Any = (observation[:-1], action, reward, np.zeros(ROWS, np.bool_), ends, observation[1:])
+    return datasets.Dataset("recorded.npz", Transition(*fields), env, None, None, {})
 
 
 def settings(num_learners: int, **changes: Any) -> Any:
