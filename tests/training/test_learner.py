@@ -12,7 +12,7 @@ import pytest
 
 from rljax import envs
 from rljax.agent import Array, EnvSpec, Transition, Weighted
-from rljax.buffers.draws import Draw
+from rljax.buffers.draws import Draw, NStep
 from rljax.buffers.experience import declaration
 from rljax.training import configuration, learner, registry
 from rljax.training.drivers.compiled import CompiledDriver
@@ -243,6 +243,22 @@ def test_floats_per_learner() -> None:
         assert not np.allclose(weights[i], weights[i - 1], rtol=0.1)
     fresh = driven([4], 0).agent_state.weight[0]
     np.testing.assert_array_equal(weights[2], fresh)  # a rate of 0
+
+
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_a_number_in_a_declaration_is_every_learners(num_learners: int) -> None:
+    class Told(Fake):
+        def experience(self, config: Any) -> Any:
+            return replay(config, draw=NStep(steps=2, discount=0.5))
+
+    class Asked(Fake):
+        def experience(self, config: Any) -> Any:
+            return replay(config, draw=NStep(steps=2, discount=config.learning_rate))
+
+    told, asked = (driven(range(num_learners), 12, module, learning_rate=0.5) for module in (Told(), Asked()))
+    assert told.hyper.experience.draw.discount.shape == (num_learners,)
+    assert int(told.learners.updates) == 5
+    assert_equal(told.agent_state, asked.agent_state)
 
 
 def test_same_seed_same_bits_in_chunks_of_any_length() -> None:

@@ -16,7 +16,7 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings
-from tests.fakes import recorded
+from tests.fakes import Fake, recorded, replay
 
 SMALL: Any = {"hidden": (8,), "batch_size": 32, "replay_size": 300}
 
@@ -88,6 +88,29 @@ def test_a_learning_rate_that_has_fallen_is_refused() -> None:
     from_data(config={"decay_steps": 10})
 
 
+# What an agent declares and does not have.
+
+
+@pytest.mark.parametrize("when", ["from data", "online", "in an environment"])
+def test_an_agent_that_perceives_has_perceive(when: str) -> None:
+    class Blind(Fake):
+        perceive: Any = property()
+
+        def experience(self, config: Any) -> Any:
+            if when == "in an environment":
+                return replay(config)
+            at_once = when == "from data"
+            online = replay(dataclasses.replace(config, counts=not at_once))
+            return buffers.Dataset(batch_size=4, perceives=at_once, online=online)
+
+    dataset = None if when == "in an environment" else recorded()
+    data = None if dataset is None else "recorded.npz"
+    asked = Settings("blind", "rljax/Pendulum", 4, data=data, then_online=0 if data is None else 4)
+    message = r"^agent 'blind' declares `perceives=True` in `experience`, and has no `perceive`\.$"
+    with pytest.raises(ValueError, match=message):
+        plan(Experiment(asked, Blind(), Fake.Config(counts=True), dataset))
+
+
 # A data set beside new experience.
 
 
@@ -137,21 +160,23 @@ def test_hindsight_is_refused_where_observations_hold_no_goals(env: str) -> None
 def test_learners_with_other_discounts_draw_as_each_alone(kind: dict[str, Any]) -> None:
     sample = jax.jit(lambda experience, buffer, keys: experience.sample(buffer, None, keys))
 
-    def batches(seeds: tuple[int, ...], discount: Any) -> Any:
-        driver = (
-            planned(dqn, "rljax/BoxPick-2x4", 300, BOX | kind | {"discount": discount}, seeds=seeds).stages[0].driver
-        )
+    def driven(seeds: tuple[int, ...], discount: Any) -> Any:
+        config = BOX | kind | {"discount": discount}
+        driver = planned(dqn, "rljax/BoxPick-2x4", 300, config, seeds=seeds).stages[0].driver
         driver.start(seeds)
         driver.advance(6)  # 300 steps: round the ring
-        learners, hyper = driver.learners, driver.hyper
-        keys = driver.learner.batch_keys(learners.key_update, learners.updates)
-        return jax.tree.map(np.asarray, sample(hyper.experience, learners.storage, keys))
+        return driver
 
-    together = batches((3, 5), [0.3, 0.95])
+    def batches(driver: Any) -> Any:
+        learners, experience = driver.learners, driver.hyper.experience
+        keys = driver.learner.batch_keys(learners.key_update, learners.updates)
+        return jax.tree.map(np.asarray, sample(experience, learners.storage, keys))
+
+    together = batches(driven((3, 5), [0.3, 0.95]))
     for learner, (seed, discount) in enumerate([(3, 0.3), (5, 0.95)]):
-        alone = batches((seed,), discount)
-        jax.tree.map(lambda x, y, p=learner: np.testing.assert_allclose(x[p], y[0], rtol=1e-6), together, alone)
-    other = batches((5,), 0.3)
-    leaves = [jax.tree.map(lambda x, p=p: x[p], tree) for tree, p in ((together, 1), (other, 0))]
-    same = [np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, leaves), strict=True)]
-    assert not all(same), "the discount counts"
+        alone = driven((seed,), discount)
+        drawn = batches(alone)
+        jax.tree.map(lambda x, y, p=learner: np.testing.assert_allclose(x[p], y[0], rtol=1e-6), together, drawn)
+        alone.reconfigure(dataclasses.replace(alone.hyper.config, discount=jax.numpy.full(1, 0.6)))
+        same = jax.tree.map(np.array_equal, drawn, batches(alone))
+        assert not all(jax.tree.leaves(same)), "the discount counts"
