@@ -23,6 +23,7 @@ class DatasetDraw:
     """
 
     goals: ClassVar[bool] = False  # observations are [state; goal]
+    has_columns: ClassVar[bool] = False  # its rows carry the columns that the agent asks for
 
     def prepare(self, data: Transition) -> Transition:
         """A data set [N, ...] in NumPy with what `take` needs beside its rows."""
@@ -40,6 +41,8 @@ class DatasetDraw:
 @declaration
 class UniformRows(DatasetDraw):
     """Every row is as likely, with replacement."""
+
+    has_columns: ClassVar[bool] = True
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Array:
         """Rows, int32 [P, U, B]."""

@@ -20,6 +20,7 @@ class Draw:
 
     needs_time: ClassVar[bool] = False  # rows must hold in `extras["time"]` which step of their episode they are
     from_data: ClassVar[bool] = False  # it can be mixed with rows of a data set
+    has_columns: ClassVar[bool] = False  # its rows carry the columns that the agent asks for
     flag: ClassVar[str] = ""  # of the setting that asks for it
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
@@ -32,6 +33,7 @@ class Uniform(Draw):
     """Every row is as likely, with replacement."""
 
     from_data: ClassVar[bool] = True
+    has_columns: ClassVar[bool] = True
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""

@@ -115,6 +115,13 @@ class Experience:
             value = getattr(self, name, 1)
             if value < 1:
                 raise ValueError(f"--config.{name.replace('_', '-')} is {value}, it must be at least 1.")
+        draw = getattr(self, "draw", None)
+        if self.columns and draw is not None and not draw.has_columns:
+            asked = ", ".join(type(column).__name__ for column in self.columns)
+            raise ValueError(
+                f"{type(draw).__name__} draws rows without columns, and the agent asks for {asked}. Let its "
+                "`experience` ask for the one or the other."
+            )
 
     def create(self, example: Transition) -> Any:
         """An empty buffer for transitions shaped as `example` [P, E, ...]; None where nothing is kept."""

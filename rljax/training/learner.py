@@ -62,8 +62,13 @@ class Learner:
     base: Base | None = None  # another run's policy, for agents that take one
 
     def hyperparameters(self, config: Any) -> Hyperparameters:
-        """A stacked Config, whose floats are arrays [P], with the experience that is declared for it."""
-        return Hyperparameters(config, (self.declare or self.agent.experience)(config))
+        """A stacked Config, whose floats are arrays [P], with the experience that is declared for it.
+
+        A number that the declaration holds is every learner's.
+        """
+        declared = (self.declare or self.agent.experience)(config)
+        each = jax.tree.map(lambda x: x if jnp.ndim(x) else jnp.full(self.num_learners, x, jnp.float32), declared)
+        return Hyperparameters(config, each)
 
     def init(self, keys: Array, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
         """Fresh learners from one key each, [P]. `data` [N, ...] is the data set, where there is one."""

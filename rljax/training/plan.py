@@ -217,6 +217,10 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
             f"agent '{agent}' learns from what its own policy has just done, and cannot use --data. Agents that can "
             "learn from a replay or a data set: rljax list agents"
         )
+    if not hasattr(experiment.module, "perceive"):
+        for declared in (experience, experience.online):
+            if declared is not None and declared.perceives:
+                raise ValueError(f"agent '{agent}' declares `perceives=True` in `experience`, and has no `perceive`.")
     if settings.data_on_host and (dataset is None or not experience.needs_data or settings.then_online):
         raise ValueError("--data-on-host is for learning from a data set alone: beside new experience it must fit.")
     if settings.then_online and not experience.needs_data:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 
 from rljax import datasets, envs
-from rljax.agent import Transition, conditions_on_goals
+from rljax.agent import Transition
 from rljax.agents import gciql, iql
-from rljax.buffers import samplers
-from rljax.buffers.storage import Fixed
+from rljax.buffers import goals
 from rljax.runs import collect, policy, records, run
 from rljax.training import configuration, plan
+from rljax.training.settings import Settings
 from tests import field, small_runs
 
 LENGTHS = (1, 7, 40, 2, 130)  # of trajectories
@@ -37,7 +36,7 @@ def data(lengths: tuple[int, ...] = LENGTHS) -> Transition:
 
 
 def settings(**changes: Any) -> Any:
-    """What the sampler reads of a Config, of two learners."""
+    """A Config of two learners."""
     known = {
         "value_goal_current": (0.2, 0.1),
         "value_goal_future": (0.5, 0.7),
@@ -49,9 +48,10 @@ def settings(**changes: Any) -> Any:
 
 def drawn(config: Any, seed: int = 0, lengths: tuple[int, ...] = LENGTHS) -> tuple[Any, Any]:
     """Batches for two learners, and the rows [P, U x B] of states, of the values' goals and of the actor's."""
-    prepared = jax.tree.map(jax.numpy.asarray, samplers.with_last_rows(data(lengths)))
-    sample = jax.jit(lambda data, keys, config: samplers.goals(Fixed(data), keys, config))
-    batch = jax.tree.map(np.asarray, sample(prepared, jax.random.split(jax.random.key(seed)), config))
+    declared = gciql.experience(config)
+    prepared = jax.tree.map(jax.numpy.asarray, declared.prepare(data(lengths)))
+    sample = jax.jit(lambda declared, data, keys: declared.sample(None, data, keys))
+    batch = jax.tree.map(np.asarray, sample(declared, prepared, jax.random.split(jax.random.key(seed))))
     columns = (batch.observation[..., 0], batch.observation[..., 2], batch.extras["actor_observation"][..., 2])
     return batch, [column.reshape(2, -1).astype(int) for column in columns]
 
@@ -74,10 +74,10 @@ def agree(counts: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_a_trajectory_ends_in_one_row_for_all_of_its_rows() -> None:
-    np.testing.assert_array_equal(samplers.with_last_rows(data()).extras[samplers.LAST], last_rows())
+    np.testing.assert_array_equal(goals.with_last_rows(data()).extras[goals.LAST], last_rows())
     whole = data()
     cut = jax.tree.map(lambda x: x[:-30], whole)  # the end of the file ends the last one
-    np.testing.assert_array_equal(samplers.with_last_rows(cut).extras[samplers.LAST], last_rows((1, 7, 40, 2, 100)))
+    np.testing.assert_array_equal(goals.with_last_rows(cut).extras[goals.LAST], last_rows((1, 7, 40, 2, 100)))
     assert not cut.truncated[-1], "what was given stays as it was"
 
 
@@ -167,11 +167,11 @@ def test_a_discount_at_its_end_is_no_accident(discount: float) -> None:
 
 
 def test_rows_are_the_same_wherever_the_data_lie() -> None:
-    config, prepared = settings(), samplers.with_last_rows(data())
+    declared, prepared = gciql.experience(settings()), goals.with_last_rows(data())
     keys = jax.random.split(jax.random.key(3))
-    draws = jax.jit(lambda keys, config: samplers.goal_draws(keys, sum(LENGTHS), config))(keys, config)
-    host = samplers.with_goals(prepared, jax.tree.map(np.asarray, draws))
-    device = jax.jit(samplers.with_goals)(jax.tree.map(jax.numpy.asarray, prepared), draws)
+    draws = jax.jit(lambda keys, declared: declared.draw.random(keys, sum(LENGTHS), declared))(keys, declared)
+    host = goals.with_goals(prepared, jax.tree.map(np.asarray, draws))
+    device = jax.jit(declared.draw.take)(jax.tree.map(jax.numpy.asarray, prepared), draws)
     assert isinstance(host.observation, np.ndarray)
     for one, other in zip(jax.tree.leaves(host), jax.tree.leaves(device), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -179,11 +179,12 @@ def test_rows_are_the_same_wherever_the_data_lie() -> None:
 
 
 def test_who_conditions_on_goals() -> None:
-    assert conditions_on_goals(gciql.Config())
-    assert not conditions_on_goals(iql.Config())
-    assert configuration.environment("tests.field:Field-v0", gciql.Config()) == "goals/tests.field:Field-v0"
-    assert configuration.environment("none", gciql.Config()) == "none"
-    assert configuration.environment("tests.field:Field-v0", iql.Config()) == "tests.field:Field-v0"
+    with_goals, without = gciql.experience(gciql.Config()), iql.experience(iql.Config())
+    assert with_goals.goals
+    assert not without.goals
+    assert plan.observed("tests.field:Field-v0", with_goals) == "goals/tests.field:Field-v0"
+    assert plan.observed("none", with_goals) == "none"
+    assert plan.observed("tests.field:Field-v0", without) == "tests.field:Field-v0"
 
 
 # Environments with goals.
@@ -283,9 +284,9 @@ def test_what_cannot_work_is_said_before_anything_is_written(
 def test_data_of_one_task_are_refused(walks: str) -> None:
     dataset = datasets.load(walks)
     dataset.provenance.update(task=2, id="cube-single-play-v0")
-    order = types.SimpleNamespace(agent="gciql", then_online=0, data_on_host=False, env="none")
+    experiment = plan.Experiment(Settings("gciql", "none", data=walks), gciql, gciql.Config(), dataset)
     with pytest.raises(ValueError, match=r"all goals. Use: rljax train gciql --data ogbench/cube-single-play-v0"):
-        plan._require_source(order, gciql, gciql.Config(), dataset)
+        plan.plan(experiment)
 
 
 def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: str) -> None:

@@ -1,105 +1,21 @@
-"""Agents by name or path, presets that each apply somewhere, and a Config's way to and from JSON."""
+"""A Config's values: what becomes of them, which are refused, and their way to and from JSON."""
 
 from __future__ import annotations
 
-import dataclasses
-import fnmatch
-import functools
-import importlib
 import json
-import tomllib
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import agent, datasets, envs
 from rljax.training import configuration, registry
-
-ROOT = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
-PRESETS = sorted((ROOT / "agents" / "presets").glob("*.toml"))
-SECTIONS = [(path.stem, section) for path in PRESETS for section in tomllib.loads(path.read_text())]
-
-
-@agent.config
-class Config:
-    """One field of each kind."""
-
-    learning_rate: float = 1e-3
-    entropy: float | None = None
-    batch_size: int = 4
-    hidden: tuple[int, ...] = (8, 8)
-    activation: Literal["relu", "tanh"] = "relu"
-    layer_norm: bool = False
-    title: str = "none"
-    grid: tuple[int, int] | None = None
+from tests.settings import Config
 
 
 def replaced(**values: Any) -> Config:
     return configuration.replace(Config(), values, "here")
-
-
-# Agents.
-
-
-def test_agents_are_the_files() -> None:
-    assert registry.names() == NAMES
-    assert {"sac", "td3"} <= set(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_agents_are_loaded_by_name_and_by_path(name: str) -> None:
-    module = registry.load_agent(name)
-    assert module is importlib.import_module(f"rljax.agents.{name}")
-    assert registry.load_agent(str(ROOT / "agents" / f"{name}.py")) is module, "one agent, not two"
-    assert registry.agent_name(name) == registry.agent_name(f"some/where/{name}.py") == name
-
-
-def test_users_own_agent_is_loaded_from_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(registry.source("sac").replace("discount: float = 0.99 ", "discount: float = 0.5 "))
-    module = registry.load_agent(str(path))
-    assert module.Config().discount == 0.5
-    assert registry.load_agent("sac").Config().discount == 0.99
-    assert dataclasses.is_dataclass(module.State)
-    assert len(jax.tree.leaves(module.Config())) > 3, "floats are leaves there too"
-    assert registry.preset(str(path), module, "Pendulum-v1") == module.Config(), "presets are for its parent"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("sca", r"^no agent 'sca'\. Nearest: .*'sac'.*\. All of them: rljax list\. A file .* \./mine\.py$"),
-        ("zzzzzz", r"^no agent 'zzzzzz'\. All of them: rljax list"),
-        ("presets", r"^no agent 'presets'"),
-        ("__init__", r"^no agent '__init__'"),
-        ("absent/mine.py", r"^no agent file 'absent/mine\.py'\. .*: rljax new absent/mine\.py --from sac$"),
-    ],
-)
-def test_unknown_agents(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        registry.load_agent(name)
-
-
-def test_file_that_is_no_agent(tmp_path: Path) -> None:
-    path = tmp_path / "half.py"
-    path.write_text("storage = 'replay'\n\ndef act(state, observation, key, config, explore): ...\n")
-    message = r"^'.*half\.py' is not an agent: it lacks Config, check, init, update\. .* rljax new mine\.py --from sac$"
-    with pytest.raises(ValueError, match=message):
-        registry.load_agent(str(path))
-
-
-def test_source_and_summary() -> None:
-    assert registry.source("td3") == (ROOT / "agents" / "td3.py").read_text()
-    for name in NAMES:
-        assert len(registry.summary(name).split()) > 3
-        assert registry.summary(name) in registry.source(name)
-    with pytest.raises(ValueError, match=r"^no agent 'td' to start from\. Nearest: 'td3'.*rljax list"):
-        registry.source("td")
 
 
 @pytest.mark.parametrize(
@@ -107,142 +23,6 @@ def test_source_and_summary() -> None:
 )
 def test_nearest(name: str, expected: str) -> None:
     assert configuration.nearest(name, ["Ant-v5", "Hopper-v4", "Hopper-v5"]) == expected
-
-
-# Presets.
-
-
-@functools.cache
-def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All names, those of data sets too, and the families that are not installed."""
-    families = envs.names()
-    missing = tuple(family.partition(" ")[0] + "/" for family, names in families.items() if not names)
-    families |= datasets.names()
-    return tuple(name for names in families.values() for name in names), missing
-
-
-def test_a_copied_agent_keeps_its_presets(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    assert registry.copy("sac", file) == [file, tmp_path / "mine.toml"]
-    module = registry.load_agent(str(file))
-    mine = registry.preset(str(file), module, "Pendulum-v1")
-    own = registry.preset("sac", registry.load_agent("sac"), "Pendulum-v1")
-    assert configuration.as_json(mine) == configuration.as_json(own)
-    assert mine.warmup_steps == 1_000
-    with pytest.raises(FileExistsError, match=r"mine\.py' exists"):
-        registry.copy("td3", file)
-    file.unlink()
-    with pytest.raises(FileExistsError, match=r"mine\.toml' exists"):
-        registry.copy("td3", file)
-    assert not file.exists()
-
-
-def test_every_preset_is_an_agents() -> None:
-    assert {path.stem for path in PRESETS} <= set(NAMES)
-
-
-@pytest.mark.parametrize(("name", "section"), SECTIONS)
-def test_preset_says_its_source_and_sets_what_there_is(name: str, section: str) -> None:
-    values = registry.presets(name)[section]
-    assert isinstance(values["source"], str)
-    assert len(values["source"]) > 5, "where the values come from"
-    assert len(values) > 1, "at least one value"
-    module = registry.load_agent(name)
-    without = module.Config()
-    for other, broader in sorted(registry.presets(name).items(), key=lambda item: len(item[0])):
-        if other != section and fnmatch.fnmatchcase(section, other):
-            shared = {field: value for field, value in broader.items() if field != "source"}
-            without = configuration.replace(without, shared, other)
-    settings = {field: value for field, value in values.items() if field != "source"}
-    config = configuration.replace(without, settings, section)
-    changed = {field for field in settings if getattr(config, field) != getattr(without, field)}
-    assert changed == set(settings), "a value that holds already says nothing"
-
-
-@pytest.mark.parametrize(("name", "section"), SECTIONS)
-def test_preset_applies_somewhere(name: str, section: str) -> None:
-    known, missing = environments()
-    if section.startswith(missing):
-        pytest.skip(f"the package for '{section}' is not installed")
-    assert fnmatch.filter(known, section), f"agents/presets/{name}.toml: section '{section}' matches no environment"
-
-
-def test_preset_that_applies_nowhere_would_be_noticed() -> None:
-    assert not fnmatch.filter(environments()[0], "Hoper-v*")
-
-
-@pytest.fixture
-def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module whose presets are these."""
-    (tmp_path / "some.toml").write_text("""
-["maze/large"]
-source = "x"
-batch_size = 3
-
-["maze/*-of-a-longer-name"]
-source = "x"
-learning_rate = 0.25
-
-["maze/*"]
-source = "x"
-learning_rate = 0.5
-batch_size = 2
-
-["maze/[l-m]arge"]
-source = "x"
-batch_size = 5
-layer_norm = true
-
-["*"]
-source = "x"
-learning_rate = 1
-hidden = [4]
-""")
-    monkeypatch.setattr(configuration, "PRESETS", tmp_path)
-
-    class Module:
-        pass
-
-    Module.Config = Config  # type: ignore[attr-defined]
-    return Module
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ("other", Config(learning_rate=1.0, hidden=(4,))),
-        ("maze/small", Config(learning_rate=0.5, hidden=(4,), batch_size=2)),
-        ("maze/large", Config(learning_rate=0.5, hidden=(4,), batch_size=3, layer_norm=True)),
-        ("maze/one-of-a-longer-name", Config(learning_rate=0.25, hidden=(4,), batch_size=2)),
-        ("Maze/small", Config(learning_rate=1.0, hidden=(4,))),
-    ],
-)
-def test_exact_name_comes_before_patterns_and_longer_ones_before_shorter(
-    presets: Any, environment: str, expected: Config
-) -> None:
-    assert registry.preset("some", presets, environment) == expected
-
-
-def test_agent_without_presets_has_its_defaults(presets: Any) -> None:
-    assert registry.presets("none") == {}
-    assert registry.preset("none", presets, "maze/large") == Config()
-
-
-def test_mistake_in_a_preset_is_named(presets: Any, tmp_path: Path) -> None:
-    (tmp_path / "some.toml").write_text('["*"]\nsource = "x"\nlearning_rat = 1.0\n')
-    message = r"^preset '\*' of agent 'some': no setting 'learning_rat'\. Nearest: 'learning_rate'"
-    with pytest.raises(ValueError, match=message):
-        registry.preset("some", presets, "maze/large")
-
-
-def test_brax_presets_are_read() -> None:
-    module = registry.load_agent("sac")
-    ant = registry.preset("sac", module, "brax/ant")
-    assert (ant.reward_scale, ant.num_envs, ant.normalise_observations) == (30.0, 128, True)
-    assert registry.preset("sac", module, "Hopper-v5") == module.Config()
-
-
-# Values.
 
 
 @pytest.mark.parametrize(
@@ -336,7 +116,7 @@ def test_stacking_another_number_of_values(values: list[float]) -> None:
         configuration.stack(replaced(learning_rate=values), 3)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", registry.names())
 def test_json_and_back(name: str) -> None:
     module = registry.load_agent(name)
     for environment in ("Hopper-v5", "brax/ant"):
@@ -352,22 +132,6 @@ def test_json_and_back_with_values_per_learner() -> None:
     again = configuration.stack(configuration.replace(Config(), written, "config.json"), 2)
     np.testing.assert_array_equal(again.learning_rate, stacked.learning_rate)
     assert again.hidden == stacked.hidden
-
-
-def test_compilations_are_kept_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: jax.config.values[name] for name in names}
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    try:
-        jax.config.update(names[0], "already/chosen")
-        configuration.persist_compilations()
-        assert jax.config.values[names[0]] == "already/chosen"
-        jax.config.update(names[0], None)
-        configuration.persist_compilations()
-        assert jax.config.values[names[0]] == str(tmp_path / "rljax" / "xla")
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
 
 
 def test_lists_of_lists() -> None:

@@ -3,181 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
-from rljax import agent, envs
-from rljax.agent import EnvSpec, Step, Weighted
-from rljax.envs.autoreset import AutoReset
+from rljax import envs
+from rljax.agent import Array, EnvSpec, Transition, Weighted
+from rljax.buffers.draws import Draw, NStep
+from rljax.buffers.experience import declaration
 from rljax.training import configuration, learner, registry
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import report
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-
-UPDATES = 8  # that a Fake remembers
-
-
-@agent.config
-class Config:
-    """What the drivers, the ring and a Fake read."""
-
-    learning_rate: float = 0.1
-    bad_from: float = 1e9  # the first update with a metric that is not finite
-    batch_size: int = 4
-    replay_size: int = 256
-    warmup_steps: int = 8
-    num_envs: int = 1
-    num_steps: int = 1
-    num_updates: int = 1
-    delay: int = 1  # updates between those with the second metric
-    counts: bool = False  # whether it perceives
-
-
-class State(struct.PyTreeNode):
-    """What a Fake has learnt, and what it remembers of learning it."""
-
-    weight: Any  # [O]
-    rewards: Any  # [UPDATES, B] of the batches
-    noise: Any  # [UPDATES] drawn with the updates' keys
-    losses: Any  # [UPDATES]
-    count: Any  # [] observations perceived
-    firsts: Any  # [] of them, first ones
-    total: Any  # [O] their sum
-
-
-class Fake:
-    """An agent that follows the rewards of its batches and remembers what it was given."""
-
-    Config = Config
-    storage = "replay"
-
-    def check(self, spec: EnvSpec, config: Any) -> None:
-        """Everything is fine."""
-
-    def init(self, key: Any, spec: EnvSpec, config: Any) -> State:
-        """A weight that depends on the key."""
-        weight = jax.random.normal(key, spec.observation_shape)
-        remembered, zero = jnp.zeros(UPDATES), jnp.zeros(())
-        rewards = jnp.zeros((UPDATES, config.batch_size))
-        return State(weight, rewards, remembered, remembered, zero, zero, jnp.zeros(spec.observation_shape))
-
-    def perceive(self, state: State, observation: Any, first: Any, config: Any) -> State:
-        """Count observations [E, O]."""
-        if not config.counts:
-            return state
-        return state.replace(
-            count=state.count + first.shape[0],
-            firsts=state.firsts + first.sum(),
-            total=state.total + observation.sum(axis=0),
-        )
-
-    def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
-        """Actions [..., 1] within [0, 1], never below: uniform ones can be told apart."""
-        action = jax.nn.sigmoid(observation @ state.weight)[..., None]
-        noise = jax.random.uniform(key, action.shape) if explore else 0.5
-        return 0.5 * action + 0.5 * noise, {"acted": jnp.ones(observation.shape[:-1])}
-
-    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
-        """Halve the weight and add the mean reward: the order of batches matters."""
-        weight = state.weight + config.learning_rate * (batch.reward.mean() * (step + 1.0) - state.weight)
-        loss = jnp.where(step >= config.bad_from, jnp.inf, weight.sum())
-        row = step % UPDATES
-        state = state.replace(
-            weight=weight,
-            rewards=state.rewards.at[row].set(batch.reward),
-            noise=state.noise.at[row].set(jax.random.uniform(key)),
-            losses=state.losses.at[row].set(loss),
-        )
-        state, delayed = agent.every(config.delay, step, lambda state: (state, {"delayed": step * 1.0}), state)
-        return state, {"loss": loss} | delayed
-
-
-class Counter:
-    """An environment whose observation is (steps done, last action), and the reward their sum."""
-
-    params = None
-
-    def __init__(self, limit: int | None = None) -> None:
-        self.spec = EnvSpec("Counter", (2,), 1, max_episode_steps=limit)
-
-    def reset(self, key: Any, params: Any) -> tuple[Any, Any]:
-        """Nothing done yet."""
-        return jnp.zeros(2), jnp.zeros(2)
-
-    def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
-        """Count."""
-        state = jnp.stack([state[0] + 1, action[0]])
-        return state, state, state.sum(), jnp.zeros((), bool), jnp.zeros((), bool), {}
-
-
-class HostedCounter:
-    """The same on the host, as many side by side as it is given seeds."""
-
-    save_failure = None
-
-    def __init__(self, limit: int) -> None:
-        self.num_envs = 0  # as many as seeds
-        self.spec, self.limit = EnvSpec("Counter", (2,), 1, max_episode_steps=limit), limit
-
-    def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
-        """Nothing done yet."""
-        assert seeds is not None
-        self.num_envs = len(seeds)
-        self.time, self.returns = np.zeros(len(seeds), np.int32), np.zeros(len(seeds), np.float32)
-        return np.zeros((len(seeds), 2), np.float32)
-
-    def step(self, action: np.ndarray) -> Step:
-        """Count."""
-        self.time += 1
-        following = np.stack([self.time.astype(np.float32), action[:, 0]], axis=-1)
-        reward = following.sum(axis=-1)
-        self.returns += reward
-        ended = self.time >= self.limit
-        observation = np.where(ended[:, None], np.float32(0), following)
-        step: Any = (observation, following, reward, np.zeros_like(ended), ended, self.returns.copy(), self.time.copy())
-        self.time[ended], self.returns[ended] = 0, 0
-        return Step(*step)
-
-
-def settings(num_learners: int, **changes: Any) -> Any:
-    """A Fake's Config for P learners."""
-    return configuration.stack(Config(**changes), num_learners)
-
-
-def driven(
-    seeds: Sequence[int], iterations: int, module: Any = None, environment: Any = None, **changes: Any
-) -> CompiledDriver:
-    """A driver after some iterations."""
-    config = settings(len(seeds), **changes)
-    environment = AutoReset(environment or Counter())
-    driver = CompiledDriver(
-        Learner(module or Fake(), environment.spec, len(seeds), config.num_envs), environment, config
-    )
-    driver.start(seeds)
-    driver.advance(iterations)
-    return driver
-
-
-def one(tree: Any, index: int) -> Any:
-    """One learner's part of what has the axis P."""
-    return jax.tree.map(lambda x: np.asarray(x[index]), tree)
-
-
-def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
-    """Two pytrees have the same bits, or are close."""
-    if tolerance:
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), first, second)
-    else:
-        jax.tree.map(np.testing.assert_array_equal, first, second)
-
+from tests.fakes import (
+    UPDATES,
+    Counter,
+    Fake,
+    HostedCounter,
+    OnPolicy,
+    State,
+    assert_equal,
+    driven,
+    one,
+    replay,
+    settings,
+)
 
 # Acting and the warm-up.
 
@@ -185,10 +40,11 @@ def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
 def acting(num_envs: int, warmup_steps: int, module: Any, spec: EnvSpec) -> Any:
     """The function from steps done to actions and extras of 2 learners."""
     config = settings(2, num_envs=num_envs, warmup_steps=warmup_steps, replay_size=2 * num_envs)
-    learners = Learner(module, spec, 2, num_envs)
-    state = learners.init(jax.random.split(jax.random.key(0), 2), config)
+    learners = Learner(module, spec, 2)
+    hyper = learners.hyperparameters(config)
+    state = learners.init(jax.random.split(jax.random.key(0), 2), hyper)
     observation = jnp.ones((2, num_envs, *spec.observation_shape))
-    act = jax.jit(lambda steps: learners.act(state.replace(steps=steps), observation, config))
+    act = jax.jit(lambda steps: learners.act(state.replace(steps=steps), observation, hyper))
     return lambda steps: jax.tree.map(np.asarray, act(jnp.asarray(steps, jnp.int32)))
 
 
@@ -239,10 +95,10 @@ def test_warm_up_with_discrete_actions() -> None:
 
 
 def test_warm_up_stays_a_branch() -> None:
-    config = settings(2)
-    learners = Learner(Fake(), EnvSpec("Some", (2,), 1), 2, 1)
-    state = learners.init(jax.random.split(jax.random.key(0), 2), config)
-    program = jax.make_jaxpr(lambda state, x: learners.act(state, x, config))(state, jnp.zeros((2, 1, 2)))
+    learners = Learner(Fake(), EnvSpec("Some", (2,), 1), 2)
+    hyper = learners.hyperparameters(settings(2))
+    state = learners.init(jax.random.split(jax.random.key(0), 2), hyper)
+    program = jax.make_jaxpr(lambda state, x: learners.act(state, x, hyper))(state, jnp.zeros((2, 1, 2)))
     assert any(equation.primitive.name == "cond" for equation in program.jaxpr.eqns)
 
 
@@ -266,7 +122,7 @@ def test_nothing_is_learnt_before_the_warm_up_is_over(changes: Any, first: int, 
     assert not np.allclose(driver.agent_state.weight, fresh.weight)
     driver.advance(5)
     assert int(driver.learners.updates) == 6 * updates
-    config = driver.config
+    config = driver.hyper.config
     assert int(driver.learners.steps) == (first + 5) * config.num_steps
     assert int(driver.learners.storage.size) == (first + 5) * config.num_steps * config.num_envs
 
@@ -312,28 +168,41 @@ def test_updates_of_one_iteration_follow_each_other_on_batches_of_their_own() ->
     assert np.unique(noise).size == noise.size, "a key for each update of each learner"
 
 
+ASKED: list[tuple[int, int]] = []  # updates and rows of a Scripted draw's batches
+REWARDS = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+
+
+@declaration
+class Scripted(Draw):
+    """Batches with the rewards REWARDS, from update `start` on."""
+
+    start: int = 0
+
+    def __call__(self, buffer: Any, keys: Array, experience: Any) -> Transition:
+        """Note what is asked for."""
+        number, size = experience.num_updates, experience.batch_size
+        ASKED.append((number, size))
+        example = jax.tree.map(lambda x: jnp.zeros((2, number, size, *x.shape[2:]), x.dtype), buffer.data)
+        return example.replace(reward=jnp.asarray(REWARDS[:, self.start : self.start + number]))
+
+
 def test_several_updates_are_as_many_single_ones() -> None:
-    """On the same batches: whatever the sampler, it is asked for all at once."""
-    spec, batch_size = EnvSpec("Some", (2,), 1), 4
-    rewards = np.random.default_rng(0).normal(size=(2, 3, batch_size)).astype(np.float32)
-    asked = []
+    """On the same batches: whatever the draw, it is asked for all at once."""
 
-    def batches(storage: Any, key: Any, config: Any, start: int = 0) -> Any:
-        num_batches, size = config.num_updates, config.batch_size
-        asked.append((num_batches, size))
-        example = jax.tree.map(lambda x: jnp.zeros((2, num_batches, size, *x.shape[2:]), x.dtype), storage.data)
-        return example.replace(reward=jnp.asarray(rewards[:, start : start + num_batches]))
+    def learners(start: int = 0) -> Learner:
+        declare = lambda config: replay(config, draw=Scripted(start=start))  # noqa: E731
+        return Learner(Fake(), EnvSpec("Some", (2,), 1), 2, declare)
 
-    config = settings(2, num_updates=3)
-    learners = Learner(Fake(), spec, 2, 1, sampler=batches)
-    start = learners.init(jax.random.split(jax.random.key(0), 2), config)
-    asked.clear()
-    together = learners.update(start, config)
-    assert asked == [(3, batch_size)]
-    single, state = settings(2), start
+    whole = learners()
+    hyper = whole.hyperparameters(settings(2, num_updates=3))
+    start = whole.init(jax.random.split(jax.random.key(0), 2), hyper)
+    ASKED.clear()
+    together = whole.update(start, hyper)
+    assert ASKED == [(3, 4)]
+    state = start
     for k in range(3):
-        sampler = lambda *arguments, k=k: batches(*arguments, start=k)  # noqa: E731
-        state = Learner(Fake(), spec, 2, 1, sampler=sampler).update(state, single)
+        single = learners(k)
+        state = single.update(state, single.hyperparameters(settings(2)))
     assert_equal(together.agent.replace(noise=0), state.agent.replace(noise=0), rtol=1e-6)
     assert_equal(together.tally, state.tally, rtol=1e-6)
     assert int(together.updates) == int(state.updates) == 3
@@ -348,7 +217,7 @@ def test_learner_learns_the_same_alone_and_in_a_population(name: str) -> None:
     environment = envs.make("rljax/Pendulum")
 
     def trained(seeds: list[int]) -> CompiledDriver:
-        learners = Learner(module, environment.spec, len(seeds), config.num_envs)
+        learners = Learner(module, environment.spec, len(seeds))
         driver = CompiledDriver(learners, environment, configuration.stack(config, len(seeds)))
         driver.start(seeds)
         driver.advance(20 + 19)
@@ -376,6 +245,22 @@ def test_floats_per_learner() -> None:
     np.testing.assert_array_equal(weights[2], fresh)  # a rate of 0
 
 
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_a_number_in_a_declaration_is_every_learners(num_learners: int) -> None:
+    class Told(Fake):
+        def experience(self, config: Any) -> Any:
+            return replay(config, draw=NStep(steps=2, discount=0.5))
+
+    class Asked(Fake):
+        def experience(self, config: Any) -> Any:
+            return replay(config, draw=NStep(steps=2, discount=config.learning_rate))
+
+    told, asked = (driven(range(num_learners), 12, module, learning_rate=0.5) for module in (Told(), Asked()))
+    assert told.hyper.experience.draw.discount.shape == (num_learners,)
+    assert int(told.learners.updates) == 5
+    assert_equal(told.agent_state, asked.agent_state)
+
+
 def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
     first, second = driven([7, 8], 30, num_envs=2), driven([7, 8], 13, num_envs=2)
     second.advance(1)
@@ -398,7 +283,7 @@ def test_drivers_agree(kind: Any) -> None:
     inside = driven(seeds, iterations, environment=Counter(limit), **changes)
     config = settings(2, **changes)
     hosted: Any = HostedCounter(limit)
-    outside = kind(Learner(Fake(), hosted.spec, 2, 3), hosted, config)
+    outside = kind(Learner(Fake(), hosted.spec, 2), hosted, config)
     outside.start(seeds)
     outside.advance(iterations)
     assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
@@ -410,19 +295,6 @@ def test_drivers_agree(kind: Any) -> None:
     assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
 
 
-class OnPolicy(Fake):
-    """A Fake that is handed whole rollouts; it remembers which steps they held."""
-
-    storage = "rollout"
-
-    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
-        """Remember the times [T, E] of a rollout."""
-        flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
-        new, metrics = super().update(state, flat, key, step, config)
-        times = flat.next_observation[:, 0]
-        return new.replace(rewards=state.rewards.at[step % UPDATES].set(times)), metrics
-
-
 @pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
 def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
     changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 10**6}
@@ -430,7 +302,7 @@ def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
         driver: Any = driven([0, 1], 3, OnPolicy(), Counter(), **changes)
     else:
         hosted: Any = HostedCounter(10**6)
-        driver = kind(Learner(OnPolicy(), hosted.spec, 2, 3), hosted, settings(2, **changes))
+        driver = kind(Learner(OnPolicy(), hosted.spec, 2), hosted, settings(2, **changes))
         driver.start([0, 1])
         driver.advance(4)  # on the host the next iteration begins with learning
     assert int(driver.learners.updates) == 3
@@ -512,7 +384,7 @@ def test_each_observation_is_perceived_once(kind: Any) -> None:
         driver: Any = driven([0, 1], 9, environment=Counter(4), **changes)
     else:
         counter: Any = HostedCounter(4)
-        driver = kind(Learner(Fake(), counter.spec, 2, 3), counter, settings(2, **changes))
+        driver = kind(Learner(Fake(), counter.spec, 2), counter, settings(2, **changes))
         driver.start([0, 1])
         driver.advance(9)
     newest = driver.observation if kind is HostedDriver else driver.carry.observation
@@ -524,23 +396,25 @@ def test_each_observation_is_perceived_once(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("num_learners", [1, 2])
-def test_whether_an_agent_perceives(num_learners: int) -> None:
+def test_an_agent_perceives_where_its_experience_says_so(num_learners: int) -> None:
     class Blind(Fake):
         perceive: Any = None
 
     def perceives(module: Any, **changes: Any) -> bool:
-        learners = Learner(module, EnvSpec("Some", (2,), 1), num_learners, 1)
-        return learners.perceives(settings(num_learners, **changes))
+        learners = Learner(module, EnvSpec("Some", (2,), 1), num_learners)
+        return learners.hyperparameters(settings(num_learners, **changes)).experience.perceives
 
     assert perceives(Fake(), counts=True)
     assert not perceives(Fake(), counts=False)
     assert not perceives(Blind())
+    driven(range(num_learners), 3, Blind())  # is never asked
+    assert not driven(range(num_learners), 3, counts=False).agent_state.count.any()
 
 
 def test_single_learner_has_the_axis_too() -> None:
-    learners = Learner(Fake(), EnvSpec("Some", (2,), 1), 1, 3)
-    config = settings(1, num_envs=3)
-    state = jax.eval_shape(lambda keys: learners.init(keys, config), jax.random.split(jax.random.key(0), 1))
+    learners = Learner(Fake(), EnvSpec("Some", (2,), 1), 1)
+    hyper = learners.hyperparameters(settings(1, num_envs=3))
+    state = jax.eval_shape(lambda keys: learners.init(keys, hyper), jax.random.split(jax.random.key(0), 1))
     shared = {"steps", "updates", "position", "size"}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         counter = jax.tree_util.keystr(path).rpartition(".")[2] in shared
@@ -548,6 +422,6 @@ def test_single_learner_has_the_axis_too() -> None:
 
 
 def test_learner_is_frozen() -> None:
-    learners: Any = Learner(Fake(), EnvSpec("Some", (2,), 1), 1, 3)
+    learners: Any = Learner(Fake(), EnvSpec("Some", (2,), 1), 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        learners.num_envs = 2
+        learners.num_learners = 2

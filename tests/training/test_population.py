@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax.agents import td3
-from rljax.runs import records, run
+from rljax.runs import checkpoints, records, run
 from rljax.training import population
 from rljax.training.population import Member
 from tests import small_runs
@@ -84,7 +84,7 @@ def test_where_all_have_diverged_the_run_stops_and_the_summary_says_so(tmp_path:
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [found["learner"] for found in summary["diverged"]] == [0, 1]
     assert not summary["complete"]
-    assert run.checkpoint.steps(tmp_path / "run" / "checkpoints") == [100]
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [100]
 
 
 def test_what_is_kept_was_finite() -> None:

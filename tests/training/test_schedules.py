@@ -9,60 +9,60 @@ import pytest
 
 from rljax.runs import extract, records, run
 from rljax.training import schedules
-from rljax.training.schedules import PopulationBased, Schedule
+from rljax.training.schedules import Piecewise, PopulationBased
 from tests import small_runs
 
 VALUES = {"rate": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0], "other": [0.5] * 10}
 
 
 def test_the_worst_fifth_takes_over_from_the_best_fifth() -> None:
-    course = PopulationBased({"rate": (0.5, 9.5)}, every=100)
+    schedule = PopulationBased({"rate": (0.5, 9.5)}, every=100)
     scores = np.array([3.0, 9.0, 1.0, 5.0, 6.0, 10.0, 4.0, 7.0, np.nan, 8.0])  # worst: 8 and 2, best: 5 and 1
-    assert course.turn(150, scores, VALUES) is None
+    assert schedule.change(150, scores, VALUES) is None
     seen: set[tuple[int, int, float]] = set()
     for step in range(100, 20_000, 100):
-        turn = course.turn(step, scores, VALUES)
-        assert turn is not None
-        np.testing.assert_array_equal(np.delete(turn.parents, [2, 8]), [0, 1, 3, 4, 5, 6, 7, 9])
-        assert set(turn.parents[[2, 8]]) <= {1, 5}
+        change = schedule.change(step, scores, VALUES)
+        assert change is not None
+        np.testing.assert_array_equal(np.delete(change.parents, [2, 8]), [0, 1, 3, 4, 5, 6, 7, 9])
+        assert set(change.parents[[2, 8]]) <= {1, 5}
         for learner in range(10):
-            before = VALUES["rate"][turn.parents[learner]]
+            before = VALUES["rate"][change.parents[learner]]
             if learner in (2, 8):
-                assert turn.values["rate"][learner] in (0.8 * before, 1.2 * before)
-                seen.add((learner, int(turn.parents[learner]), round(turn.values["rate"][learner] / before, 3)))
+                assert change.values["rate"][learner] in (0.8 * before, 1.2 * before)
+                seen.add((learner, int(change.parents[learner]), round(change.values["rate"][learner] / before, 3)))
             else:
-                assert turn.values["rate"][learner] == before
-        assert turn.values["other"] == VALUES["other"]
+                assert change.values["rate"][learner] == before
+        assert change.values["other"] == VALUES["other"]
     assert len(seen) == 8, "every combination of learner, parent and factor is drawn"
 
 
 def test_perturbed_settings_stay_in_their_range() -> None:
-    course = PopulationBased({"rate": (9.0, 10.0)}, every=1)
+    schedule = PopulationBased({"rate": (9.0, 10.0)}, every=1)
     scores = np.arange(10.0)
     for step in range(1, 50):
-        turn = course.turn(step, scores, VALUES)
-        assert turn is not None
-        assert all(9.0 <= turn.values["rate"][learner] <= 10.0 for learner in (0, 1))
+        change = schedule.change(step, scores, VALUES)
+        assert change is not None
+        assert all(9.0 <= change.values["rate"][learner] <= 10.0 for learner in (0, 1))
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
 def test_small_populations_have_a_best_and_a_worst(number: int) -> None:
-    course = PopulationBased({"rate": (0.0, 10.0)}, every=1)
-    turn = course.turn(1, np.arange(number, dtype=float), {"rate": [1.0] * number})
-    assert turn is not None
-    np.testing.assert_array_equal(turn.parents, [number - 1, *range(1, number)])
+    schedule = PopulationBased({"rate": (0.0, 10.0)}, every=1)
+    change = schedule.change(1, np.arange(number, dtype=float), {"rate": [1.0] * number})
+    assert change is not None
+    np.testing.assert_array_equal(change.parents, [number - 1, *range(1, number)])
 
 
-def test_a_turn_depends_on_its_step_and_seed_alone() -> None:
+def test_a_change_depends_on_its_step_and_seed_alone() -> None:
     scores = np.arange(10.0)
-    first, again = (PopulationBased({"rate": (0.0, 10.0)}, every=1, seed=3).turn(7, scores, VALUES) for _ in range(2))
+    first, again = (PopulationBased({"rate": (0.0, 10.0)}, every=1, seed=3).change(7, scores, VALUES) for _ in range(2))
     assert first is not None
     assert again is not None
     assert first.values == again.values
     different = [
-        PopulationBased({"rate": (0.0, 10.0)}, every=1, seed=seed).turn(7, scores, VALUES) for seed in range(9)
+        PopulationBased({"rate": (0.0, 10.0)}, every=1, seed=seed).change(7, scores, VALUES) for seed in range(9)
     ]
-    assert any(turn is not None and turn.values != first.values for turn in different)
+    assert any(change is not None and change.values != first.values for change in different)
 
 
 def test_a_schedule_is_that_of_the_ancestors() -> None:
@@ -72,21 +72,21 @@ def test_a_schedule_is_that_of_the_ancestors() -> None:
         {"step": 20, "parents": [0, 1, 2], "values": {"rate": [2.4, 2.0, 3.0]}},
         {"step": 30, "parents": [0, 1, 0], "values": {"rate": [2.4, 2.0, 1.92]}},
     ]
-    found = schedules.schedule_of(2, initial, turns)  # 2 came from 0 at 30, which came from 1 at 10
+    found = schedules.schedule_of_learner(2, initial, turns)  # 2 came from 0 at 30, which came from 1 at 10
     assert found == [(0, {"rate": 2.0}), (10, {"rate": 2.4}), (30, {"rate": 1.92})]
-    assert schedules.schedule_of(1, initial, turns) == [(0, {"rate": 2.0})]
-    turn = Schedule(found).turn(10, np.zeros(2), {})
-    assert turn is not None
-    assert turn.values == {"rate": [2.4, 2.4]}
-    assert Schedule(found).turn(20, np.zeros(2), {}) is None
+    assert schedules.schedule_of_learner(1, initial, turns) == [(0, {"rate": 2.0})]
+    change = Piecewise(found).change(10, np.zeros(2), {})
+    assert change is not None
+    assert change.values == {"rate": [2.4, 2.4]}
+    assert Piecewise(found).change(20, np.zeros(2), {}) is None
 
 
 def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
     """A learning rate of 0 from step 200 on: the actor that was copied there stays what it is."""
-    course = {"ranges": {"actor_lr": (0.0, 0.0)}, "every": 200}
+    schedule = {"ranges": {"actor_lr": (0.0, 0.0)}, "every": 200}
     config = {"actor_lr": [1e-2, 1e-3], "critic_lr": [1e-3, 2e-3]}
     half = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "half", config, seeds=2)
-    out = small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "run", config, seeds=2, course=course)
+    out = small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "run", config, seeds=2, schedule=schedule)
     (turn,) = records.read(out, "turns")
     (loser,) = [p for p, parent in enumerate(turn["parents"]) if parent != p]
     before, after = small_runs.arrays(half), small_runs.arrays(out)
@@ -101,14 +101,14 @@ def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("course", "message"),
+    ("schedule", "message"),
     [
         ({"ranges": {"actor_lr": (0, 1)}, "every": 0}, r"settings are to change every 0 steps, it must be at least 1"),
         ({"ranges": {"critic_lr": (0, 1)}, "every": 100}, r"changes 'critic_lr', of which each learner needs its own"),
     ],
 )
-def test_courses_that_cannot_be_are_refused(course: dict[str, Any], message: str, tmp_path: Any) -> None:
+def test_schedules_that_cannot_be_are_refused(schedule: dict[str, Any], message: str, tmp_path: Any) -> None:
     with pytest.raises(ValueError, match=message):
         small_runs.train(
-            "td3", "rljax/Pendulum", 100, tmp_path / "run", {"actor_lr": [1e-3, 1e-4]}, seeds=2, course=course
+            "td3", "rljax/Pendulum", 100, tmp_path / "run", {"actor_lr": [1e-3, 1e-4]}, seeds=2, schedule=schedule
         )

@@ -13,11 +13,11 @@ import pytest
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.training.test_learner import Fake, HostedCounter, OnPolicy, assert_equal, settings
+from tests.fakes import Fake, HostedCounter, OnPolicy, assert_equal, settings
 
 
 def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -> EmbeddedDriver:
-    learner = Learner(module or Fake(), hosted.spec, 2, changes.get("num_envs", 1))
+    learner = Learner(module or Fake(), hosted.spec, 2)
     driver = EmbeddedDriver(learner, hosted, settings(2, **changes))
     driver.start([1, 2])
     driver.advance(iterations)
@@ -27,7 +27,7 @@ def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -
 @pytest.mark.parametrize("module", [Fake, OnPolicy])
 def test_teaches_what_many_calls_do(module: Any) -> None:
     changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 30, "counts": True}
-    called = HostedDriver(Learner(module(), HostedCounter(5).spec, 2, 3), HostedCounter(5), settings(2, **changes))
+    called = HostedDriver(Learner(module(), HostedCounter(5).spec, 2), HostedCounter(5), settings(2, **changes))
     called.start([1, 2])
     called.advance(11)
     inside = embedded(11, HostedCounter(5), module(), **changes)
@@ -68,7 +68,7 @@ def test_a_storage_is_never_copied(changes: Any) -> None:
             return super().update(state, batch.replace(reward=batch.reward + read), *others)
 
     driver = embedded(1, HostedCounter(5), Reading(), replay_size=7_776, **changes)
-    program = driver._advance.lower(driver.carry, np.int32(1), driver.config, driver.data).compile().as_text()
+    program = driver._advance.lower(driver.carry, np.int32(1), driver.hyper, driver.data).compile().as_text()
     assert "[2,7776,2]" in program
     assert not re.findall(r"= \w+\[2,7776\S* copy\(", program)
 

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
+from rljax import buffers
 from rljax.agent import EnvSpec, Transition
-from rljax.buffers import samplers
-from rljax.buffers.storage import Fixed, Mixed, Replay
 from rljax.envs.autoreset import AutoReset
 from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import GROUP, OfflineDriver
 from rljax.training.learner import Learner
-from tests.training.test_learner import Config, Counter, Fake
-
-ROWS = 40
+from tests.fakes import ROWS, Config, Counter, Fake, dataset, replay
 
 
 class Prepared(Fake):
     """A Fake that looks at its data set before it learns."""
 
-    storage = "dataset"
+    def experience(self, config: Any) -> Any:
+        """A data set, and then a replay beside it."""
+        sizes = {"batch_size": config.batch_size, "num_updates": config.num_updates}
+        return buffers.Dataset(**sizes, online=replay(config))
 
     def prepare(self, state: Any, data: Transition, config: Any) -> Any:
         """Remember the sum of all observations [N, O]."""
@@ -35,20 +33,11 @@ class Prepared(Fake):
         return state.replace(total=data.observation.sum(axis=0), count=jnp.asarray(1.0 * data.reward.shape[0]))
 
 
-def dataset(rows: int = ROWS) -> Transition:
-    """Transitions whose fields all tell their row's number, from 1 on."""
-    number = np.arange(1, rows + 1, dtype=np.float32)
-    flags = np.zeros(rows, np.bool_)
-    observation = np.stack([number, -number], axis=1)
-    fields: dict[str, Any] = dict(observation=observation, action=number[:, None], reward=number, terminated=flags)
-    return Transition(**fields, truncated=flags, next_observation=observation + 0.5)
-
-
 def driver(seeds: list[int], agent: Any = None, on_host: bool = False, **changes: Any) -> OfflineDriver:
     """Started, with a learning rate per learner."""
     rates = tuple(0.1 * (1 + seed) for seed in seeds)
     config = configuration.stack(Config(learning_rate=rates, **changes), len(seeds))  # pyright: ignore
-    made: Any = Learner(agent or Prepared(), EnvSpec("data", (2,), 1), len(seeds), 1, storage="dataset")
+    made = Learner(agent or Prepared(), EnvSpec("data", (2,), 1), len(seeds))
     result = OfflineDriver(made, dataset(), config, on_host)
     result.start(seeds)
     return result
@@ -61,22 +50,6 @@ def same(left: Any, right: Any) -> None:
 
 def _plain(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
-
-
-def test_every_row_is_drawn_equally_often_and_whole() -> None:
-    config: Any = Config(batch_size=64, num_updates=50)
-    keys = jax.random.split(jax.random.key(0), 2)
-    batches = jax.jit(lambda data, keys: samplers.resident(Fixed(data), keys, config))(dataset(), keys)
-    assert batches.observation.shape == (2, 50, 64, 2)
-    for learner in np.asarray(batches.reward).reshape(2, -1):
-        values, counts = np.unique(learner, return_counts=True)
-        assert values.tolist() == list(range(1, ROWS + 1))
-        expected = learner.size / ROWS
-        chi_square = float((np.square(counts - expected) / expected).sum())
-        assert abs(chi_square - (ROWS - 1)) < 5 * np.sqrt(2 * (ROWS - 1)), "uniform, and not a rotation"
-    assert np.any(np.asarray(batches.reward)[0] != np.asarray(batches.reward)[1]), "each learner draws its own"
-    np.testing.assert_array_equal(batches.observation[..., 0], batches.reward)
-    np.testing.assert_array_equal(batches.next_observation[..., 1], -batches.reward + 0.5)
 
 
 def test_updates_are_the_agents_on_the_drawn_batches() -> None:
@@ -154,56 +127,14 @@ def test_chunks_of_any_length_are_one_program() -> None:
     assert trained._advance._cache_size() == compiled == 1  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
 
 
-def mixture(size: int = 20, online: int = 6) -> Mixed:
-    """A data set beside a ring that holds `online` transitions with rewards below 0."""
-    data = dataset()
-    example = jax.tree.map(lambda x: jnp.asarray(x[None, :1]), data)
-    replay = Replay.create(example, Config(replay_size=size))
-    for i in range(online):
-        replay = replay.add(example.replace(reward=jnp.full((1, 1), -1.0 - i)))
-    return Mixed(replay, Fixed(jax.tree.map(jnp.asarray, data)))
-
-
-@pytest.mark.parametrize(("share", "rows"), [(0.5, 8), (0.25, 4), (0.0, 0)])
-def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
-    config: Any = Config(batch_size=16, num_updates=30)
-    draw = jax.jit(lambda mixture, key: samplers.mixed(mixture, key, config, offline_share=share))
-    batch = draw(mixture(), jax.random.split(jax.random.key(0), 1))
-    old = np.asarray(batch.reward)[0] > 0
-    assert (old.sum(axis=1) == rows).all()
-    new = np.asarray(batch.reward)[0][~old]
-    assert sorted(set(new.tolist())) == [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0], "what is stored, and no empty row"
-
-
-def test_pooled_old_and_new_are_one_storage() -> None:
-    config: Any = Config(batch_size=16, num_updates=2_000)
-    draw = jax.jit(lambda mixture, key: samplers.pooled(mixture, key, config))
-    batch = draw(mixture(), jax.random.split(jax.random.key(0), 1))
-    reward, number = np.asarray(batch.reward)[0], ROWS + 6
-    drawn, counts = np.unique(reward, return_counts=True)
-    assert drawn.tolist() == [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, *range(1, ROWS + 1)], "all of them, and no empty row"
-    expected = reward.size / number
-    assert np.abs(counts - expected).max() < 5 * np.sqrt(expected), "each as often"
-    old = np.asarray(dataset().observation)[np.maximum(reward, 1).astype(int) - 1]
-    np.testing.assert_array_equal(np.asarray(batch.observation)[0][reward > 0], old[reward > 0], "whole rows")
-
-
-@pytest.mark.parametrize("sampler", [samplers.mixed, samplers.pooled])
-def test_new_rewards_are_transformed_as_the_old_ones_were(sampler: Any) -> None:
-    config: Any = Config(batch_size=16, num_updates=10)
-    keys = jax.random.split(jax.random.key(0), 1)
-    draw = jax.jit(lambda mixture, key, affine: sampler(mixture, key, config, affine=affine))
-    plain, changed = (draw(mixture(), keys, affine) for affine in ((1.0, 0.0), (10.0, -5.0)))
-    new = np.asarray(plain.reward) < 0
-    assert 0 < new.sum() < new.size
-    np.testing.assert_array_equal(changed.reward, np.where(new, 10.0 * plain.reward - 5.0, plain.reward))
-
-
 def online(seeds: list[int], learnt: Any = None) -> CompiledDriver:
     """Learners in an environment, with the data set beside what they see there."""
     config: Any = configuration.stack(Config(batch_size=4, warmup_steps=0), len(seeds))
-    sampler = functools.partial(samplers.mixed, offline_share=0.5)
-    made: Any = Learner(Prepared(), Counter().spec, len(seeds), 1, sampler, storage="mixed")
+
+    def declare(config: Any) -> buffers.Mixed:
+        return buffers.Mixed.of(Prepared().experience(config).online, 0.5, (1.0, 0.0))
+
+    made = Learner(Prepared(), Counter().spec, len(seeds), declare)
     environment: Any = AutoReset(Counter(5))  # pyright: ignore[reportArgumentType]
     result = CompiledDriver(made, environment, config, dataset())
     result.start(seeds, learnt)

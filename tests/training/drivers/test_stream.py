@@ -9,17 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import buffers
 from rljax.agents import stream_ac
-from rljax.buffers.storage import Stream
+from rljax.distributed import hardware
 from rljax.envs.autoreset import AutoReset
-from rljax.runs import checkpoints, run
+from rljax.runs import run
 from rljax.training import plan
 from rljax.training.configuration import stack
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.learner import TRANSITION, Learner
 from rljax.training.settings import Settings
-from tests.training.test_learner import Counter, Fake, HostedCounter, State, assert_equal, settings
+from tests.fakes import Counter, Fake, HostedCounter, State, assert_equal, settings
 
 LIMIT = 5
 
@@ -27,7 +28,9 @@ LIMIT = 5
 class Streamed(Fake):
     """A Fake whose actions tell how much it has learnt, and which remembers the transitions."""
 
-    storage = "stream"
+    def experience(self, config: Any) -> Any:
+        """One transition at a time."""
+        return buffers.Stream(perceives=config.counts)
 
     def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
         """The number of updates so far, in hundredths; half a hundredth less where nothing was perceived."""
@@ -52,7 +55,7 @@ class Streamed(Fake):
 def inside(environment: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None) -> CompiledDriver:
     config = settings(len(seeds), counts=True) if config is None else config
     made = AutoReset(environment)
-    driver = CompiledDriver(Learner(module or Streamed(), made.spec, len(seeds), 1), made, config)
+    driver = CompiledDriver(Learner(module or Streamed(), made.spec, len(seeds)), made, config)
     driver.start(seeds)
     driver.advance(steps)
     return driver
@@ -60,7 +63,7 @@ def inside(environment: Any, steps: int, seeds: Any = (0, 1), module: Any = None
 
 def outside(hosted: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None) -> EmbeddedDriver:
     config = settings(len(seeds), counts=True) if config is None else config
-    driver = EmbeddedDriver(Learner(module or Streamed(), hosted.spec, len(seeds), 1), hosted, config)
+    driver = EmbeddedDriver(Learner(module or Streamed(), hosted.spec, len(seeds)), hosted, config)
     driver.start(seeds)
     driver.advance(steps)
     return driver
@@ -180,15 +183,10 @@ def test_a_stream_is_one_transition_at_a_time(name: str, tmp_path: Any) -> None:
 
 
 def test_a_stream_keeps_parameters_and_traces_alone(tmp_path: Any) -> None:
-    assert Stream.create(None, None) is None  # type: ignore[arg-type]
-    planned = plan.plan(
-        Settings("stream_ac", "HalfCheetah-v5", 100, eval_episodes=1),
-        stream_ac,
-        stream_ac.Config(),
-        stack(stream_ac.Config(), 1),
-        None,
-    )
-    needed = checkpoints.nbytes(planned.phases[0].driver.template([0]))
+    assert buffers.Stream().create(None) is None  # type: ignore[arg-type]
+    asked = Settings("stream_ac", "HalfCheetah-v5", 100, eval_episodes=1)
+    planned = plan.plan(plan.Experiment(asked, stream_ac, stream_ac.Config(), None))
+    needed = hardware.nbytes(planned.stages[0].driver.template([0]))
     key, spec = jax.random.key(0), planned.spec
     state = jax.eval_shape(lambda: stream_ac.init(key, spec, stream_ac.Config()))
     parameters = 4 * sum(x.size for x in jax.tree.leaves((state.actor, state.critic)))

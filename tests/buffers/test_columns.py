@@ -1,0 +1,212 @@
+"""Columns of data sets and of rings against plain Python loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import buffers
+from rljax.agent import Transition
+from rljax.buffers.replay import ReplayBuffer
+from tests.rings import LEARNERS, drawn, history, keys, of_all_kinds, of_episodes
+
+sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
+
+
+def recorded(steps: int = 62, seed: int = 0, discrete: bool = False) -> Transition:
+    """Episodes of one environment, one after the other, with ends of both kinds; the last one ends with the data."""
+    (rows,) = history(1, steps, seed)
+    generator = np.random.default_rng(seed)
+    row = np.arange(steps, dtype=np.float32)[:, None]
+    fields: Any = {
+        "observation": row,
+        "action": generator.integers(0, 9, steps) if discrete else generator.normal(size=(steps, 2)),
+        "reward": np.array([x.reward for x in rows]),
+        "terminated": np.array([x.terminated for x in rows]),
+        "truncated": np.array([x.truncated for x in rows]),
+        "next_observation": row + 1,
+    }
+    fields["action"] = fields["action"].astype(np.int32 if discrete else np.float32)
+    fields["reward"] = fields["reward"].astype(np.float32)
+    return Transition(**fields)
+
+
+# Next actions.
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_next_actions_of_a_data_set_equal_a_loop(discrete: bool) -> None:
+    data = recorded(discrete=discrete)
+    kinds = data.terminated, data.truncated, data.terminated & data.truncated
+    assert all(kind.any() for kind in kinds), "all kinds of ends"
+    assert not (data.terminated | data.truncated)[-1], "and one in the midst of an episode, where the data end"
+    before = data.action.copy()
+    found = buffers.NextAction().of_data(data)
+    number = len(data.reward)
+    for i in range(number):
+        has = i + 1 < number and not data.terminated[i] and not data.truncated[i]
+        assert found["has_next_action"][i] == has
+        np.testing.assert_array_equal(found["next_action"][i], data.action[i + 1] if has else 0 * data.action[i])
+    assert found["next_action"].dtype == data.action.dtype
+    np.testing.assert_array_equal(data.action, before)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+@of_all_kinds
+def test_next_actions_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: int, discrete: bool) -> None:
+    """At ends and limits, round the seam, for several environments; the newest row of each has none."""
+    rows = history(num_envs, steps, seed=3)
+    buffer = of_episodes(rows, slots)
+    if not discrete:  # the time, and what says whose it is
+        action = jnp.stack([1.0 * buffer.data.action, buffer.data.observation[..., 1]], axis=-1)
+        buffer = buffer.replace(data=buffer.data.replace(action=action))
+    declared = buffers.Replay(
+        replay_size=slots * num_envs,
+        batch_size=200,
+        num_updates=3,
+        num_envs=num_envs,
+        columns=(buffers.NextAction(),),
+    )
+    batch = sample(declared, buffer, None, keys())
+    assert set(batch.extras) == {"time", "next_action", "has_next_action"}, "what was stored, and the column"
+    assert batch.extras["next_action"].shape == batch.action.shape
+    assert batch.extras["next_action"].dtype == batch.action.dtype
+    found, without = set(), 0
+    for learner, row in drawn(batch):
+        _, environment, episode, time = row.observation[:4].astype(int)
+        own = rows[environment][-slots:]
+        (start,) = [i for i, x in enumerate(own) if (x.episode, x.time) == (episode, time)]
+        has = start + 1 < len(own) and not own[start].terminated and not own[start].truncated
+        assert row.extras["has_next_action"] == has
+        following = own[start + 1].time if has else 0
+        expected = following if discrete else [following, environment if has else 0]
+        np.testing.assert_array_equal(row.extras["next_action"], expected)
+        found.add((learner, environment, episode, time))
+        without += start + 1 == len(own)
+    assert len(found) == LEARNERS * num_envs * min(slots, steps), "every stored row, the newest ones too"
+    assert without > 0
+
+
+def test_columns_change_no_draw() -> None:
+    buffer = of_episodes(history(3, 17), 7)
+    declared = buffers.Replay(replay_size=21, batch_size=50, num_envs=3)
+    columns = buffers.Replay(replay_size=21, batch_size=50, num_envs=3, columns=(buffers.NextAction(),))
+    plain, more = (sample(x, buffer, None, keys()) for x in (declared, columns))
+    kept = {name: more.extras[name] for name in plain.extras}
+    jax.tree.map(np.testing.assert_array_equal, plain, more.replace(extras=kept))
+
+
+# Returns to go.
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.9, 0.99, 1.0])
+def test_returns_to_go_equal_a_loop_in_float64(discount: float) -> None:
+    data = recorded(500, seed=2)
+    assert data.truncated.any()
+    found = buffers.ReturnToGo(discount=discount).of_data(data)["return_to_go"]
+    assert found.dtype == np.float32
+    assert found.shape == (500,)
+    exact, factor = np.zeros(500), float(np.float32(discount))
+    for i in reversed(range(500)):
+        ends = i == 499 or data.terminated[i] or data.truncated[i]
+        exact[i] = float(data.reward[i]) + (0.0 if ends else factor * exact[i + 1])
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-7)
+
+
+def test_long_returns_to_go_are_summed_in_float64() -> None:
+    """A hundred thousand rewards of 0.1: in float32 the sum would be off by more than 1e-4 of it."""
+    data = recorded(100_000)
+    never = np.zeros(100_000, np.bool_)
+    data = data.replace(reward=np.full(100_000, 0.1, np.float32), terminated=never, truncated=never)
+    found = buffers.ReturnToGo(discount=1.0).of_data(data)["return_to_go"]
+    np.testing.assert_allclose(found, float(np.float32(0.1)) * np.arange(100_000, 0, -1), rtol=1e-6)
+
+
+def test_returns_to_go_are_the_same_for_all_learners() -> None:
+    data = recorded()
+    one = buffers.ReturnToGo(discount=0.9).of_data(data)
+    for same in ((0.9, 0.9), np.full(3, 0.9, np.float32)):
+        alike: Any = buffers.ReturnToGo(discount=same)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(alike.of_data(data)["return_to_go"], one["return_to_go"])
+    other: Any = buffers.ReturnToGo(discount=(0.9, 0.99))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"once for all learners: give one --config\.discount\.$"):
+        other.of_data(data)
+
+
+def test_returns_to_go_of_new_experience_are_refused() -> None:
+    """An episode that goes on has none yet."""
+    columns = (buffers.ReturnToGo(discount=0.9),)
+    buffers.Dataset(batch_size=4, columns=columns).check()
+    sizes = {"replay_size": 8, "batch_size": 4, "columns": columns}
+    for declared in (buffers.Replay(**sizes), buffers.Mixed(**sizes)):
+        with pytest.raises(ValueError, match=r"^ReturnToGo is known of a data set's rows alone, not of new experience"):
+            declared.check()
+
+
+def test_batches_of_a_data_set_carry_its_columns() -> None:
+    data = recorded()
+    declared = buffers.Dataset(
+        batch_size=50,
+        num_updates=4,
+        columns=(buffers.NextAction(), buffers.ReturnToGo(discount=0.9), buffers.Source()),
+    )
+    prepared = declared.prepare(data)
+    assert not data.extras, "what was given stays as it was"
+    batch = sample(declared, None, prepared, keys())
+    assert set(batch.extras) == {"next_action", "has_next_action", "return_to_go", "offline"}
+    rows = np.asarray(batch.observation[..., 0]).astype(int)
+    for name, column in prepared.extras.items():
+        np.testing.assert_array_equal(batch.extras[name], column[rows], err_msg=name)
+
+
+# Sources.
+
+
+def new_experience(data: Transition, number: int = 7) -> ReplayBuffer:
+    """A ring whose rows are those of the data with negative observations."""
+    example = jax.tree.map(lambda x: np.stack([x[:1]] * LEARNERS), data)
+    buffer = ReplayBuffer.create(example, 10)
+    for i in range(number):
+        rows = jax.tree.map(lambda x, i=i: jnp.asarray(np.stack([x[i : i + 1]] * LEARNERS)), data)
+        buffer = buffer.add(rows.replace(observation=-1.0 - rows.observation))
+    return buffer
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, "pooled"])
+def test_rows_say_whether_they_are_of_the_data_set(share: Any) -> None:
+    data = recorded()
+    declared = buffers.Mixed(
+        replay_size=10,
+        batch_size=16,
+        num_updates=20,
+        columns=(buffers.Source(), buffers.NextAction()),
+        offline_share=share,
+    )
+    batch = sample(declared, new_experience(data), declared.prepare(data), keys())
+    old = np.asarray(batch.observation[..., 0]) >= 0
+    offline = np.asarray(batch.extras["offline"])
+    assert offline.dtype == np.bool_
+    np.testing.assert_array_equal(offline, old)
+    assert 0 < old.sum() < old.size
+    if share != "pooled":
+        first = round(share * 16)
+        np.testing.assert_array_equal(offline, np.broadcast_to(np.arange(16) < first, offline.shape))
+    # The other column tells of the same row: those of the ring are the first of the data, and the newest has none.
+    row = np.asarray(batch.observation[..., 0])
+    row = np.where(old, row, -1.0 - row).astype(int)
+    expected = buffers.NextAction().of_data(data)
+    has = expected["has_next_action"][row] & (old | (row < 6))
+    np.testing.assert_array_equal(batch.extras["has_next_action"], has)
+    following = np.where(has[..., None], expected["next_action"][row], 0)
+    np.testing.assert_array_equal(batch.extras["next_action"], following)
+
+
+def test_rows_of_a_replay_alone_are_new() -> None:
+    declared = buffers.Replay(replay_size=10, batch_size=16, columns=(buffers.Source(),))
+    batch = sample(declared, new_experience(recorded()), None, keys())
+    assert batch.extras["offline"].shape == (LEARNERS, 1, 16)
+    assert not batch.extras["offline"].any()

@@ -1,0 +1,121 @@
+"""Old and new rows in one batch: their shares, their rewards, the extras that both have, and draws that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import buffers
+from rljax.agent import Transition
+from rljax.buffers.replay import ReplayBuffer
+from tests.fakes import ROWS, dataset
+
+NEW = [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]  # rewards of the ring's rows
+
+
+def ring(size: int = 20, online: int = 6, extras: tuple[str, ...] = ()) -> ReplayBuffer:
+    """A ring of one learner that holds `online` transitions with rewards below 0; extras say the reward, too."""
+    example = jax.tree.map(lambda x: jnp.asarray(x[None, :1]), dataset())
+
+    def at(reward: float) -> Transition:
+        rewards = jnp.full((1, 1), reward)
+        return example.replace(reward=rewards, extras=dict.fromkeys(extras, rewards))
+
+    buffer = ReplayBuffer.create(at(0.0), size)
+    for i in range(online):
+        buffer = buffer.add(at(-1.0 - i))
+    return buffer
+
+
+def mixed(batch_size: int = 16, **changes: Any) -> buffers.Mixed:
+    """A declaration."""
+    return buffers.Mixed(replay_size=20, batch_size=batch_size, **changes)
+
+
+sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
+
+
+def batches(declared: buffers.Mixed, buffer: ReplayBuffer | None = None, data: Transition | None = None) -> Transition:
+    """The batches [U, B, ...] of one learner."""
+    keys = jax.random.split(jax.random.key(0), 1)
+    found = sample(declared, buffer or ring(), declared.prepare(data or dataset()), keys)
+    return jax.tree.map(lambda x: np.asarray(x)[0], found)
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.5, 8), (0.25, 4), (0.0, 0)])
+def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
+    reward = batches(mixed(num_updates=30, offline_share=share)).reward
+    old = reward > 0
+    assert (old.sum(axis=1) == rows).all()
+    assert old[:, :rows].all(), "they come first"
+    assert sorted(set(reward[~old].tolist())) == NEW, "what is stored, and no empty row"
+
+
+def test_pooled_old_and_new_are_one_storage() -> None:
+    batch = batches(mixed(num_updates=2_000, offline_share="pooled"))
+    reward, number = batch.reward, ROWS + 6
+    drawn, counts = np.unique(reward, return_counts=True)
+    assert drawn.tolist() == [*NEW, *range(1, ROWS + 1)], "all of them, and no empty row"
+    expected = reward.size / number
+    assert np.abs(counts - expected).max() < 5 * np.sqrt(expected), "each as often"
+    old = np.asarray(dataset().observation)[np.maximum(reward, 1).astype(int) - 1]
+    np.testing.assert_array_equal(batch.observation[reward > 0], old[reward > 0], "whole rows")
+
+
+both_kinds = pytest.mark.parametrize("share", [0.5, "pooled"])
+
+
+@both_kinds
+def test_new_rewards_are_transformed_as_the_old_ones_were(share: Any) -> None:
+    plain, changed = (
+        batches(mixed(num_updates=10, offline_share=share, reward_affine=affine)).reward
+        for affine in ((1.0, 0.0), (10.0, -5.0))
+    )
+    new = plain < 0
+    assert 0 < new.sum() < new.size
+    np.testing.assert_array_equal(changed, np.where(new, 10.0 * plain - 5.0, plain))
+
+
+@both_kinds
+def test_extras_that_old_and_new_rows_have_survive(share: Any) -> None:
+    """Those of one source alone do not: half of the batch would have none."""
+    reward = dataset().reward
+    data = dataset().replace(extras={"old": reward, "both": reward, "two": 2 * reward})
+    buffer = ring(extras=("both", "two", "new"))
+    batch = batches(mixed(num_updates=10, offline_share=share), buffer, data)
+    assert set(batch.extras) == {"both", "two"}
+    assert 0 < (batch.reward < 0).sum() < batch.reward.size
+    np.testing.assert_array_equal(batch.extras["both"], batch.reward)
+    np.testing.assert_array_equal(batch.extras["two"], np.where(batch.reward > 0, 2, 1) * batch.reward)
+
+
+def test_updates_begin_when_the_warm_up_is_over() -> None:
+    """The data set fills a batch: one new row is enough."""
+    assert [mixed().ready(steps) for steps in (0, 1, 15)] == [False, True, True]
+    assert [mixed(warmup_steps=10).ready(steps) for steps in (0, 1, 9, 10)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("draw", "flag"),
+    [
+        (buffers.NStep(steps=3, discount=0.9), "n-step"),
+        (buffers.Hindsight(share=0.5, discount=0.9), "hindsight"),
+    ],
+)
+def test_draws_that_need_new_experience_alone_are_refused(draw: Any, flag: str) -> None:
+    replay = buffers.Replay(replay_size=20, batch_size=16, draw=draw)
+    message = rf"^--config\.{flag} draws from a replay of new experience alone, not with --data\.$"
+    with pytest.raises(ValueError, match=message):
+        buffers.Mixed.of(replay, 0.5, (1.0, 0.0))
+
+
+def test_a_mixture_is_all_that_the_replay_was() -> None:
+    changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 4, "warmup_steps": 5, "perceives": True}
+    replay = buffers.Replay(replay_size=20, batch_size=16, columns=(buffers.Source(),), **changes)
+    made = buffers.Mixed.of(replay, "pooled", (2.0, 1.0))
+    assert made == mixed(columns=(buffers.Source(),), offline_share="pooled", reward_affine=(2.0, 1.0), **changes)
+    assert (made.kind, made.needs_data, made.mixes_data, made.steps_per_iteration) == ("mixed", False, True, 6)

@@ -1,0 +1,62 @@
+"""The rollout: the last steps in order, written in place, and minibatches that must divide it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax import buffers
+from rljax.buffers.rollout import RolloutBuffer
+from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
+
+ROWS = 50_000
+
+
+def rollout(num_steps: int = 4, num_envs: int = 3, batch_size: int = 6) -> buffers.Rollout:
+    """What an agent declares."""
+    return buffers.Rollout(num_steps=num_steps, num_envs=num_envs, batch_size=batch_size)
+
+
+def empty(declared: buffers.Rollout) -> RolloutBuffer:
+    """An empty rollout for numbered transitions."""
+    return declared.create(transitions(np.zeros((LEARNERS, declared.num_envs))))
+
+
+def test_rollout_holds_the_last_steps_in_order() -> None:
+    buffer = empty(rollout())
+    assert {x.shape[:3] for x in jax.tree.leaves(buffer.data)} == {(LEARNERS, 4, 3)}
+    add = jax.jit(RolloutBuffer.add, donate_argnums=0)
+    for time in range(8):
+        buffer = add(buffer, transitions(numbered(time, 3)))
+    expected = transitions(np.stack([numbered(time, 3) for time in range(4, 8)], axis=1))
+    jax.tree.map(np.testing.assert_array_equal, buffer.data, expected)
+    assert int(buffer.position) == 0
+    batch = rollout().sample(buffer, None, keys())
+    assert batch.reward.shape == (LEARNERS, 1, 4, 3)
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[:, 0], y), batch, expected)
+
+
+def test_rollout_is_written_in_place() -> None:
+    buffer = empty(rollout(num_steps=ROWS))
+    new: Any = transitions(numbered(0, 3))
+    assert_in_place(jax.jit(RolloutBuffer.add, donate_argnums=0).lower(buffer, new).compile(), buffer.data)
+
+
+def test_rollout_is_ready_when_it_is_full() -> None:
+    ready = [rollout().ready(steps) for steps in (0, 11, 12, 24)]
+    assert ready == [False, False, True, True]
+
+
+def test_minibatches_that_do_not_divide_a_rollout_are_refused() -> None:
+    rollout().check()
+    with pytest.raises(ValueError, match=r"batch-size is 5, .* 4 x --config.num-envs 3 = 12 transitions. Nearest: 4"):
+        rollout(batch_size=5).check()
+
+
+def test_a_rollout_mixes_with_no_data_set() -> None:
+    declared = rollout()
+    assert (declared.kind, declared.needs_data, declared.mixes_data) == ("rollout", False, False)
+    assert (declared.steps_per_iteration, declared.random_steps, declared.streams) == (12, 0, False)

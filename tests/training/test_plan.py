@@ -1,0 +1,182 @@
+"""The plan of a training: its stages, the settings of each, and what its draws need of environments and data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax import buffers
+from rljax.agents import dqn, iql, sac
+from rljax.training import configuration
+from rljax.training.drivers.compiled import CompiledDriver
+from rljax.training.drivers.offline import OfflineDriver
+from rljax.training.plan import Experiment, plan
+from rljax.training.settings import Settings
+from tests.fakes import Fake, recorded, replay
+
+SMALL: Any = {"hidden": (8,), "batch_size": 32, "replay_size": 300}
+
+
+def planned(module: Any, env: str, steps: int, config: dict[str, Any], dataset: Any = None, **settings: Any) -> Any:
+    """The plan of a small run."""
+    name = module.__name__.rpartition(".")[2]
+    asked = Settings(name, env, steps, data=None if dataset is None else "recorded.npz", **settings)
+    return plan(Experiment(asked, module, configuration.replace(module.Config(), SMALL | config, "test"), dataset))
+
+
+# Settings that change online.
+
+
+def from_data(seeds: tuple[int, ...] = (0,), config: dict[str, Any] | None = None, **settings: Any) -> Any:
+    """The plan of a run from a data set, and then online."""
+    config = {"decay_steps": None} | (config or {})
+    return planned(iql, "rljax/Pendulum", 4, config, recorded(), then_online=6, seeds=seeds, **settings)
+
+
+def test_settings_change_when_a_run_goes_on_online() -> None:
+    online = {"actor_lr": 1e-4, "batch_size": 16, "num_updates": 2, "num_envs": 3}
+    made = from_data(online=online)
+    offline, after = made.stages
+    assert (type(offline.driver), type(after.driver)) == (OfflineDriver, CompiledDriver)
+    assert (offline.config.actor_lr, offline.config.batch_size, offline.config.num_updates) == (3e-4, 32, 1)
+    assert after.config == dataclasses.replace(offline.config, **online)
+    for stage, rate in ((offline, 3e-4), (after, 1e-4)):
+        np.testing.assert_allclose(stage.driver.hyper.config.actor_lr, [rate], rtol=1e-6)
+    before, declared = offline.driver.hyper.experience, after.driver.hyper.experience
+    assert (before.kind, before.batch_size, before.num_updates) == ("dataset", 32, 1)
+    assert (declared.kind, declared.batch_size, declared.num_updates, declared.num_envs) == ("mixed", 16, 2, 3)
+    assert (offline.iteration, after.iteration) == (1, 3)
+    assert (offline.end, after.end, made.multiple) == (6, 12, 3), "both stages end at multiples of an iteration online"
+
+
+def test_without_changes_both_stages_have_the_same_settings() -> None:
+    offline, after = from_data().stages
+    assert offline.config == after.config
+    assert (offline.end, after.end) == (4, 10)
+
+
+def test_values_of_each_learner_change_online_too() -> None:
+    offline, after = from_data((0, 1), {"critic_lr": [1e-3, 2e-3]}, online={"actor_lr": [1e-4, 2e-4]}).stages
+    np.testing.assert_allclose(offline.driver.hyper.config.actor_lr, [3e-4, 3e-4], rtol=1e-6)
+    np.testing.assert_allclose(after.driver.hyper.config.actor_lr, [1e-4, 2e-4], rtol=1e-6)
+    np.testing.assert_allclose(after.driver.hyper.config.critic_lr, [1e-3, 2e-3], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("online", "error", "message"),
+    [
+        ({"actor_rl": 1.0}, ValueError, r"^--online: no setting 'actor_rl'\. Nearest: 'actor_lr'"),
+        ({"actor_lr": "fast"}, TypeError, r"^--online: 'actor_lr' is 'fast', it must be a number\.$"),
+        ({"num_steps": 0}, ValueError, r"^--config\.num-steps is 0, it must be at least 1\.$"),
+        ({"batch_size": 400}, ValueError, r"^--config\.batch-size is 400, more than --config\.replay-size 300"),
+    ],
+)
+def test_wrong_changes_are_refused(online: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        from_data(online=online)
+
+
+def test_a_learning_rate_that_has_fallen_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^the actor's learning rate of 'iql' falls to 0 at update 5, before the end"):
+        from_data(config={"decay_steps": 5})
+    with pytest.raises(ValueError, match=r"falls to 0 at update 5"):
+        from_data((0, 1), {"decay_steps": [1e6, 5.0]})
+    from_data(config={"decay_steps": 10})
+
+
+# What an agent declares and does not have.
+
+
+@pytest.mark.parametrize("when", ["from data", "online", "in an environment"])
+def test_an_agent_that_perceives_has_perceive(when: str) -> None:
+    class Blind(Fake):
+        perceive: Any = property()
+
+        def experience(self, config: Any) -> Any:
+            if when == "in an environment":
+                return replay(config)
+            at_once = when == "from data"
+            online = replay(dataclasses.replace(config, counts=not at_once))
+            return buffers.Dataset(batch_size=4, perceives=at_once, online=online)
+
+    dataset = None if when == "in an environment" else recorded()
+    data = None if dataset is None else "recorded.npz"
+    asked = Settings("blind", "rljax/Pendulum", 4, data=data, then_online=0 if data is None else 4)
+    message = r"^agent 'blind' declares `perceives=True` in `experience`, and has no `perceive`\.$"
+    with pytest.raises(ValueError, match=message):
+        plan(Experiment(asked, Blind(), Fake.Config(counts=True), dataset))
+
+
+# A data set beside new experience.
+
+
+@pytest.mark.parametrize("share", [0.25, "pooled"])
+def test_new_experience_is_mixed_with_a_data_set(share: Any) -> None:
+    (stage,) = planned(sac, "rljax/Pendulum", 100, {}, recorded(), offline_share=share).stages
+    declared = stage.driver.hyper.experience
+    assert declared == buffers.Mixed(
+        **{name: getattr(stage.config, name) for name in ("replay_size", "batch_size", "warmup_steps")},
+        offline_share=share,
+    )
+    assert stage.driver.data is not None
+
+
+@pytest.mark.parametrize("name", ["n_step", "hindsight"])
+def test_draws_of_new_experience_alone_are_refused_beside_data(name: str) -> None:
+    dataset = recorded("CartPole-v1", 4, discrete=True)
+    message = rf"^--config\.{name.replace('_', '-')} draws from a replay of new experience alone, not with --data\.$"
+    with pytest.raises(ValueError, match=message):
+        planned(dqn, "CartPole-v1", 100, {name: 3 if name == "n_step" else 1.0}, dataset)
+
+
+# Goals in hindsight, and floats of learners in their draws.
+
+BOX: Any = {"num_envs": 4, "num_steps": 50, "replay_size": 1_000, "batch_size": 64, "warmup_steps": 10**6}
+
+
+def test_hindsight_is_told_the_environment() -> None:
+    made = planned(dqn, "rljax/BoxPick-2x4", 100, BOX | {"hindsight": 0.5})
+    driver = made.stages[0].driver
+    draw = driver.hyper.experience.draw
+    assert isinstance(draw, buffers.Hindsight)
+    assert draw.environment is driver.environment.environment
+    assert dqn.experience(made.stages[0].config).draw.environment is None, "an agent does not know it"
+    driver.reconfigure(configuration.stack(dataclasses.replace(made.stages[0].config, hindsight=0.25), 1))
+    assert driver.hyper.experience.draw.environment is draw.environment, "other settings leave it"
+    np.testing.assert_array_equal(driver.hyper.experience.draw.share, [0.25])
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "rljax/LightsOut-3x3"])
+def test_hindsight_is_refused_where_observations_hold_no_goals(env: str) -> None:
+    with pytest.raises(ValueError, match=rf"^--config\.hindsight replaces goals, and the observations of '{env}' hold"):
+        planned(dqn, env, 100, {"hindsight": 0.5})
+
+
+@pytest.mark.parametrize("kind", [{"n_step": 3}, {"hindsight": 1.0}])
+def test_learners_with_other_discounts_draw_as_each_alone(kind: dict[str, Any]) -> None:
+    sample = jax.jit(lambda experience, buffer, keys: experience.sample(buffer, None, keys))
+
+    def driven(seeds: tuple[int, ...], discount: Any) -> Any:
+        config = BOX | kind | {"discount": discount}
+        driver = planned(dqn, "rljax/BoxPick-2x4", 300, config, seeds=seeds).stages[0].driver
+        driver.start(seeds)
+        driver.advance(6)  # 300 steps: round the ring
+        return driver
+
+    def batches(driver: Any) -> Any:
+        learners, experience = driver.learners, driver.hyper.experience
+        keys = driver.learner.batch_keys(learners.key_update, learners.updates)
+        return jax.tree.map(np.asarray, sample(experience, learners.storage, keys))
+
+    together = batches(driven((3, 5), [0.3, 0.95]))
+    for learner, (seed, discount) in enumerate([(3, 0.3), (5, 0.95)]):
+        alone = driven((seed,), discount)
+        drawn = batches(alone)
+        jax.tree.map(lambda x, y, p=learner: np.testing.assert_allclose(x[p], y[0], rtol=1e-6), together, drawn)
+        alone.reconfigure(dataclasses.replace(alone.hyper.config, discount=jax.numpy.full(1, 0.6)))
+        same = jax.tree.map(np.array_equal, drawn, batches(alone))
+        assert not all(jax.tree.leaves(same)), "the discount counts"
