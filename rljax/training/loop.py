@@ -236,12 +236,12 @@ class Training:
         return {"step": self.step, "parents": change.parents, "values": change.values, "scores": scores}
 
     def set(self, values: Mapping[str, Sequence[float]]) -> None:
-        """Let the learners have these settings, one value each, from here on."""
-        changes = {name: tuple(own) for name, own in values.items()}
+        """Let the learners have these settings, one value each, from here on; a later stage keeps its own changes."""
         index = self.stages.index(self.stage)
-        self.stages = [
-            dataclasses.replace(stage, config=dataclasses.replace(stage.config, **changes)) for stage in self.stages
-        ]
+        for number, stage in enumerate(self.stages):
+            kept = self.settings.online or {} if number > index else {}
+            changes = {name: tuple(own) for name, own in values.items() if name not in kept}
+            self.stages[number] = dataclasses.replace(stage, config=dataclasses.replace(stage.config, **changes))
         self.stage = self.stages[index]
         for stage in self.stages:
             stage.driver.reconfigure(configuration.stack(stage.config, len(self.members)))

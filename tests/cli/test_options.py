@@ -92,8 +92,8 @@ def test_help_explains_each_option(command: str, capsys: pytest.CaptureFixture[s
 def test_train_has_an_option_for_each_setting() -> None:
     options_of_train = {field.name: field.default for field in dataclasses.fields(training.Train)}
     settings = {field.name: field.default for field in dataclasses.fields(Settings)}
-    assert set(settings) - set(options_of_train) == {"course"}, "changes of settings come from a sweep"
-    for name in set(settings) - {"course", "agent", "env", "seeds"}:
+    assert set(settings) - set(options_of_train) == {"schedule"}, "changes of settings come from a sweep"
+    for name in set(settings) - {"schedule", "agent", "env", "seeds"}:
         assert options_of_train[name] == settings[name], name
 
 
