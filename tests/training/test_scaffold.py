@@ -47,8 +47,11 @@ def test_an_agent_that_learns_from_data_is_trained_from_data(tmp_path: Path) -> 
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this checkout, with new agents in it."""
     copy = tmp_path_factory.mktemp("checkout") / "rljax"
-    ignored = shutil.ignore_patterns(".*", "results", "runs", "__pycache__", "build", "dist")
-    shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
+    copy.mkdir()
+    for name in ("agents", "docs", "envs", "rljax", "scripts", "tests"):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Makefile", "README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, copy / name)
     for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
         done = inside(copy, "-m", "rljax", "new", f"agents/{name}.py", "--from", source)
         assert f"Train it: rljax train {name} --" in done.stdout, done.stderr
