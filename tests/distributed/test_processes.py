@@ -193,7 +193,7 @@ def test_a_folder_that_one_process_does_not_see_is_refused_by_both(tmp_path: Pat
         with Two(tmp_path / "told", ["-c", program], own) as processes:
             for code, told in processes.wait():
                 assert code == 2, told
-                assert "'run', made by process 0, is not to be seen from here" in told
+                assert "process 0 has made 'run', and this process does not see it" in told
     assert not (tmp_path / "a" / "run").exists()
 
 
@@ -201,18 +201,18 @@ def test_what_processes_tell_each_other(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """
         import sys
-        from rljax import hosts
+        from rljax.distributed import processes
 
         number = int(sys.argv[2])
-        hosts.join(sys.argv[1], 2, number, patience=120)
-        assert (hosts.several(), hosts.number(), hosts.is_first()) == (True, 2, number == 0)
-        assert hosts.exchange({"from": number, "text": "x" * (100 * number)}) == [
+        processes.join(sys.argv[1], 2, number, patience=120)
+        assert (processes.several(), processes.number(), processes.is_first()) == (True, 2, number == 0)
+        assert processes.exchange({"from": number, "text": "x" * (100 * number)}) == [
             {"from": 0, "text": ""}, {"from": 1, "text": "x" * 100}
         ]
-        assert hosts.first(lambda: number) == 0
-        assert hosts.together(lambda: number) == number
-        assert (hosts.anywhere(number == 1), hosts.anywhere(False)) == (True, False)
-        hosts.require_same(lambda: {"steps": 1})
+        assert processes.first(lambda: number) == 0
+        assert processes.together(lambda: number) == number
+        assert (processes.anywhere(number == 1), processes.anywhere(False)) == (True, False)
+        processes.require_same(lambda: {"steps": 1})
 
         def raised(function, *arguments):
             try:
@@ -225,11 +225,11 @@ def test_what_processes_tell_each_other(tmp_path: Path) -> None:
                 raise FileExistsError("there")
             return number
 
-        assert hosts.first(fail) == 0, "only the first is asked"
+        assert processes.first(fail) == 0, "only the first is asked"
         expected = ["ValueError: process 1 cannot go on: there", "FileExistsError: there"][number]
-        assert raised(hosts.together, fail) == expected
-        assert raised(hosts.first, lambda: 1 / 0) == "ZeroDivisionError: division by zero"
-        different = raised(hosts.require_same, lambda: {"steps": number, "env": "x", "data": number})
+        assert raised(processes.together, fail) == expected
+        assert raised(processes.first, lambda: 1 / 0) == "ZeroDivisionError: division by zero"
+        different = raised(processes.require_same, lambda: {"steps": number, "env": "x", "data": number})
         assert "steps is 0 in process 0, 1 in process 1; also different: data" in different, different
         print("done")
         """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rljax.distributed.ray_cluster import Cluster
-from rljax.runs import run
+from rljax.runs import experiments, run
 from rljax.tuning import grids
 from tests import small_runs
 
@@ -32,16 +32,17 @@ if __name__ == "__main__":
     first, _ = nodes.add_node(num_cpus=1), nodes.add_node(num_cpus=1)
     nodes.wait_for_nodes()
 
-    from rljax import checkpoint, cli
+    from rljax import cli
+    from rljax.runs import checkpoints
 
     folder, words = Path(sys.argv[1]), sys.argv[2:]
     training = threading.Thread(target=cli.main, args=([*words, "--out", str(folder), "--ray", nodes.address],))
     training.start()
     places = [folder / name / "checkpoints" for name in ("launch-000", "launch-001")]
-    while not all(checkpoint.steps(place) for place in places):
+    while not all(checkpoints.steps(place) for place in places):
         assert training.is_alive()
         time.sleep(0.02)
-    print(max(checkpoint.steps(place)[-1] for place in places))
+    print(max(checkpoints.steps(place)[-1] for place in places))
     nodes.remove_node(first, allow_graceful=False)
     training.join()
     nodes.shutdown()
@@ -67,8 +68,8 @@ def test_a_launch_whose_machine_is_lost_goes_on_elsewhere_from_its_checkpoint(tm
 
 def planned(folder: Path) -> Path:
     """A grid of which nothing has begun."""
-    order = run.prepare("td3", "rljax/Pendulum", 200, config=small_runs.SMALL, **small_runs.EVERY)
-    grids.write(grids.plan(order, [{"batch_size": size} for size in SIZES.values()]), folder, "a test")
+    experiment = experiments.prepare("td3", "rljax/Pendulum", 200, config=small_runs.SMALL, **small_runs.EVERY)
+    grids.write(grids.plan(experiment, [{"batch_size": size} for size in SIZES.values()]), folder, "a test")
     return folder
 
 
