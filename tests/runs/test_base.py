@@ -114,7 +114,10 @@ def test_evaluations_and_policies_need_nothing_more(agent: str, base: Path, tmp_
     out = train(agent, base, 100, tmp_path / "run")
     one, two = policy.evaluate_run(out, episodes=2), policy.evaluate_run(out, episodes=2)
     assert one["episodes"] == two["episodes"]
-    assert "learner 0 (seed 0)" in policy.table(policy.evaluate_run(out, episodes=1, best=True))
+    own, of_base = (3 + 1) * 16 + (16 + 1) * 16 + (16 + 1), (3 + 1) * 8 + (8 + 1)
+    assert one["parameters"] == own + of_base, "an action depends on both networks"
+    table = policy.table(policy.evaluate_run(out, episodes=1, best=True))
+    assert "learner 0 (seed 0, of step 100)" in table
     assert rljax.load(out, best=True)(OBSERVATIONS).shape == (20, 1)
 
 
@@ -132,6 +135,7 @@ def test_the_command_line_takes_a_base(agent: str, base: Path, tmp_path: Path, c
     small_runs.assert_same(train(agent, base, 100, tmp_path / "same"), tmp_path / "run")
 
 
+@pytest.mark.learn
 def test_learners_with_a_base_have_a_cpus_cores_for_themselves(agent: str, base: Path, tmp_path: Path) -> None:
     words = ["train", agent, "--env", "rljax/Pendulum", "--quiet", *small_runs.flags("td3"), "--base", base]
     on_four_cores(*words, "--steps", "100", "--seeds", "4", "--out", tmp_path / "run")
