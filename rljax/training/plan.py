@@ -100,13 +100,14 @@ def plan(experiment: Experiment) -> Plan:
         _require_fit(dataset, spec, experience.goals)
     if experiment.base is not None:
         _require_same_spaces(experiment.base, settings.base, spec)
-    module.check(spec, config)
+    trained = spec if name == "none" else dataclasses.replace(spec, name=name)  # evaluation may have another name
+    module.check(trained, config)
 
     data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
     changed = configuration.replace(config, settings.online or {}, "--online")
     online = None
     if steps_online:
-        module.check(spec, changed)
+        module.check(trained, changed)
         online = _declare_online(experiment, name, inside, reward_affine)
         online(changed).check()
     stages, end = [], 0
