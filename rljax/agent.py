@@ -173,6 +173,7 @@ class Base(struct.PyTreeNode):
     state: Any  # the other agent's State, of one learner
     config: Any  # its Config, floats as arrays []
     agent: Any = struct.field(pytree_node=False)  # its module
+    spec: EnvSpec = struct.field(pytree_node=False)  # of the environment that it was trained in
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
         """Actions [..., A] for observations [..., O...]."""

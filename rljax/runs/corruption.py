@@ -174,16 +174,20 @@ def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Da
         "training_seed": policies.settings.seeds[learner],
     }
     victim = _Victim(policies.module, state, config, note)
-    if not hasattr(victim.module, "value"):
-        raise _without_values(attacker, policies.settings.agent)
+    if not _has_values(victim, dataset):
+        raise ValueError(
+            f"the attacker in '{attacker}' is of agent '{policies.settings.agent}', which has no `value` that gives "
+            "one number for an observation and an action. Train one that has, such as edac."
+        )
     return victim
 
 
-def _without_values(attacker: str | Path, agent: str) -> ValueError:
-    return ValueError(
-        f"the attacker in '{attacker}' is of agent '{agent}', which has no `value` of an observation and an action. "
-        "Train one that has, such as edac."
-    )
+def _has_values(victim: _Victim, dataset: datasets.Dataset) -> bool:
+    """Whether the agent has a `value` [B] of observations [B, O] and actions [B, A]."""
+    if not hasattr(victim.module, "value"):
+        return False
+    example = jnp.zeros((2, dataset.observation_size)), jnp.zeros((2, dataset.action_size))
+    return jax.eval_shape(victim.module.value, victim.state, *example, victim.config).shape == (2,)
 
 
 @functools.partial(jax.jit, static_argnames=("module", "element"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rljax import datasets, envs
+from rljax.agent import Base
 from rljax.buffers import Experience
 from rljax.distributed import hardware
 from rljax.runs import policy
@@ -34,11 +36,11 @@ def prepare(
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
     if settings.get("then_online") and settings.get("online") is None:
-        settings["online"] = registry.preset_online(agent, *_task(env, data)) or None
+        settings["online"] = preset_online(agent, env, data)
     chosen = Settings(agent, _environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
         config = configuration.replace(preset(agent, module, env, data), config or {}, "config")
-    experiment = Experiment(chosen, module, config, dataset, _base(chosen))
+    experiment = Experiment(chosen, module, config, dataset, _base_of(chosen))
     _require_mixing(chosen, experiment.experience)
     return experiment
 
@@ -48,7 +50,7 @@ def restored(settings: Settings, config: Mapping[str, Any], file: Path) -> Exper
     module = registry.load_agent(settings.agent)
     own = configuration.replace(module.Config(), config, f"'{file}'")
     dataset = None if settings.data is None else datasets.load(settings.data)
-    return Experiment(settings, module, own, dataset, _base(settings))
+    return Experiment(settings, module, own, dataset, _base_of(settings))
 
 
 def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
@@ -58,6 +60,11 @@ def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
     published data set is known by its file, too.
     """
     return registry.preset(agent, module, *_task(env, data))
+
+
+def preset_online(agent: str, env: str | None, data: str | None) -> dict[str, Any] | None:
+    """What the agent's presets change when a run goes on online; None where they change nothing."""
+    return registry.preset_online(agent, *_task(env, data)) or None
 
 
 def _task(env: str | None, data: str | None) -> tuple[str | None, ...]:
@@ -115,8 +122,9 @@ def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) 
     return dataset.env
 
 
-def _base(settings: Settings) -> Any:
-    return None if settings.base is None else policy.base(settings.base)
+def _base_of(settings: Settings) -> Callable[[], Base] | None:
+    """What reads the policy of the run that the settings name as base, once for all trainings of a grid."""
+    return None if settings.base is None else functools.cache(functools.partial(policy.base, settings.base))
 
 
 def _require_mixing(settings: Settings, experience: Experience) -> None:

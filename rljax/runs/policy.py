@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax import datasets, envs
@@ -125,18 +126,25 @@ def load_all(out: str | Path, *, best: bool = False, compute: int | None = None)
 def base(out: str | Path) -> Base:
     """The policy of the first learner of the run in `out`, as another agent's input.
 
-    Raises `ValueError` where `out` is no run, `CheckpointError` where it has no usable checkpoint.
+    Raises `ValueError` where `out` is no run, or has no usable checkpoint.
     """
-    policies = load_all(out)
+    try:
+        policies = load_all(out)
+    except (ValueError, checkpoints.CheckpointError) as error:
+        raise ValueError(
+            f"--base {out} cannot be read: {error} Name the folder of a run that has a checkpoint. A run reads its "
+            "base whenever it goes on: where that folder is gone, restore it."
+        ) from error
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
-    return Base(state, config, policies.module)
+    return Base(state, config, policies.module, policies.spec)
 
 
 def digest(base: Base) -> str:
     """A hash of all numbers of a policy."""
     found = hashlib.sha256()
     for leaf in jax.tree.leaves((base.state, base.config)):
-        found.update(np.asarray(leaf).tobytes())
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        found.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
     return found.hexdigest()
 
 

@@ -174,6 +174,9 @@ class Run:
         settings = dataclasses.replace(settings_of(described), **(online or {}))
         if online and described.get("then_online"):
             raise ValueError(f"'{folder}' goes on online already. For another number of steps in all: --steps N")
+        if online:
+            changes = experiments.preset_online(settings.agent, settings.env, settings.data)
+            settings = dataclasses.replace(settings, online=changes)
         experiment = experiments.restored(settings, described["config"], folder / "config.json")
         then, now = described["dataset"], experiments.described_data(experiment.dataset)
         if now is not None and now != then:
@@ -181,12 +184,13 @@ class Run:
                 f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have "
                 f"changed. Then: {then}; now: {now}."
             )
-        if experiment.base is not None and policy.digest(experiment.base) != described["base_digest"]:
-            raise ValueError(
-                f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it was trained "
-                "on. Restore that folder, or start a new run."
-            )
         run = cls(experiment, folder, view)
+        if experiment.base is not None and policy.digest(experiment.base) != described["base_digest"]:
+            run.close()
+            raise ValueError(
+                f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it has changed "
+                "since, as when it is trained on. Restore that folder, or start a new run."
+            )
         if online:
             run.training.check_memory()
         return run
@@ -258,7 +262,7 @@ class Run:
         described, settings = read_config(self.folder), self.training.settings
         if settings.then_online and not described.get("then_online"):
             described["state_bytes"] = self.training.needed_bytes
-        described |= {name: getattr(settings, name) for name in ("steps", "then_online", "offline_share")}
+        described |= {name: getattr(settings, name) for name in ("steps", "then_online", "offline_share", "online")}
         described["resumed"] = [*described.get("resumed", []), {"step": step, "command": command}]
         records.write_json(self.folder / "config.json", described)
 

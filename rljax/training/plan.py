@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,12 @@ class Experiment:
     module: Any  # the agent
     config: Any  # its Config; floats are numbers, or tuples with a value per learner
     dataset: datasets.Dataset | None
-    base: Base | None = None  # another run's policy, for agents that take one
+    load_base: Callable[[], Base] | None = None  # reads another run's policy, for agents that take one
+
+    @functools.cached_property
+    def base(self) -> Base | None:
+        """Another run's policy. JAX begins when it is read: only after `prefer_devices`."""
+        return None if self.load_base is None else self.load_base()
 
     @property
     def experience(self) -> Experience:
@@ -92,13 +98,16 @@ def plan(experiment: Experiment) -> Plan:
     evaluator, spec = _evaluator(experiment, name, inside, experience, limit)
     if dataset is not None:
         _require_fit(dataset, spec, experience.goals)
-    module.check(spec, config)
+    if experiment.base is not None:
+        _require_same_spaces(experiment.base, settings.base, spec)
+    trained = spec if name == "none" else dataclasses.replace(spec, name=name)  # evaluation may have another name
+    module.check(trained, config)
 
     data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
     changed = configuration.replace(config, settings.online or {}, "--online")
     online = None
     if steps_online:
-        module.check(spec, changed)
+        module.check(trained, changed)
         online = _declare_online(experiment, name, inside, reward_affine)
         online(changed).check()
     stages, end = [], 0
@@ -236,7 +245,7 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
         )
     if settings.env == "none" and (dataset is None or settings.then_online or not experience.needs_data):
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
-    if experiment.base is not None and not hasattr(experiment.module, "use_base"):
+    if experiment.load_base is not None and not hasattr(experiment.module, "use_base"):
         raise ValueError(f"agent '{agent}' takes no other run's policy: leave out --base.")
 
 
@@ -289,4 +298,15 @@ def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
             raise ValueError(
                 f"data set '{dataset.name}' has {name} = {value}, environment '{spec.name}' has {getattr(spec, name)}. "
                 "Name one that fits with --env, or none to train without evaluations."
+            )
+
+
+def _require_same_spaces(base: Base, folder: str | None, spec: EnvSpec) -> None:
+    """Raise `ValueError` for a base whose observations or actions are of other sizes."""
+    for name in ("observation_shape", "action_size", "discrete"):
+        if getattr(base.spec, name) != getattr(spec, name):
+            raise ValueError(
+                f"the policy of --base {folder} was trained with {name} = {getattr(base.spec, name)} on "
+                f"'{base.spec.name}', '{spec.name}' has {getattr(spec, name)}. Name a run in an environment of the "
+                "same shapes."
             )

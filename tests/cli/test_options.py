@@ -17,10 +17,11 @@ from rljax.training.settings import Settings
 # What each command's --help lists: the options and their defaults.
 OPTIONS = {
     "train": """
-        env None, steps 1000000, data None, then-online 0, offline-share 0.5, data-on-host False, seed 0, seeds 1,
-        grid repeatable, learners-per-launch None, dry-run False, ray None, ray-cpus 1, out None, log-every 1000,
-        eval-every 10000, eval-episodes 10, checkpoint-every 50000, keep-checkpoints 2, tensorboard False, wandb None,
-        quiet False, coordinator None, num-processes None, process-id None, join-timeout 300
+        env None, steps 1000000, data None, then-online 0, offline-share 0.5, online repeatable, base None,
+        data-on-host False, seed 0, seeds 1, grid repeatable, learners-per-launch None, dry-run False, ray None,
+        ray-cpus 1, out None, log-every 1000, eval-every 10000, eval-episodes 10, checkpoint-every 50000,
+        keep-checkpoints 2, tensorboard False, wandb None, quiet False, coordinator None,
+        num-processes None, process-id None, join-timeout 300
     """,
     "sweep": """
         env None, steps 1000000, data None, method tpe, trials 64, population 16, tuning-seeds 0 1 2,
@@ -93,7 +94,8 @@ def test_train_has_an_option_for_each_setting() -> None:
     options_of_train = {field.name: field.default for field in dataclasses.fields(training.Train)}
     settings = {field.name: field.default for field in dataclasses.fields(Settings)}
     assert set(settings) - set(options_of_train) == {"schedule"}, "changes of settings come from a sweep"
-    for name in set(settings) - {"schedule", "agent", "env", "seeds"}:
+    assert (options_of_train["online"], settings["online"]) == ((), None), "one is repeatable, both mean no change"
+    for name in set(settings) - {"schedule", "agent", "env", "seeds", "online"}:
         assert options_of_train[name] == settings[name], name
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rljax import cli
@@ -16,3 +18,26 @@ def test_seeds_count_from_the_first(flags: list[str], expected: list[int], monke
     monkeypatch.setattr("rljax.runs.run.train", lambda **what: trained.extend(what["seeds"]))
     cli.main(["train", "sac", "--env", "rljax/Pendulum", *flags])
     assert trained == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], None),
+        (["--online", "config.actor-lr=1e-4"], {"actor_lr": 1e-4}),
+        (["--online", "config.tau=0.1", "--online=config.batch-size=1e2"], {"target_rate": 0.1, "batch_size": 100}),
+    ],
+)
+def test_changes_online_are_settings_by_name(flags: list[str], expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: dict[str, Any] = {}
+    monkeypatch.setattr("rljax.runs.run.train", lambda **what: handed.update(what))
+    cli.main(["train", "td3_bc", "--data", "d4rl/hopper-medium-v2", "--then-online", "1e3", *flags])
+    assert handed["online"] == expected
+    assert handed["base"] is None
+
+
+def test_a_base_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: dict[str, Any] = {}
+    monkeypatch.setattr("rljax.runs.run.train", lambda **what: handed.update(what))
+    cli.main(["train", "sac", "--env", "rljax/Pendulum", "--base", "runs/before"])
+    assert handed["base"] == "runs/before"

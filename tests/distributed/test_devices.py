@@ -77,9 +77,10 @@ def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
 
 def test_every_array_is_on_its_learners_device_and_nothing_recompiles() -> None:
     program = """
-        import jax, pathlib
+        import jax
         from jax.sharding import PartitionSpec as S
-        from rljax.runs import console, run
+        from rljax.runs import experiments
+        from rljax.training.loop import Training
         from tests import small_runs
 
         compiled = []
@@ -89,10 +90,10 @@ def test_every_array_is_on_its_learners_device_and_nothing_recompiles() -> None:
                 compiled.append(event)
 
         jax.monitoring.register_event_duration_secs_listener(note)
-        order = run.prepare("ppo", "rljax/Pendulum", 400, seeds=4, config=small_runs.ON_POLICY, **small_runs.EVERY)
-        going = run.Run(order.settings, order.module, order.config, pathlib.Path("unused"), console.View())
-        driver = going.driver
-        driver.start(order.settings.seeds)
+        own = {"seeds": 4, "config": small_runs.ON_POLICY, **small_runs.EVERY}
+        experiment = experiments.prepare("ppo", "rljax/Pendulum", 400, **own)
+        driver = Training(experiment).driver
+        driver.start(experiment.settings.seeds)
         driver.advance(1)
         driver.report()
         driver.advance(1)

@@ -193,7 +193,7 @@ def test_both_processes_refuse_a_folder_that_one_cannot_see(tmp_path: Path) -> N
         with Two(tmp_path / "outputs", ["-c", program], own) as processes:
             for code, output in processes.wait():
                 assert code == 2, output
-                assert "'run', made by process 0, is not to be seen from here" in output
+                assert "process 0 has made 'run', and this process does not see it" in output
     assert not (tmp_path / "a" / "run").exists()
 
 

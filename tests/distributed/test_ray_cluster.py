@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rljax.distributed.ray_cluster import Cluster
-from rljax.runs import run
+from rljax.runs import experiments, run
 from rljax.tuning import grids
 from tests import small_runs
 
@@ -68,8 +68,8 @@ def test_a_launch_on_a_lost_machine_continues_elsewhere_from_its_checkpoint(tmp_
 
 def planned(folder: Path) -> Path:
     """A grid whose launches have not started."""
-    order = run.prepare("td3", "rljax/Pendulum", 200, config=small_runs.SMALL, **small_runs.EVERY)
-    grids.write(grids.plan(order, [{"batch_size": size} for size in SIZES.values()]), folder, "a test")
+    experiment = experiments.prepare("td3", "rljax/Pendulum", 200, config=small_runs.SMALL, **small_runs.EVERY)
+    grids.write(grids.plan(experiment, [{"batch_size": size} for size in SIZES.values()]), folder, "a test")
     return folder
 
 

@@ -155,13 +155,13 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import jax.numpy as jnp
-from rljax import checkpoint
+from rljax.runs import checkpoints
 
 def killed(path):
     os.kill(os.getpid(), signal.SIGKILL)
 
-checkpoint._fingerprint = killed
-checkpoint.save(Path(sys.argv[1]), 2, {"agent": {"weight": jnp.zeros(5)}}, {"blob": b"half"})
+checkpoints._fingerprint = killed
+checkpoints.save(Path(sys.argv[1]), 2, {"agent": {"weight": jnp.zeros(5)}}, {"blob": b"half"})
 """
 
 

@@ -195,5 +195,5 @@ def test_what_cannot_be_recorded(trained: Path, changes: dict[str, Any], message
 
 def test_what_has_no_replay(tmp_path: Path) -> None:
     out = small_runs.train("ppo", "Pendulum-v1", 100, tmp_path / "ppo")
-    with pytest.raises(ValueError, match="has no replay: its agent's storage is 'rollout'"):
+    with pytest.raises(ValueError, match="has no replay: its agent learns from a rollout"):
         collect.record(out, source="replay")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rljax import datasets
 from rljax.agent import Transition
 from rljax.networks import normalise
 from rljax.runs import corruption, policy, run
+from rljax.training import registry
 from tests.agents import reference
 from tests.datasets.files import same
 
@@ -243,8 +245,17 @@ def test_calls_of_any_size_give_the_same(attacker: Path, monkeypatch: pytest.Mon
     np.testing.assert_allclose(attack().transitions.action, whole, atol=1e-5)
 
 
-@pytest.mark.parametrize("storage", ["dataset", "replay"])
-def test_attackers_see_observations_as_their_updates_do(storage: str) -> None:
+WITH_VALUES = [name for name in registry.names() if hasattr(registry.load_agent(name), "value")]
+
+
+def test_agents_of_both_kinds_have_values() -> None:
+    kinds = {registry.load_agent(name).experience(registry.load_agent(name).Config()).kind for name in WITH_VALUES}
+    assert kinds == {"dataset", "replay"}
+
+
+@pytest.mark.parametrize("name", WITH_VALUES)
+def test_attackers_see_observations_as_their_updates_do(name: str) -> None:
+    module = registry.load_agent(name)
     statistics = normalise.Statistics(jnp.ones(()), jnp.full(3, 0.5), jnp.full(3, 0.01))
     observation, seen = jnp.array([[0.6, 0.4, 9.0]]), []
 
@@ -258,9 +269,10 @@ def test_attackers_see_observations_as_their_updates_do(storage: str) -> None:
 
     for normalised in (False, True):
         state, config = Namespace(statistics=statistics, critic=critic), Namespace(normalise_observations=normalised)
-        corruption._values(Namespace(storage=storage), state, config, observation, jnp.zeros((1, 2)))
+        assert module.value(state, observation, jnp.zeros((1, 2)), config).shape == (1,)
     np.testing.assert_array_equal(seen[0], observation)
-    expected = [0.1 / 0.101, -0.1 / 0.101, 8.5 / 0.101] if storage == "dataset" else [1.0, -1.0, 10.0]
+    from_data = module.experience(module.Config()).kind == "dataset"
+    expected = [0.1 / 0.101, -0.1 / 0.101, 8.5 / 0.101] if from_data else [1.0, -1.0, 10.0]
     np.testing.assert_allclose(seen[1][0], expected, rtol=1e-4)
 
 
@@ -340,12 +352,12 @@ def test_refuses_an_attacker_of_other_dimensions(attacker: Path) -> None:
         attack(dataset(), learner=1)
 
 
-@pytest.mark.parametrize("critic", [None, lambda *inputs: jnp.zeros((2, 5)), lambda *inputs: jnp.zeros((4, 2, 2))])
-def test_refuses_an_attacker_without_values(attacker: Path, critic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", [None, lambda *inputs: jnp.zeros((2, 5)), lambda *inputs: jnp.zeros((4, 2, 2))])
+def test_refuses_an_attacker_without_values(attacker: Path, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = policy.load_all(attacker)
-    state: Any = {} if critic is None else found.state.replace(critic=jax.tree_util.Partial(critic))
-    monkeypatch.setattr(policy, "load_all", lambda *_, **__: dataclasses.replace(found, state=state))
-    with pytest.raises(ValueError, match=r"is of agent 'edac', whose State has no critic that gives one value for an"):
+    module = types.SimpleNamespace(act=found.module.act, **({} if value is None else {"value": value}))
+    monkeypatch.setattr(policy, "load_all", lambda *_, **__: dataclasses.replace(found, module=module))
+    with pytest.raises(ValueError, match=r"is of agent 'edac', which has no `value` that gives one number for an"):
         corruption.corrupt(dataset(), what="action", how="adversarial", attacker=attacker)
 
 

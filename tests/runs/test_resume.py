@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from rljax.runs import checkpoints, run
+from rljax.runs import checkpoints, records, run
+from rljax.training import loop
 from tests import small_runs
 
 CASES = [
@@ -155,13 +156,13 @@ def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
 def test_a_run_that_ends_where_it_was_stopped_is_evaluated_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped_at_150(self: run.Run) -> None:
+    def stopped_at_150(self: loop.Training) -> None:
         if self.step == 150:
             os.kill(os.getpid(), signal.SIGTERM)
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(run.Run, "_take_turn", stopped_at_150)
+        patch.setattr(loop.Training, "change_settings", stopped_at_150)
         small_runs.train("td3", "rljax/Pendulum", 1_000, out)
     assert checkpoints.steps(out / "checkpoints") == [100, 150]
     run.resume(out, 150)
@@ -169,6 +170,21 @@ def test_a_run_that_ends_where_it_was_stopped_is_evaluated_there(
     assert json.loads((out / "summary.json").read_text())["final"]["step"] == 150
     with pytest.raises(ValueError, match="is complete at 150 steps"):
         run.resume(out)
+
+
+@pytest.mark.parametrize("schedule", [None, {"schedule": [[100, {"actor_lr": 1e-3}], [250, {"actor_lr": 1e-2}]]}])
+def test_a_run_of_before_schedules_and_bases_is_resumed(schedule: dict[str, Any] | None, tmp_path: Path) -> None:
+    config = None if schedule is None else {"actor_lr": [1e-4, 1e-4]}
+    settings: dict[str, Any] = {"seeds": 2, "config": config, "schedule": schedule}
+    whole = small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "whole", **settings)
+    half = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "half", **settings)
+    small_runs.make_old(half)
+    assert json.loads((half / "config.json").read_text())["course"] == schedule
+    run.resume(half, 400)
+    small_runs.assert_same(whole, half)
+    turns = [[(turn["step"], turn["values"]) for turn in records.read(out, "turns")] for out in (whole, half)]
+    assert turns[0] == turns[1]
+    assert [step for step, _ in turns[0]] == ([] if schedule is None else [100, 250])
 
 
 def test_structural_change_is_refused(tmp_path: Path) -> None:

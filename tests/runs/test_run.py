@@ -18,8 +18,12 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.runs import console, interruption, policy, records, run
+from rljax import cli
+from rljax.agents import td3
+from rljax.distributed.runtime import CompileClock
+from rljax.runs import checkpoints, console, policy, records, run
 from rljax.training import configuration, registry
+from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
 from tests import small_runs
 
@@ -50,18 +54,18 @@ def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> No
     module = registry.load_agent("td3")
     config = configuration.replace(module.Config(), small_runs.SMALL, "test")
     settings = Settings("td3", env, 400, (0, 1), **small_runs.EVERY)
-    training = run.Run(settings, module, config, tmp_path / "run", console.View())
-    training.create("test")
+    begun = run.Run.begin(Experiment(settings, module, config, None), tmp_path / "run", console.View(), "test")
     began = {}
 
     def heard(event: str, seconds: float, **_: Any) -> None:
         del seconds
         if event.endswith("backend_compile_duration"):
-            began[training.step] = began.get(training.step, 0) + 1
+            step = begun.training.step
+            began[step] = began.get(step, 0) + 1
 
     jax.monitoring.register_event_duration_secs_listener(heard)
     try:
-        training.execute()
+        begun.execute()
     finally:
         jax.monitoring.unregister_event_duration_listener(heard)
     # Until the first update and the first evaluation and checkpoint (step 100); nothing from there on.
@@ -130,9 +134,9 @@ def test_the_best_policies_are_named_by_their_steps(tmp_path: Path) -> None:
 
 
 def test_compiling_within_compiling_is_counted_once() -> None:
-    clock = interruption.Clock(console.View())
+    clock = CompileClock(lambda: None)
     began = time.perf_counter()
-    with clock.compiling():
+    with clock.counting():
 
         @jax.jit
         def outer(x: jax.Array) -> jax.Array:
@@ -141,7 +145,7 @@ def test_compiling_within_compiling_is_counted_once() -> None:
             return x
 
         outer(jnp.zeros(7)).block_until_ready()
-    assert 0 < clock.compile_seconds <= time.perf_counter() - began
+    assert 0 < clock.seconds <= time.perf_counter() - began
 
 
 def test_policy_acts_on_numpy(tmp_path: Path) -> None:
@@ -177,8 +181,39 @@ def test_own_agent_file(tmp_path: Path) -> None:
     assert "exists. Choose another name" in done.stderr
 
 
+@pytest.mark.parametrize("storage", ["replay", "rollout"])
+def test_an_agent_file_of_before_declarations_is_told_what_to_write(
+    storage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = registry.source("td3")
+    beginning, end = text.index("def experience("), text.index("def check(")
+    file = tmp_path / "mine.py"
+    file.write_text(f'{text[:beginning]}storage = "{storage}"\n\n\n{text[end:]}')
+    with pytest.raises(
+        ValueError, match=r"mine\.py' does not say what it learns from\. In place of the line `storage ="
+    ):
+        registry.load_agent(str(file))
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["train", str(file), "--env", "rljax/Pendulum", "--out", str(tmp_path / "run")])
+    assert exit.value.code == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    for line in (
+        "    def experience(config):\n",
+        "        return buffers.Replay(replay_size=config.replay_size, batch_size=config.batch_size)\n",
+        "`from rljax import buffers`",
+        "Replay, Rollout, Stream and Dataset",
+    ):
+        assert line in printed
+    # What the message says is what helps.
+    method = printed.split("\n\n")[1].replace("\n    ", "\n").removeprefix("    ")
+    file.write_text(file.read_text().replace(f'storage = "{storage}"\n', f"{method}\n"))
+    assert registry.load_agent(str(file)).experience(td3.Config()).kind == "replay"
+    assert not (tmp_path / "run").exists()
+
+
 def test_agent_file_is_a_program(tmp_path: Path) -> None:
-    path = Path(run.__file__).parent / "agents" / "td3.py"
+    path = Path(td3.__file__)
     arguments = [
         "--env",
         "rljax/Pendulum",
@@ -234,8 +269,6 @@ def test_mistakes_are_one_message_and_exit_code_2(
 ) -> None:
     import re
 
-    from rljax import cli
-
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit:
         cli.main(arguments)
@@ -257,7 +290,7 @@ def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_pat
         run.Diverged, match=r"metric '(actor|critic)/loss' of learner 0 \(seed 3\) is not finite from update \d+"
     ):
         small_runs.train("td3", "rljax/Pendulum", 5_000, out, {"critic_lr": 1e18, "warmup_steps": 110}, seeds=(3,))
-    assert run.checkpoint.steps(out / "checkpoints") == [100]
+    assert checkpoints.steps(out / "checkpoints") == [100]
 
 
 def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, monkeypatch: Any) -> None:
@@ -267,9 +300,9 @@ def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, mon
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000))
         with pytest.raises(run.RunError, match=r"could not be written .* No space left .* rljax resume"):
             run.resume(out, 300)
-    assert run.checkpoint.steps(out / "checkpoints") == [100]
+    assert checkpoints.steps(out / "checkpoints") == [100]
     run.resume(out, 200)
-    assert run.checkpoint.steps(out / "checkpoints") == [100, 200]
+    assert checkpoints.steps(out / "checkpoints") == [100, 200]
 
 
 def test_failed_write_is_one_message_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
@@ -285,6 +318,6 @@ def test_failed_write_is_one_message_and_the_last_checkpoint_stays(tmp_path: Pat
     )
     assert done.returncode == 1, done.stderr
     assert "could not be written" in done.stderr
-    assert run.checkpoint.steps(out / "checkpoints") == [100]
+    assert checkpoints.steps(out / "checkpoints") == [100]
     run.resume(out, 200)
-    assert run.checkpoint.steps(out / "checkpoints") == [100, 200]
+    assert checkpoints.steps(out / "checkpoints") == [100, 200]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax import datasets
+from rljax import cli, datasets
 from rljax.agent import Transition
 from rljax.agents import fql, iql
-from rljax.runs import policy, records, run
-from rljax.training import plan, registry
+from rljax.runs import experiments, policy, records, run
+from rljax.training import registry
 from tests import small_runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
@@ -106,7 +107,7 @@ def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> 
     small_runs.assert_same(whole, half)
 
 
-def test_a_stop_between_the_phases_changes_nothing(tmp_path: Path, data: str) -> None:
+def test_a_stop_between_the_stages_changes_nothing(tmp_path: Path, data: str) -> None:
     whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100)
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
     *_, newest = sorted((half / "checkpoints").iterdir())
@@ -122,11 +123,97 @@ def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, s
     run.resume(half, then_online=100, **share)
     small_runs.assert_same(whole, half)
     described = [json.loads((folder / "config.json").read_text()) for folder in (whole, half)]
-    for name in ("steps", "then_online", "offline_share", "state_bytes"):
+    for name in ("steps", "then_online", "offline_share", "online", "state_bytes"):
         assert described[1][name] == described[0][name]
     assert json.loads((half / "summary.json").read_text())["steps"] == 200
     with pytest.raises(ValueError, match=r"goes on online already. For another number of steps in all: --steps"):
         run.resume(half, then_online=200)
+
+
+def test_a_presets_changes_online_come_with_the_first_or_a_later_command(tmp_path: Path, data: str) -> None:
+    own = tmp_path / "mine.py"
+    registry.copy("td3_bc", own)
+    own.with_suffix(".toml").write_text('["Pendulum-v1"]\nonline = { value_weight = 1.0, batch_size = 16 }\n')
+    whole = train(str(own), 100, tmp_path / "whole", data, ONLINE, then_online=100)
+    half = train(str(own), 100, tmp_path / "half", data, ONLINE)
+    run.resume(half, then_online=100)
+    small_runs.assert_same(whole, half)
+    for folder in (whole, half):
+        described = json.loads((folder / "config.json").read_text())
+        assert described["online"] == {"value_weight": 1.0, "batch_size": 16}
+        assert described["config"] | {"value_weight": 2.5, "batch_size": 32} == described["config"]
+
+
+ONLINE_WORDS = ["--online", "config.value-weight=0.5", "--online", "config.batch-size=1.6e1"]
+
+
+def online_words(data: str, out: Path, then_online: int, *words: str) -> list[str]:
+    """The command line of a run from a data set that goes on in an environment."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
+    small = ["--config.hidden", "16", "16", "--config.batch-size", "32", "--config.replay-size", "300"]
+    steps = ["--steps", "100", *(["--then-online", str(then_online)] if then_online else [])]
+    return ["train", "td3_bc", "--data", data, "--out", str(out), "--quiet", *steps, *flags, *small, *words]
+
+
+def test_settings_that_change_online_are_kept_and_resumed(tmp_path: Path, data: str) -> None:
+    cli.main(online_words(data, tmp_path / "whole", 200, *ONLINE_WORDS))
+    cli.main(online_words(data, tmp_path / "half", 100, *ONLINE_WORDS))
+    described = json.loads((tmp_path / "half" / "config.json").read_text())
+    assert described["online"] == {"value_weight": 0.5, "batch_size": 16}
+    assert described["config"] | {"value_weight": 2.5, "batch_size": 32} == described["config"]
+    run.resume(tmp_path / "half", 300)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    plain = train("td3_bc", 100, tmp_path / "plain", data, {"replay_size": 300}, then_online=200)
+    ours, theirs = (records.read(out, "metrics") for out in (tmp_path / "whole", plain))
+    same = [a["critic/loss"] == b["critic/loss"] for a, b in zip(ours, theirs, strict=True)]
+    assert same == [True, True, False, False, False, False], "nothing changes before"
+
+    config = tmp_path / "half" / "config.json"
+    config.write_text(config.read_text().replace('"batch_size": 16', '"batch_size": 8'))
+    with pytest.raises(ValueError, match=r"says online\.batch_size = 8, the checkpoint was made with 16"):
+        run.resume(tmp_path / "half", 400)
+
+
+@pytest.mark.parametrize(
+    ("then_online", "words", "message"),
+    [
+        (0, ONLINE_WORDS, r"--online changes hyperparameters for the steps of --then-online N: give both\."),
+        (
+            100,
+            ["--online", "config.value-wieght=1"],
+            r"--online config\.value-wieght: no setting 'value_wieght'\. Near",
+        ),
+        (
+            100,
+            ["--online", "value-weight=1"],
+            r"--online value-weight=1: write a setting and its value, such as",
+        ),
+        (100, ["--online", "config.value-weight"], r"--online config\.value-weight: write a setting and its value"),
+        (100, ["--online", "config.value-weight=high"], r"'high' is no value of 'value_weight', which is float"),
+        (100, ["--online", "config.discount=1.5"], r"--config\.discount is 1\.5, it must be finite and in \[0"),
+    ],
+)
+def test_changes_online_that_cannot_be_are_refused_at_once(
+    tmp_path: Path,
+    data: str,
+    then_online: int,
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(online_words(data, tmp_path / "run", then_online, *words))
+    assert exit.value.code == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_before_changes_online_is_resumed(tmp_path: Path, data: str) -> None:
+    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200)
+    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
+    small_runs.make_old(half)
+    run.resume(half, 300)
+    small_runs.assert_same(whole, half)
 
 
 def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, data: str) -> None:
@@ -249,12 +336,12 @@ def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
 def test_what_is_learnt_does_not_depend_on_how_it_is_evaluated(tmp_path: Path) -> None:
     made = dataclasses.replace(datasets.load(str(written(tmp_path / "own.npz"))), env="Hopper-v5")
     own = str(datasets.write(made, tmp_path / "hopper.npz"))
-    assert plan.configured("iql", iql, None, own).reward_transform == "return_range"
-    assert plan.configured("iql", iql, "none", own) == plan.configured("iql", iql, None, own)
-    assert plan.configured("iql", iql, "Pendulum-v1", own) == iql.Config(), "another one was asked for"
+    assert experiments.preset("iql", iql, None, own).reward_transform == "return_range"
+    assert experiments.preset("iql", iql, "none", own) == experiments.preset("iql", iql, None, own)
+    assert experiments.preset("iql", iql, "Pendulum-v1", own) == iql.Config(), "another one was asked for"
     by_path = str(tmp_path / "pen-human-v1.hdf5")
     expected = registry.preset("fql", fql, None, "d4rl/pen-human-v1")
-    assert plan.configured("fql", fql, "none", by_path) == expected != fql.Config()
+    assert experiments.preset("fql", fql, "none", by_path) == expected != fql.Config()
 
 
 def test_the_environment_that_data_name_has_its_presets(data: str) -> None:

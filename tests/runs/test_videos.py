@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 from rljax.envs.host import rendering as drawing
 drawing.choose_renderer()
-from rljax import envs, film
+from rljax import envs
+from rljax.runs import videos
 environment = envs.make("brax/inverted_pendulum")
-film.brax(environment, lambda observation: np.zeros(1, np.float32), 0, 3, Path(sys.argv[1]))
+videos.brax(environment, lambda observation: np.zeros(1, np.float32), 0, 3, Path(sys.argv[1]))
 """
 
 

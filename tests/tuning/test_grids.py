@@ -14,17 +14,18 @@ import pytest
 from rljax import cli
 from rljax.agents import iql, td3
 from rljax.distributed import hardware
-from rljax.runs import records, run
-from rljax.training.settings import Settings
+from rljax.runs import experiments, records, run
+from rljax.training.loop import Training
+from rljax.training.plan import Experiment
 from rljax.tuning import grids
 from tests import small_runs
 
 AXES = {"actor_lr": (1e-4, 3e-4), "hidden": ((16, 16), (8, 8)), "discount": (0.9, 0.99)}
 
 
-def order(steps: int = 200, seeds: int = 2, env: str = "rljax/Pendulum", **config: Any) -> run.Order:
+def experiment(steps: int = 200, seeds: int = 2, env: str = "rljax/Pendulum", **config: Any) -> Experiment:
     """A training of TD3 for seconds."""
-    return run.prepare("td3", env, steps, seeds=seeds, config=small_runs.SMALL | config, **small_runs.EVERY)
+    return experiments.prepare("td3", env, steps, seeds=seeds, config=small_runs.SMALL | config, **small_runs.EVERY)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,8 @@ def order(steps: int = 200, seeds: int = 2, env: str = "rljax/Pendulum", **confi
     [
         ("config.actor-lr=1e-4,3e-4", "actor_lr", (1e-4, 3e-4)),
         ("config.batch-size=32,64", "batch_size", (32, 64)),
+        ("config.warmup-steps=1e2,2e2", "warmup_steps", (100, 200)),
+        ("config.replay-size=1e6,1_000,2.5e5", "replay_size", (1_000_000, 1_000, 250_000)),
         ("config.layer-norm=true,false", "layer_norm", (True, False)),
         ("config.hidden=256x256,64", "hidden", ((256, 256), (64,))),
         ("config.activation=relu,tanh", "activation", ("relu", "tanh")),
@@ -57,6 +60,8 @@ def test_none_is_a_value_where_a_setting_can_be_off() -> None:
         (["config.actor-rl=1,2"], r"^--grid config.actor-rl: no setting 'actor_rl'\. Nearest: 'actor_lr'"),
         (["config.actor-lr=1e-4,high"], r"^--grid config.actor-lr: 'high' is no value of 'actor_lr', which is float\."),
         (["config.hidden=256-256"], r"'256-256' is no value of 'hidden', which is integers such as 256x256\."),
+        (["config.warmup-steps=1e2,1.5"], r"'1\.5' is no value of 'warmup_steps', which is int\."),
+        (["config.warmup-steps=100,1e2"], r"a value is given twice\."),
         (["config.layer-norm=yes"], r"'yes' is no value of 'layer_norm', which is bool\."),
         (["config.activation=swosh"], r"'activation' is 'swosh', it must be one of "),
         (["config.actor-lr=1e-4,0.0001"], r"a value is given twice\."),
@@ -81,7 +86,7 @@ def test_every_combination_and_seed_is_a_learner_of_one_program_for_each_shape()
 
 
 def test_a_plan_says_what_will_run() -> None:
-    text = str(grids.plan(order(), grids.points(AXES)))
+    text = str(grids.plan(experiment(), grids.points(AXES)))
     assert text.startswith("16 learners in 2 programs one after the other:\n")
     assert "config.actor-lr = 0.0001, 0.0003: an axis of the program\n" in text
     assert "config.hidden = 16x16, 8x8: a program for each value\n" in text
@@ -90,29 +95,30 @@ def test_a_plan_says_what_will_run() -> None:
 
 def test_a_plan_fills_the_memory_and_no_more(monkeypatch: Any) -> None:
     axes = {"actor_lr": (1e-4, 2e-4, 3e-4, 4e-4, 5e-4)}
-    (whole,) = grids.plan(order(seeds=1), grids.points(axes)).launches
-    needed = run.Run(*_parts(whole, order()), Path(), run.progress.View()).needed()
+    (whole,) = grids.plan(experiment(seeds=1), grids.points(axes)).launches
+    needed = Training(_of(whole, experiment())).needed_bytes
     assert whole.bytes_needed == pytest.approx(needed, rel=1e-3)  # counters are counted for each
     monkeypatch.setattr(hardware, "available_memory", lambda: int(0.65 * needed / grids.SHARE))
-    assert [len(launch.seeds) for launch in grids.plan(order(seeds=1), grids.points(axes)).launches] == [3, 2]
+    assert [len(launch.seeds) for launch in grids.plan(experiment(seeds=1), grids.points(axes)).launches] == [3, 2]
     monkeypatch.setattr(hardware, "available_memory", lambda: None)
-    split = grids.plan(order(seeds=1), grids.points(axes), most=2).launches
+    split = grids.plan(experiment(seeds=1), grids.points(axes), most=2).launches
     assert [launch.config.actor_lr for launch in split] == [(1e-4, 2e-4), (3e-4, 4e-4), 5e-4]
 
 
-def _parts(launch: grids.Launch, order: run.Order) -> tuple[Settings, Any, Any]:
-    return dataclasses.replace(order.settings, seeds=launch.seeds), order.module, launch.config
+def _of(launch: grids.Launch, experiment: Experiment) -> Experiment:
+    settings = dataclasses.replace(experiment.settings, seeds=launch.seeds)
+    return dataclasses.replace(experiment, settings=settings, config=launch.config)
 
 
 def test_a_plan_refuses_what_a_run_would() -> None:
     with pytest.raises(ValueError, match=r"discount is 1\.5, it must be finite and in \[0"):
-        grids.plan(order(), [{"discount": 0.9}, {"discount": 1.5}])
+        grids.plan(experiment(), [{"discount": 0.9}, {"discount": 1.5}])
     with pytest.raises(ValueError, match=r"--learners-per-launch is 0, it must be at least 1"):
-        grids.plan(order(), grids.points(AXES), most=0)
+        grids.plan(experiment(), grids.points(AXES), most=0)
 
 
 def test_a_grid_in_one_program_is_a_run_whose_learners_are_those_of_runs_alone(tmp_path: Path) -> None:
-    out = grids.train(order(), [{"actor_lr": 1e-4}, {"actor_lr": 3e-4}], out=tmp_path / "grid")
+    out = grids.train(experiment(), [{"actor_lr": 1e-4}, {"actor_lr": 3e-4}], out=tmp_path / "grid")
     lines = [line for line in records.read(out, "evaluations") if (line["seed"], line["learner"]) == (1, 3)]
     assert len(lines) == 2
     alone = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "alone", {"actor_lr": 3e-4}, seeds=(1,))
@@ -122,17 +128,17 @@ def test_a_grid_in_one_program_is_a_run_whose_learners_are_those_of_runs_alone(t
 
 def test_a_grid_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
     axes = {"hidden": ((16, 16), (8, 8)), "actor_lr": (1e-4, 3e-4)}
-    whole = grids.train(order(), grids.points(axes), out=tmp_path / "whole")
+    whole = grids.train(experiment(), grids.points(axes), out=tmp_path / "whole")
     save = run.Run._save
 
     def save_and_stop(self: run.Run) -> None:
         save(self)
-        if self.folder.name == "launch-001" and self.step == 100:
+        if self.folder.name == "launch-001" and self.training.step == 100:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
         patch.setattr(run.Run, "_save", save_and_stop)
-        broken = grids.train(order(), grids.points(axes), out=tmp_path / "broken")
+        broken = grids.train(experiment(), grids.points(axes), out=tmp_path / "broken")
     assert not json.loads((broken / "launch-001" / "summary.json").read_text())["complete"]
     grids.resume(broken)
     for launch in ("launch-000", "launch-001"):
@@ -144,7 +150,7 @@ def test_a_grid_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> No
 def test_a_launch_that_diverges_whole_does_not_stop_the_next(tmp_path: Path) -> None:
     axes = {"batch_size": (16, 32), "critic_lr": (1e18, 1e-3)}
     with pytest.raises(run.RunError, match=r"^all learners of launch-000, launch-002 in '.*' have diverged; the other"):
-        grids.train(order(seeds=1), grids.points(axes), out=tmp_path / "grid", most=1)
+        grids.train(experiment(seeds=1), grids.points(axes), out=tmp_path / "grid", most=1)
     complete = [json.loads((tmp_path / "grid" / f"launch-00{i}" / "summary.json").read_text()) for i in range(4)]
     assert [summary["complete"] for summary in complete] == [False, True, False, True]
     with pytest.raises(ValueError, match=r"is complete"):
@@ -177,6 +183,16 @@ def test_the_command_line_plans_trains_and_resumes(tmp_path: Path, capsys: Any) 
     with pytest.raises(SystemExit):
         cli.main(["train", "td3", "--env", "rljax/Pendulum", "--dry-run"])
     assert "--dry-run, --learners-per-launch and --ray are for a grid" in capsys.readouterr().err
+
+
+def test_whole_numbers_of_a_grid_may_be_written_with_an_exponent(tmp_path: Path, capsys: Any) -> None:
+    words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", "1e2", "--quiet"]
+    words += [*small_runs.flags("td3", but="warmup_steps"), "--out", str(tmp_path / "grid")]
+    cli.main([*words, "--grid", "config.warmup-steps=1e2,2e2", "--dry-run"])
+    assert "config.warmup-steps = 100, 200: a program for each value\n" in capsys.readouterr().out
+    cli.main([*words, "--grid", "config.warmup-steps=1e2,2e2"])
+    described = [records.read_config(tmp_path / "grid" / f"launch-00{i}") for i in range(2)]
+    assert [run["config"]["warmup_steps"] for run in described] == [100, 200]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rljax import cli
-from rljax.runs import policy, records, run
+from rljax.runs import experiments, policy, records, run
+from rljax.training.plan import Experiment
 from rljax.tuning import grids, search_spaces, sweeps
 from tests import small_runs
 
@@ -22,14 +23,14 @@ FLOATS = {"actor_lr": {"low": 1e-5, "high": 1e-2, "log": True}, "critic_lr": {"l
 SHORT = search_spaces.Protocol(method="random", trials=3, population=2, tuning_seeds=(0, 1), test_seeds=(5, 6))
 
 
-def order(steps: int = 200) -> run.Order:
+def experiment(steps: int = 200) -> Experiment:
     """A training of TD3 for seconds."""
-    return run.prepare("td3", "rljax/Pendulum", steps, config=small_runs.SMALL, **small_runs.EVERY)
+    return experiments.prepare("td3", "rljax/Pendulum", steps, config=small_runs.SMALL, **small_runs.EVERY)
 
 
 def begun(out: Path, protocol: search_spaces.Protocol, entries: dict[str, Any], steps: int = 200) -> Path:
     """A sweep."""
-    made = order(steps)
+    made = experiment(steps)
     return sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
 
 
@@ -51,7 +52,7 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
     for trial in told:
         finals = []
         for inside in launches:
-            described = run.read_config(inside)
+            described = records.read_config(inside)
             last = [line for line in records.read(inside, "evaluations") if line["step"] == 200]
             for line in last:
                 rate = described["config"]["actor_lr"]
@@ -86,7 +87,7 @@ def test_a_sweep_that_was_stopped_finds_the_same(method: str, tmp_path: Path, mo
     def save_and_stop(self: run.Run) -> None:
         save(self)
         place = f"{self.folder.parent.parent.name}/{self.folder.parent.name}"
-        if self.step >= 200 and place not in stopped and len(stopped) < 3:
+        if self.training.step >= 200 and place not in stopped and len(stopped) < 3:
             stopped.append(place)
             signal.raise_signal(signal.SIGINT)
 
@@ -144,7 +145,7 @@ def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Pa
 
     def save_and_stop(self: run.Run) -> None:
         save(self)
-        if self.step == 200 and self.folder not in stopped:
+        if self.training.step == 200 and self.folder not in stopped:
             stopped.append(self.folder)
             signal.raise_signal(signal.SIGINT)
 

@@ -1,0 +1,211 @@
+"""Another run's policy as an input of an agent: kept as it was, read again whenever the run goes on, checked before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rljax
+from rljax import cli
+from rljax.runs import policy, run
+from rljax.training import registry
+from tests import small_runs
+from tests.distributed.test_devices import devices_used, on_four_cores
+
+SIZE = 0.1  # of the correction to the base's actions
+OBSERVATIONS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+
+CHANGES = {
+    "from rljax.agent import Array, EnvSpec": "from rljax.agent import Array, Base, EnvSpec",
+    "    statistics: normalise.Statistics  # of observations [O]\n": (
+        "    statistics: normalise.Statistics  # of observations [O]\n"
+        "    base: Base | None = None  # the policy that this one corrects\n"
+    ),
+    "def perceive(": (
+        "def use_base(state: State, base: Base, config: Config) -> State:\n"
+        '    """Keep the policy that is corrected."""\n'
+        "    return state.replace(base=base)\n\n\n"
+        "def perceive("
+    ),
+    "    action = policy(state.actor, observation)\n    if not explore": (
+        f"    correction = {SIZE} * policy(state.actor, observation)\n"
+        "    action = jnp.clip(state.base.act(observation, key) + correction, -1.0, 1.0)\n"
+        "    if not explore"
+    ),
+}
+
+
+def agent_file(folder: Path) -> str:
+    """TD3 that learns a small correction to its base's actions, in a file."""
+    text = registry.source("td3")
+    for before, after in CHANGES.items():
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    (folder / "correction.py").write_text(text)
+    return str(folder / "correction.py")
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of an agent that has `use_base`."""
+    return agent_file(tmp_path_factory.mktemp("agent"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of TD3, with networks of other sizes than those of the runs that use it."""
+    out = tmp_path_factory.mktemp("base") / "run"
+    return small_runs.train("td3", "rljax/Pendulum", 100, out, {"hidden": (8,)})
+
+
+def train(agent: str, base: Path, steps: int, out: Path, **settings: Any) -> Path:
+    """A run of seconds that uses a base."""
+    return small_runs.train(agent, "rljax/Pendulum", steps, out, base=str(base), **settings)
+
+
+def kept(out: Path) -> dict[str, np.ndarray]:
+    """The base's State in a run's newest checkpoint, by the places that its arrays have in the base's own run."""
+    beginning = "['agent']['base']['state']"
+    found = small_runs.arrays(out)
+    return {f"['agent']{place[len(beginning) :]}": x for place, x in found.items() if place.startswith(beginning)}
+
+
+def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: Path) -> None:
+    out = train(agent, base, 200, tmp_path / "run", seeds=2)
+    expected = {place: x for place, x in small_runs.arrays(base).items() if place.startswith("['agent']")}
+    found = kept(out)
+    assert found.keys() == expected.keys()
+    for place, array in found.items():
+        for learner in range(2):
+            assert array[learner].tobytes() == expected[place][0].tobytes(), place
+    described = json.loads((out / "config.json").read_text())
+    assert described["base"] == str(base)
+    assert described["base_digest"] == policy.digest(policy.base(base))
+    corrections = []
+    for learner in range(2):
+        act, before = rljax.load(out, learner=learner), rljax.load(base)
+        corrections.append(act(OBSERVATIONS) - before(OBSERVATIONS))
+        assert 0 < np.abs(corrections[-1]).max() <= SIZE + 1e-6
+    assert not np.array_equal(*corrections), "each learner has its own"
+    whole = small_runs.arrays(out)
+    actor = [place for place in whole if place.startswith("['agent']['actor']")]
+    trained_on = run.resume(shutil.copytree(out, tmp_path / "longer"), 300)
+    assert any(not np.array_equal(whole[place], small_runs.arrays(trained_on)[place]) for place in actor)
+    assert {place: x.tobytes() for place, x in kept(trained_on).items()} == {
+        place: x.tobytes() for place, x in found.items()
+    }
+
+
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+def test_stopped_and_resumed_equals_uninterrupted(agent: str, base: Path, env: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"base": str(base), "seeds": 2}
+    whole = small_runs.train(agent, env, 300, tmp_path / "whole", **settings)
+    half = small_runs.train(agent, env, 200, tmp_path / "half", **settings)
+    run.resume(half, 300)
+    small_runs.assert_same(whole, half)
+
+
+def test_evaluations_and_policies_need_nothing_more(agent: str, base: Path, tmp_path: Path) -> None:
+    out = train(agent, base, 100, tmp_path / "run")
+    one, two = policy.evaluate_run(out, episodes=2), policy.evaluate_run(out, episodes=2)
+    assert one["episodes"] == two["episodes"]
+    own, of_base = (3 + 1) * 16 + (16 + 1) * 16 + (16 + 1), (3 + 1) * 8 + (8 + 1)
+    assert one["parameters"] == own + of_base, "an action depends on both networks"
+    table = policy.table(policy.evaluate_run(out, episodes=1, best=True))
+    assert "learner 0 (seed 0, of step 100)" in table
+    assert rljax.load(out, best=True)(OBSERVATIONS).shape == (20, 1)
+
+
+def test_a_base_may_have_a_base(agent: str, base: Path, tmp_path: Path) -> None:
+    first = train(agent, base, 100, tmp_path / "first")
+    second = train(agent, first, 100, tmp_path / "second")
+    corrections = rljax.load(second)(OBSERVATIONS) - rljax.load(first)(OBSERVATIONS)
+    assert 0 < np.abs(corrections).max() <= SIZE + 1e-6
+
+
+def test_the_command_line_takes_a_base(agent: str, base: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ["train", agent, "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *small_runs.flags("td3")]
+    cli.main([*words, "--base", str(base), "--out", str(tmp_path / "run")])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "run")
+    small_runs.assert_same(train(agent, base, 100, tmp_path / "same"), tmp_path / "run")
+
+
+@pytest.mark.learn
+def test_learners_with_a_base_have_a_cpus_cores_for_themselves(agent: str, base: Path, tmp_path: Path) -> None:
+    words = ["train", agent, "--env", "rljax/Pendulum", "--quiet", *small_runs.flags("td3"), "--base", base]
+    on_four_cores(*words, "--steps", "100", "--seeds", "4", "--out", tmp_path / "run")
+    on_four_cores("resume", tmp_path / "run", "--steps", "200", "--quiet")
+    assert devices_used(tmp_path / "run") == 4
+
+
+def test_a_base_that_is_gone_or_has_changed_is_not_resumed(agent: str, base: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(base, tmp_path / "base"))
+    out = train(agent, own, 100, tmp_path / "run")
+    before = rljax.load(out)(OBSERVATIONS)
+    own.rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"--base .*base cannot be read: .* is not a run.* is gone, restore it\.$"):
+        run.resume(out, 200)
+    shutil.copytree(tmp_path / "elsewhere", own)
+    shutil.rmtree(own / "checkpoints")
+    with pytest.raises(ValueError, match=r"--base .*base cannot be read: no usable checkpoint.* restore it\.$"):
+        run.resume(out, 200)
+    shutil.rmtree(own)
+    shutil.copytree(tmp_path / "elsewhere", own)
+    run.resume(own, 200)
+    message = r"the policy in '.*base' is not the one that the run in '.*run' began with.* Restore that folder"
+    with pytest.raises(ValueError, match=message):
+        run.resume(out, 200)
+    np.testing.assert_array_equal(rljax.load(out)(OBSERVATIONS), before)  # a run keeps the policy that it began with
+    assert json.loads((out / "summary.json").read_text())["steps"] == 100, "nothing was done"
+    shutil.rmtree(own)
+    shutil.copytree(tmp_path / "elsewhere", own)
+    run.resume(out, 200)
+    small_runs.assert_same(train(agent, own, 200, tmp_path / "whole"), out)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs in environments of other shapes than Pendulum's."""
+    folder = tmp_path_factory.mktemp("others")
+    changes = {"warmup_steps": 4, "batch_size": 4}
+    small_runs.train("td3", "rljax/Constant", 8, folder / "observations", changes)
+    small_runs.train("dqn", "rljax/Constant-discrete", 8, folder / "actions", changes)
+    return folder
+
+
+def test_what_cannot_be_a_base_is_said_before_anything_is_written(
+    agent: str, base: Path, others: Path, tmp_path: Path
+) -> None:
+    cases = [
+        ("td3", "Pendulum", base, r"^agent 'td3' takes no other run's policy: leave out --base\.$"),
+        ("td3", "Pendulum", tmp_path / "nowhere", r"^agent 'td3' takes no other run's policy: leave out --base\.$"),
+        (
+            agent,
+            "Pendulum",
+            tmp_path / "nowhere",
+            r"^--base .*nowhere cannot be read: '.*nowhere' is not a run: .* Name the folder of a run that has a check",
+        ),
+        (
+            agent,
+            "Pendulum",
+            others / "observations",
+            r"^the policy of --base .*observations was trained with observation_shape = \(1,\) on 'rljax/Constant', "
+            r"'rljax/Pendulum' has \(3,\)\. Name a run in an environment of the same shapes\.$",
+        ),
+        (
+            agent,
+            "Constant",
+            others / "actions",
+            r"^the policy of --base .*actions was trained with action_size = 5 on 'rljax/Constant-discrete', "
+            r"'rljax/Constant' has 1\. Name a run in an environment of the same shapes\.$",
+        ),
+    ]
+    for name, env, folder, message in cases:
+        with pytest.raises(ValueError, match=message):
+            small_runs.train(name, f"rljax/{env}", 100, tmp_path / "run", base=str(folder))
+        assert not (tmp_path / "run").exists()
