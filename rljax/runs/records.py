@@ -1,27 +1,28 @@
 """Where a run's numbers go: append-only files, and TensorBoard or Weights & Biases beside them.
 
 The files are the truth: one JSON object per line, on its way to the disk before the call returns, so that a killed run
-loses no finished line. JSON is strict: what is not finite is null. The other sinks are views that may lag behind.
+loses no finished line. JSON is strict: a number that is not finite is null. TensorBoard and Weights & Biases are views
+that may lag behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import numpy as np
+from rljax.runs.json_files import dumps, write_json
+from rljax.runs.loggers import Logger, TensorBoard, WandB, require
 
-FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "turns": "turns.jsonl"}
-RARE = {"turns"}  # begun with their first line
+FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "turns": "turns.jsonl"}  # turns: changes
+RARE = {"turns"}  # made with their first line
 
 
 class Recorder:
-    """Appends to the files of one run, and to the optional sinks.
+    """Appends to the files of one run, and to the optional loggers.
 
     Opening an existing run cuts a torn last line off, and appends; `truncate` takes it back to a checkpoint. A write
     that fails (a full disk) raises its `OSError` and leaves the lines before it intact.
@@ -36,34 +37,34 @@ class Recorder:
             wandb: a Weights & Biases project to report to; `WANDB_MODE=offline` keeps everything under `out`/wandb.
 
         Raises:
-            ValueError: the package of a sink is not installed, or Weights & Biases would not start.
+            ValueError: the package of a logger is not installed, or Weights & Biases would not start.
         """
         out = Path(out)
         self._out = out
         if tensorboard:
-            _require("tensorboardX", "tensorboard")
+            require("tensorboardX", "tensorboard")
         if wandb is not None:
-            _require("wandb", "wandb")
+            require("wandb", "wandb")
         out.mkdir(parents=True, exist_ok=True)
-        self._sinks: list[_Sink] = []
+        self._loggers: list[Logger] = []
         if tensorboard:
-            self._sinks.append(_TensorBoard(out / "tensorboard"))
+            self._loggers.append(TensorBoard(out / "tensorboard"))
         if wandb is not None:
-            self._sinks.append(_WandB(out, wandb))
+            self._loggers.append(WandB(out, wandb))
         here = {name: out / file for name, file in FILES.items()}
         self._files = {name: _Lines(path) for name, path in here.items() if name not in RARE or path.exists()}
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one chunk's metrics: `step`, numbers, and lists with one value per learner."""
         self._files["metrics"].append(record)
-        for sink in self._sinks:
-            sink.metrics(record)
+        for logger in self._loggers:
+            logger.metrics(record)
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
         """Append one learner's evaluation: `step, learner, seed, returns, lengths, wall_seconds`."""
         self._files["evaluations"].append(record)
-        for sink in self._sinks:
-            sink.evaluation(record)
+        for logger in self._loggers:
+            logger.evaluation(record)
 
     def change(self, record: Mapping[str, Any]) -> None:
         """Append a change of settings: `step`, `parents`, and `values` by name, each with one entry per learner."""
@@ -74,8 +75,8 @@ class Recorder:
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, atomically."""
         write_json(self._out / "summary.json", summary)
-        for sink in self._sinks:
-            sink.summary(summary)
+        for logger in self._loggers:
+            logger.summary(summary)
 
     def truncate(self, step: int) -> None:
         """Drop every line from the first one beyond `step` on, and a torn last line.
@@ -86,22 +87,22 @@ class Recorder:
         """
         for file in self._files.values():
             file.truncate(step)
-        for sink in self._sinks:
-            sink.truncate(step)
+        for logger in self._loggers:
+            logger.truncate(step)
 
     def sync(self) -> None:
         """Return when the disk holds everything, so that not even a power cut loses it."""
         for file in self._files.values():
             file.sync()
-        for sink in self._sinks:
-            sink.flush()
+        for logger in self._loggers:
+            logger.flush()
 
     def close(self) -> None:
-        """Close files and sinks; a second call does nothing."""
+        """Close files and loggers; a second call does nothing."""
         for file in self._files.values():
             file.close()
-        while self._sinks:
-            self._sinks.pop().close()
+        while self._loggers:
+            self._loggers.pop().close()
 
     def __enter__(self) -> Recorder:
         return self
@@ -213,41 +214,6 @@ def find(paths: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON so that `path` holds the old content or the new, never a part of it.
-
-    Raises:
-        OSError: the disk is full, or the folder cannot be written; the old content stays.
-    """
-    path = Path(path)
-    text = dumps(value, indent=2) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace is atomic within a file system only
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    with contextlib.suppress(OSError):  # some file systems do not sync folders
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def dumps(value: Any, indent: int | None = None) -> str:
-    """Strict JSON of numbers, text, lists, mappings, paths and arrays; what is not finite becomes null.
-
-    Raises:
-        TypeError: a value of any other kind.
-    """
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
-
-
 class _Lines:
     """One append-only file of JSON lines."""
 
@@ -306,152 +272,3 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 f"'{path}' is damaged: line {number} is not a JSON object. "
                 f"Delete that line, and keep a copy of the file: sed -i.damaged {number}d '{path}'"
             )
-
-
-def _plain(value: Any) -> Any:
-    """`value` in the kinds that JSON has."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _plain(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if hasattr(value, "__array__"):
-        array = np.asarray(value)
-        if array.dtype.kind in "biufV":  # V: bfloat16 and its like
-            return _plain((array.astype(np.float64) if array.dtype.kind == "V" else array).tolist())
-    raise TypeError(f"a value of kind '{type(value).__name__}' cannot be recorded, JSON has numbers, text and lists.")
-
-
-class _Sink(Protocol):
-    def metrics(self, record: Mapping[str, Any]) -> None: ...
-    def evaluation(self, record: Mapping[str, Any]) -> None: ...
-    def summary(self, summary: Mapping[str, Any]) -> None: ...
-    def truncate(self, step: int) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class _TensorBoard:
-    """Event files, one folder per learner: TensorBoard lays learners over each other as runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writers: dict[int, Any] = {}
-        self._purge_step: int | None = None
-
-    def metrics(self, record: Mapping[str, Any]) -> None:
-        for learner, name, value in _scalars(record):
-            self._writer(learner).add_scalar(name, value, record["step"])
-
-    def evaluation(self, record: Mapping[str, Any]) -> None:
-        for name, value in _evaluation_means(record):
-            self._writer(record["learner"]).add_scalar(name, value, record["step"])
-
-    def summary(self, summary: Mapping[str, Any]) -> None:
-        self.flush()
-
-    def truncate(self, step: int) -> None:
-        self.close()
-        self._purge_step = step + 1  # TensorBoard hides what older files have from there on
-
-    def flush(self) -> None:
-        for writer in self._writers.values():
-            writer.flush()
-
-    def close(self) -> None:
-        while self._writers:
-            self._writers.popitem()[1].close()
-
-    def _writer(self, learner: int) -> Any:
-        if learner not in self._writers:
-            from tensorboardX import SummaryWriter
-
-            folder = str(self._folder / f"learner_{learner}")
-            self._writers[learner] = SummaryWriter(folder, purge_step=self._purge_step)
-        return self._writers[learner]
-
-
-class _WandB:
-    """One Weights & Biases run, in which each metric has one series per learner."""
-
-    def __init__(self, out: Path, project: str) -> None:
-        import wandb  # type: ignore[import-not-found]
-
-        (out / "wandb").mkdir(parents=True, exist_ok=True)
-        identity = out / "wandb" / "run_id"  # a resumed run reports to the same one
-        previous = identity.read_text(encoding="utf-8").strip() if identity.exists() else None
-        described = out / "config.json"
-        config = json.loads(described.read_text(encoding="utf-8")) if described.exists() else None
-        try:
-            self._run = wandb.init(
-                project=project,
-                dir=str(out),
-                id=previous,
-                resume="allow" if previous else None,
-                config=config,
-                settings=wandb.Settings(console="off"),  # it would tear the progress display apart
-            )
-        except wandb.Error as error:
-            raise ValueError(
-                f"Weights & Biases did not start for project '{project}': {error} "
-                "Log in with: wandb login. Or keep the run on this machine: export WANDB_MODE=offline"
-            ) from error
-        identity.write_text(self._run.id + "\n", encoding="utf-8")
-        self._run.define_metric("environment_steps", hidden=True)
-        self._run.define_metric("*", step_metric="environment_steps")
-
-    def metrics(self, record: Mapping[str, Any]) -> None:
-        shared = {name for name, value in record.items() if not isinstance(_plain(value), list)}
-        named = {
-            name if name in shared else f"{name}/learner_{learner}": value for learner, name, value in _scalars(record)
-        }
-        self._run.log({"environment_steps": record["step"], **named})
-
-    def evaluation(self, record: Mapping[str, Any]) -> None:
-        named = {f"{name}/learner_{record['learner']}": value for name, value in _evaluation_means(record)}
-        self._run.log({"environment_steps": record["step"], **named})
-
-    def summary(self, summary: Mapping[str, Any]) -> None:
-        self._run.summary.update(_plain(summary))
-
-    def truncate(self, step: int) -> None:
-        """Nothing: the resumed run logs the same values at the same steps."""
-
-    def flush(self) -> None:
-        """Nothing: a process of its own sends."""
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """(learner, name, value) of a metrics record; a number of the whole run counts as the first learner's."""
-    for name, value in record.items():
-        value = _plain(value)
-        for learner, entry in enumerate(value if isinstance(value, list) else [value]):
-            if name != "step" and isinstance(entry, int | float):
-                yield learner, name, entry
-
-
-def _evaluation_means(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    names = {"returns": "return", "lengths": "length", "success": "success", "scores": "score"}
-    for field, name in names.items():
-        values = np.asarray(_plain(record.get(field)) or np.nan, np.float64)
-        if np.isfinite(values).all():
-            yield f"evaluation/{name}", float(values.mean())
-
-
-def _require(package: str, extra: str) -> None:
-    """Raise `ValueError` unless the package of a sink can be imported."""
-    try:
-        __import__(package)
-    except ImportError as error:
-        raise ValueError(
-            f"recording to {extra} needs the package '{package}', which cannot be imported ({error}). "
-            f"Install it: pip install 'rljax[{extra}]'"
-        ) from error

@@ -280,7 +280,7 @@ def test_summary_is_written(tmp_path):
     ("package", "extra", "arguments"),
     [("tensorboardX", "tensorboard", {"tensorboard": True}), ("wandb", "wandb", {"wandb": "project"})],
 )
-def test_a_sink_that_is_not_installed_names_its_extra(tmp_path, monkeypatch, package, extra, arguments):
+def test_a_logger_that_is_not_installed_names_its_extra(tmp_path, monkeypatch, package, extra, arguments):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=rf"needs the package '{package}'.* pip install 'rljax\[{extra}\]'"):
         Recorder(tmp_path / "run", **arguments)

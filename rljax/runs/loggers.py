@@ -1,0 +1,142 @@
+"""TensorBoard and Weights & Biases beside a run's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from rljax.runs.json_files import plain
+
+
+class Logger(Protocol):
+    def metrics(self, record: Mapping[str, Any]) -> None: ...
+    def evaluation(self, record: Mapping[str, Any]) -> None: ...
+    def summary(self, summary: Mapping[str, Any]) -> None: ...
+    def truncate(self, step: int) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files, one folder per learner: TensorBoard lays learners over each other as runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[int, Any] = {}
+        self._purge_step: int | None = None
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        for learner, name, value in _scalars(record):
+            self._writer(learner).add_scalar(name, value, record["step"])
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        for name, value in _evaluation_means(record):
+            self._writer(record["learner"]).add_scalar(name, value, record["step"])
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        self.flush()
+
+    def truncate(self, step: int) -> None:
+        self.close()
+        self._purge_step = step + 1  # TensorBoard hides what older files have from there on
+
+    def flush(self) -> None:
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        while self._writers:
+            self._writers.popitem()[1].close()
+
+    def _writer(self, learner: int) -> Any:
+        if learner not in self._writers:
+            from tensorboardX import SummaryWriter
+
+            folder = str(self._folder / f"learner_{learner}")
+            self._writers[learner] = SummaryWriter(folder, purge_step=self._purge_step)
+        return self._writers[learner]
+
+
+class WandB:
+    """One Weights & Biases run, in which each metric has one series per learner."""
+
+    def __init__(self, out: Path, project: str) -> None:
+        import wandb  # type: ignore[import-not-found]
+
+        (out / "wandb").mkdir(parents=True, exist_ok=True)
+        identity = out / "wandb" / "run_id"  # a resumed run reports to the same one
+        previous = identity.read_text(encoding="utf-8").strip() if identity.exists() else None
+        described = out / "config.json"
+        config = json.loads(described.read_text(encoding="utf-8")) if described.exists() else None
+        try:
+            self._run = wandb.init(
+                project=project,
+                dir=str(out),
+                id=previous,
+                resume="allow" if previous else None,
+                config=config,
+                settings=wandb.Settings(console="off"),  # it would tear the progress display apart
+            )
+        except wandb.Error as error:
+            raise ValueError(
+                f"Weights & Biases did not start for project '{project}': {error} "
+                "Log in with: wandb login. Or keep the run on this machine: export WANDB_MODE=offline"
+            ) from error
+        identity.write_text(self._run.id + "\n", encoding="utf-8")
+        self._run.define_metric("environment_steps", hidden=True)
+        self._run.define_metric("*", step_metric="environment_steps")
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        shared = {name for name, value in record.items() if not isinstance(plain(value), list)}
+        named = {
+            name if name in shared else f"{name}/learner_{learner}": value for learner, name, value in _scalars(record)
+        }
+        self._run.log({"environment_steps": record["step"], **named})
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        named = {f"{name}/learner_{record['learner']}": value for name, value in _evaluation_means(record)}
+        self._run.log({"environment_steps": record["step"], **named})
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        self._run.summary.update(plain(summary))
+
+    def truncate(self, step: int) -> None:
+        """Nothing: the resumed run logs the same values at the same steps."""
+
+    def flush(self) -> None:
+        """Nothing: a process of its own sends."""
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
+    """(learner, name, value) of a metrics record; a number of the whole run counts as the first learner's."""
+    for name, value in record.items():
+        value = plain(value)
+        for learner, entry in enumerate(value if isinstance(value, list) else [value]):
+            if name != "step" and isinstance(entry, int | float):
+                yield learner, name, entry
+
+
+def _evaluation_means(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    names = {"returns": "return", "lengths": "length", "success": "success", "scores": "score"}
+    for field, name in names.items():
+        values = np.asarray(plain(record.get(field)) or np.nan, np.float64)
+        if np.isfinite(values).all():
+            yield f"evaluation/{name}", float(values.mean())
+
+
+def require(package: str, extra: str) -> None:
+    """Raise `ValueError` unless the package of a logger can be imported."""
+    try:
+        __import__(package)
+    except ImportError as error:
+        raise ValueError(
+            f"recording to {extra} needs the package '{package}', which cannot be imported ({error}). "
+            f"Install it: pip install 'rljax[{extra}]'"
+        ) from error
