@@ -10,6 +10,7 @@ Axes, everywhere: `P` population (seeds x hyperparameters), `E` environments of 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
@@ -178,6 +179,14 @@ class Base(struct.PyTreeNode):
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
         """Actions [..., A] for observations [..., O...]."""
         return self.agent.act(self.state, observation, key, self.config, explore)[0]
+
+    def digest(self) -> str:
+        """A hash of all numbers of the policy."""
+        found = hashlib.sha256()
+        for leaf in jax.tree.leaves((self.state, self.config)):
+            is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            found.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
+        return found.hexdigest()
 
 
 class Weighted(struct.PyTreeNode):

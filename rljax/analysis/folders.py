@@ -157,6 +157,9 @@ def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.n
 def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
     """The settings of one learner, with its own values where the learners of the run differ."""
     settings = {name: config[name] for name in PROTOCOL if config.get("data") and name in config}
+    settings |= {f"online.{name}": value for name, value in (config.get("online") or {}).items()}
+    if config.get("base"):
+        settings["base"] = config["base"]
     learners = config.get("learners", [])
     if learners and number >= len(learners):
         raise ValueError(f"its config.json describes {len(learners)} learners, and no learner {number}.")

@@ -86,14 +86,23 @@ def default_folder(settings: Settings) -> Path:
 
 
 def described(experiment: Experiment) -> dict[str, Any]:
-    """What all processes that share a run must agree upon, versions too."""
+    """What config.json says of an experiment, ready for JSON."""
     return {
         **dataclasses.asdict(experiment.settings),
-        **{f"config.{name}": value for name, value in configuration.as_json(experiment.config).items()},
-        "agent's file": zlib.crc32(Path(str(experiment.module.__file__)).read_bytes()),
+        "environment": experiment.settings.env,
+        "storage": experiment.experience.kind,
+        "config": configuration.as_json(experiment.config),
         "dataset": described_data(experiment.dataset),
-        **hardware.versions(),
+        "reference": None if experiment.dataset is None else experiment.dataset.reference,
     }
+
+
+def shared(experiment: Experiment) -> dict[str, Any]:
+    """What all processes that share a run must agree upon, versions too."""
+    own = described(experiment)
+    config = {f"config.{name}": value for name, value in own.pop("config").items()}
+    file = zlib.crc32(Path(str(experiment.module.__file__)).read_bytes())
+    return {**own, **config, "agent's file": file, **hardware.versions()}
 
 
 def described_data(dataset: datasets.Dataset | None) -> dict[str, Any] | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rljax import datasets, envs
@@ -137,15 +135,6 @@ def base(out: str | Path) -> Base:
         ) from error
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     return Base(state, config, policies.module, policies.spec)
-
-
-def digest(base: Base) -> str:
-    """A hash of all numbers of a policy."""
-    found = hashlib.sha256()
-    for leaf in jax.tree.leaves((base.state, base.config)):
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        found.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
-    return found.hexdigest()
 
 
 def load(out: str | Path, *, learner: int = 0, best: bool = False) -> Policy:

@@ -15,10 +15,10 @@ from typing import Any
 import jax
 
 from rljax.distributed import hardware, processes
-from rljax.runs import checkpoints, console, experiments, policy, records, statistics
+from rljax.runs import checkpoints, console, experiments, records, statistics
 from rljax.runs.interruption import Interrupt
 from rljax.runs.records import read_config
-from rljax.training import action_cost, configuration, population
+from rljax.training import population
 from rljax.training.loop import NoLearnerLeft, Training
 from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
@@ -98,7 +98,7 @@ def resume(
             "updates before it stay as planned, so without --steps."
         )
     run = processes.on_all(lambda: Run.open(Path(out), console.create(quiet), online))
-    processes.require_same(lambda: experiments.described(run.experiment) | {"run": str(out), "--steps": steps})
+    processes.require_same(lambda: experiments.shared(run.experiment) | {"run": str(out), "--steps": steps})
     run.resume(steps, command or shlex.join(sys.argv))
     return run.execute()
 
@@ -115,24 +115,15 @@ class Run:
     @classmethod
     def begin(cls, experiment: Experiment, folder: Path, view: console.View, command: str) -> Run:
         """A run of fresh learners in a new folder, which notes all there is to know of it."""
-        processes.require_same(lambda: experiments.described(experiment) | {"out": str(folder)})
+        processes.require_same(lambda: experiments.shared(experiment) | {"out": str(folder)})
         run = processes.on_all(lambda: cls(experiment, folder, view))
         training = run.training
         needed = training.needed_bytes
         processes.on_all(training.check_memory)
         described = {
-            **dataclasses.asdict(training.settings),
-            "environment": training.settings.env,
-            "storage": experiment.experience.kind,
-            "config": configuration.as_json(experiment.config),
-            "learners": [dataclasses.asdict(member) for member in training.members],
-            "spec": dataclasses.asdict(training.spec),
+            **experiments.described(experiment),
+            **training.described(),
             "command": command,
-            "state_bytes": needed,
-            **action_cost.of_action(training.module, training.templates[0]["agent"], training.spec, training.stacked),
-            "dataset": experiments.described_data(experiment.dataset),
-            "reference": None if experiment.dataset is None else experiment.dataset.reference,
-            "base_digest": None if experiment.base is None else policy.digest(experiment.base),
             **hardware.provenance(),
         }
         processes.on_first(lambda: run._make_folder(described))
@@ -185,7 +176,7 @@ class Run:
                 f"changed. Then: {then}; now: {now}."
             )
         run = cls(experiment, folder, view)
-        if experiment.base is not None and policy.digest(experiment.base) != described["base_digest"]:
+        if experiment.base is not None and experiment.base.digest() != described["base_digest"]:
             run.close()
             raise ValueError(
                 f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it has changed "

@@ -101,7 +101,7 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
             if kind in readers:
                 return readers[kind](text)
         if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is int:
-            return tuple(int(part) for part in text.split("x"))
+            return tuple(whole_number(part) for part in text.split("x"))
     except (ValueError, KeyError):
         raise ValueError(f"{origin}: '{text}' is no value of '{name}', which is {_described(hint)}.") from None
     if typing.get_origin(hint) is tuple:

@@ -14,7 +14,7 @@ import numpy as np
 from rljax import envs
 from rljax.agent import float_fields
 from rljax.distributed import devices, hardware, processes, runtime
-from rljax.training import configuration, population, schedules
+from rljax.training import action_cost, configuration, population, schedules
 from rljax.training.drivers.driver import EVALUATE, Driver, Report, environment_seeds
 from rljax.training.evaluation import Episodes
 from rljax.training.learner import TRANSITION
@@ -132,6 +132,16 @@ class Training:
     def needed_bytes(self) -> int:
         """Bytes of the largest state, and of the data set."""
         return max(hardware.nbytes(template) for template in self.templates) + self.shared_bytes
+
+    def described(self) -> dict[str, Any]:
+        """What config.json says of a training, ready for JSON; what an action costs is counted for this."""
+        return {
+            "learners": [dataclasses.asdict(member) for member in self.members],
+            "spec": dataclasses.asdict(self.spec),
+            "state_bytes": self.needed_bytes,
+            "base_digest": None if self.experiment.base is None else self.experiment.base.digest(),
+            **action_cost.of_action(self.module, self.templates[0]["agent"], self.spec, self.stacked),
+        }
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part."""

@@ -85,7 +85,7 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
             assert array[learner].tobytes() == expected[place][0].tobytes(), place
     described = json.loads((out / "config.json").read_text())
     assert described["base"] == str(base)
-    assert described["base_digest"] == policy.digest(policy.base(base))
+    assert described["base_digest"] == policy.base(base).digest()
     corrections = []
     for learner in range(2):
         act, before = rljax.load(out, learner=learner), rljax.load(base)
