@@ -1,4 +1,4 @@
-"""What an action costs: the parameters that it depends on, and its floating-point operations."""
+"""The cost of an action: the number of parameters that it depends on, and its floating-point operations."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from rljax.agent import Agent, EnvSpec
 
-BATCH = 256  # actions counted together, as what is computed of parameters alone is shared by all of a batch
+BATCH = 256  # actions counted together: computations on parameters alone are shared by the whole batch
 
 
 def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str, int | None]:
-    """Of one action of one learner, without exploring: `parameters` and `flops_per_action`.
+    """Count `parameters` and `flops_per_action` for one learner that acts without exploration.
 
-    `state` and `config` are those of P learners, of which only the shapes matter. Parameters are the numbers in
-    the networks that the action depends on: no critic's that it does not ask, no target's, no statistics. Operations
-    are those that XLA's cost analysis counts of a batch, per action; None where it does not tell.
+    `state` and `config` belong to P learners. Only their shapes matter. `parameters` counts the numbers in the networks
+    that the action depends on. Target networks, statistics, and critics that the action does not use do not count.
+    `flops_per_action` is XLA's cost analysis of a batch, divided by the batch size; None where XLA gives no count.
     """
 
     def act(state: Any, observation: Any, key: Any, config: Any) -> Any:
@@ -42,9 +42,10 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
 
 
 def flops(program: ClosedJaxpr) -> float | None:
-    """Floating-point operations of a program by XLA's cost analysis, None where it does not tell.
+    """Floating-point operations of a program by XLA's cost analysis; None where XLA gives no count.
 
-    The analysis counts a loop's body once; here it counts as often as it runs, where the program says how often.
+    XLA counts the body of a loop once. This function counts the body as often as it runs, where the program states the
+    number of iterations.
     """
     shapes = [jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in program.jaxpr.invars]
     analysis = jax.jit(jaxpr_as_fun(program)).lower(*shapes).cost_analysis() or {}
@@ -54,7 +55,7 @@ def flops(program: ClosedJaxpr) -> float | None:
 
 
 def _repeated(jaxpr: Jaxpr) -> Iterator[tuple[ClosedJaxpr, int]]:
-    """The bodies of the loops in a program, and how much more often they run than XLA counts them."""
+    """The body of each loop in a program, and how many of its runs XLA does not count."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "scan":
             length, unroll = equation.params["length"], max(equation.params["unroll"], 1)

@@ -1,4 +1,4 @@
-"""A Config: its settings by name, from text, from JSON and to it, and stacked over learners."""
+"""Operations on a Config: find settings by name, read them from text and JSON, write JSON, stack over learners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
-# Names that Stable-Baselines3 and CleanRL have for settings, and what each may mean here.
+# Names of settings in Stable-Baselines3 and CleanRL, and the settings here that each may mean.
 ELSEWHERE = {
     "tau": ("target_rate", "expectile"),
     "gamma": ("discount",),
@@ -32,13 +32,13 @@ ELSEWHERE = {
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """ "Nearest: 'a', 'b'. ", or nothing where nothing is near."""
+    """ "Nearest: 'a', 'b'. ", or an empty text where no known name is similar."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"Nearest: {', '.join(repr(x) for x in close)}. " if close else ""
 
 
 def whole_number(text: str) -> int:
-    """The integer that a text such as 1000000, 1_000_000, 1e6 or 2.5e5 says.
+    """Read an integer from a text such as 1000000, 1_000_000, 1e6 or 2.5e5.
 
     Raises `ValueError` for other texts, such as 1.5, and for exponents beyond `MOST_DIGITS`.
     """
@@ -58,9 +58,10 @@ def whole_number(text: str) -> int:
 
 
 def setting(config: Any, name: str) -> str:
-    """The name here of a setting that may bear another suite's: "tau" is `target_rate`, "gamma" is `discount`.
+    """Translate another suite's name of a setting: "tau" is `target_rate`, "gamma" is `discount`.
 
-    A name of `config`, one that is not known, and one that could mean two of its settings are returned as they are.
+    Three kinds of names are returned unchanged: fields of `config`, unknown names, and names that could mean two fields
+    of `config`.
     """
     fields = {field.name for field in dataclasses.fields(config)}
     meant = [other for other in ELSEWHERE.get(name, ()) if other in fields]
@@ -68,9 +69,10 @@ def setting(config: Any, name: str) -> str:
 
 
 def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
-    """`config` with `values`, lists as tuples and whole numbers as floats where the field says so.
+    """`config` with `values`. Lists become tuples and whole numbers become floats where the field's type asks for it.
 
-    Raises `ValueError` for a name that is no field (with the nearest), `TypeError` for a value of another kind.
+    Raises `ValueError` for a name that is no field (the message suggests similar names), and `TypeError` for a value of
+    the wrong type.
     """
     hints = typing.get_type_hints(type(config))
     fields = [field.name for field in dataclasses.fields(config)]
@@ -83,13 +85,13 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
 
 
 def parse(config: Any, name: str, text: str, origin: str) -> Any:
-    """A value of the setting `name` of `config` from the command line's text: "3e-4", "true", "none", "256x256".
+    """Read a value of the setting `name` from the command line's text: "3e-4", "true", "none", "256x256".
 
-    Raises `ValueError` for a name that is no setting and a text that is no value of it.
+    Raises `ValueError` for a name that is no setting of `config`, and for a text that is no value of the setting.
     """
     hints = typing.get_type_hints(type(config))
     if name not in hints:
-        replace(config, {name: text}, origin)  # says what there is
+        replace(config, {name: text}, origin)  # raises an error that lists all settings
     hint = hints[name]
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if text.lower() == "none" and type(None) in kinds:
@@ -111,7 +113,7 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
 
 
 def _given(hint: Any) -> Any:
-    """Of a list of integers that may be None, what it is where it is given."""
+    """The tuple type of a hint such as `tuple[int, ...] | None`; any other hint unchanged."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else ()
     return next((kind for kind in kinds if typing.get_origin(kind) is tuple), hint)
 
@@ -139,7 +141,7 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
         return value
     if typing.get_origin(hint) is tuple:
         inner = typing.get_args(hint)[0]
-        length = len(typing.get_args(inner)) or None  # of each in a tuple of tuples
+        length = len(typing.get_args(inner)) or None  # of each inner tuple, in a tuple of tuples
         rows = [value] if length is None else value
         if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows or ()):
             what = "integers" if length is None else f"lists of {length} integers"
@@ -159,9 +161,9 @@ def _are_integers(value: Any, length: int | None) -> bool:
 
 
 def stack(config: Any, num_learners: int) -> Any:
-    """`config` with every float as an array [P]: one number for all learners, or one per learner.
+    """`config` with every float as an array [P]. A field may hold one number for all learners, or one per learner.
 
-    Raises `ValueError` for a sequence of another length.
+    Raises `ValueError` for a sequence whose length is not P.
     """
     import jax.numpy as jnp
     import numpy as np
@@ -181,7 +183,7 @@ def stack(config: Any, num_learners: int) -> Any:
 
 
 def varied(config: Any) -> dict[str, tuple[float, ...]]:
-    """The settings that are not one number for all learners: their values, one per learner."""
+    """The settings that differ between learners: their names, and one value per learner."""
     from rljax.agent import float_fields
 
     values = {name: getattr(config, name) for name in float_fields(type(config))}
@@ -189,7 +191,7 @@ def varied(config: Any) -> dict[str, tuple[float, ...]]:
 
 
 def as_json(config: Any) -> dict[str, Any]:
-    """A Config's fields, ready for JSON: arrays and tuples as lists."""
+    """A Config's fields, ready for JSON: arrays and tuples become lists."""
     return {field.name: _listed(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 

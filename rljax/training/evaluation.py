@@ -1,8 +1,9 @@
-"""Evaluation: the policy without exploration over complete episodes, the same number from every environment.
+"""Evaluation: the policy plays complete episodes without exploration.
 
-Each environment plays one episode, so that short episodes are not favoured; its seed depends on the learner's seed,
-the step and the episode's number only, so that evaluating never disturbs training and resumed runs repeat it. So do the
-random numbers of policies that draw their actions also without exploring: they come from the first episode's seed.
+Each environment plays exactly one episode, so that short episodes are not favoured. The seed of an episode depends only
+on the learner's seed, the step and the episode's number. Evaluation therefore never disturbs training, and a resumed
+run repeats it exactly. Some policies draw random actions even without exploration. Their random numbers come from the
+seed of the learner's first episode, and depend on nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rljax.distributed.devices import local
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
 
-LIMIT = 10_000  # environment steps of an evaluated episode where the environment has no limit of its own
+LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, where the environment has no limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +31,11 @@ class Episodes:
 
     returns: np.ndarray  # [P, N] undiscounted
     lengths: np.ndarray  # [P, N] environment steps
-    success: np.ndarray | None = None  # [P, N] in {0, 1}, where the environment reports it
+    success: np.ndarray | None = None  # [P, N] in {0, 1}; None where the environment does not report it
 
 
 def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any], Array]:
-    """The policy of P learners: (states, observations [P, N, O...], keys [P], time [], config) to actions [P, N, A]."""
+    """The policy of P learners: maps (states, observations [P, N, O...], keys [P], time [], config) to [P, N, A]."""
 
     def act(state: Any, observation: Array, key: Array, time: Array, config: Any) -> Array:
         return agent.act(state, observation, jax.random.fold_in(key, time), config, explore=False)[0]
@@ -43,7 +44,7 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any], Array]:
 
 
 def _keys(seeds: Any, num_learners: int) -> Array:
-    """A key for each learner [P], from the first of its episodes' seeds [P x N]."""
+    """One key per learner [P], made from the seed of its first episode; `seeds` are [P x N]."""
     return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
 
 
@@ -51,13 +52,13 @@ class HostedEvaluator:
     """Plays N episodes of each of P learners in P x N environments on the host."""
 
     def __init__(self, agent: Agent, environments: Hosted, num_learners: int) -> None:
-        """`environments` holds P x N of them, learner by learner."""
+        """`environments` holds P x N environments, in the order of the learners."""
         self.hosted, self.num_learners = environments, num_learners
         self.hosted.tolerant = num_learners > 1
         self._act = jax.jit(policy(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode in each environment, started from `seeds` (P x N of them): in the first process alone."""
+        """Play one episode in each environment, started from `seeds` [P x N]. Only the first process plays."""
         whole = local(state)
         return processes.on_first(lambda: self._episodes(whole, seeds, config))
 
@@ -95,7 +96,7 @@ class CompiledEvaluator:
         self._play = jax.jit(self._episodes)
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode in each environment, started from `seeds` (P x N of them)."""
+        """Play one episode in each environment, started from `seeds` [P x N]."""
         keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
         drawn = _keys(seeds, self.num_learners)
         played = jax.device_get(local(self._play(state, keys, drawn, config)))
@@ -135,4 +136,4 @@ class CompiledEvaluator:
         return self.environment.step(keys, environment, action)[0]
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no simulators to close."""

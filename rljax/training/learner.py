@@ -1,7 +1,8 @@
-"""A learner is an agent with its buffer; a `Learner` carries P of them through the same steps.
+"""A learner is an agent with its buffer. The class `Learner` moves P learners through the same steps.
 
-Every array of a state has the leading axis P, except the counters: all learners step and update together, and a
-branch on an unbatched counter stays a branch. Everything here is pure; the drivers compile it.
+Every array of a state has the leading axis P, except the counters. All learners step and update together, so that the
+counters can stay unbatched, and a branch on an unbatched counter stays a branch under `vmap`. All functions here are
+pure; the drivers compile them.
 """
 
 from __future__ import annotations
@@ -18,37 +19,37 @@ from flax import struct
 from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted
 from rljax.buffers import Experience
 
-TRANSITION = "stream/transition"  # metric of a stream: 1 for a transition that is finite
+TRANSITION = "stream/transition"  # metric of a stream: 1 where the transition is finite
 
 
 class Tally(struct.PyTreeNode):
     """Metrics summed since the last report.
 
-    Each metric has arrays of its own: stacked into one, XLA:CPU makes one serial loop of their reductions.
+    Each metric has separate arrays. If they were stacked into one array, XLA:CPU would reduce them in a serial loop.
     """
 
     total: dict[str, Array]  # [P] sums of the metric
     weight: dict[str, Array]  # [P] number of values summed
-    first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite, -1 for none
+    first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite; -1 where there is none
 
 
 class Hyperparameters(NamedTuple):
-    """What P learners are told: the agent's Config, and what the agent declares for it. Floats are [P]."""
+    """The hyperparameters of P learners: the agent's Config, and the experience that it declares. Floats are [P]."""
 
     config: Any
     experience: Experience
 
 
 class LearnerState(struct.PyTreeNode):
-    """Everything that P learners have learnt and gathered. Keys are never advanced: counters are folded in."""
+    """Everything that P learners have learnt and collected. Keys never change: counters are folded into them."""
 
     agent: Any  # the agent's State, [P, ...]
-    storage: Any  # the buffer that the experience creates; None where nothing is kept
+    storage: Any  # the buffer that the experience creates; None where it stores nothing
     tally: Tally
     key_act: Array  # [P]
     key_update: Array  # [P]
-    steps: Array  # [] int32: steps of each environment so far
-    updates: Array  # [] int32: updates of each learner so far
+    steps: Array  # [] int32: number of steps of each environment so far
+    updates: Array  # [] int32: number of updates of each learner so far
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +59,20 @@ class Learner:
     agent: Agent
     spec: EnvSpec
     num_learners: int  # P
-    declare: Callable[[Any], Experience] | None = None  # of a Config; None: the agent's own `experience`
-    base: Base | None = None  # another run's policy, for agents that take one
+    declare: Callable[[Any], Experience] | None = None  # maps a Config to an experience; None: the agent's `experience`
+    base: Base | None = None  # another run's policy, for agents with `use_base`
 
     def hyperparameters(self, config: Any) -> Hyperparameters:
-        """A stacked Config, whose floats are arrays [P], with the experience that is declared for it.
+        """Pair a stacked Config, whose floats are arrays [P], with the experience that is declared for it.
 
-        A number that the declaration holds is every learner's.
+        Where the declaration holds a single number, all learners share it.
         """
         declared = (self.declare or self.agent.experience)(config)
         each = jax.tree.map(lambda x: x if jnp.ndim(x) else jnp.full(self.num_learners, x, jnp.float32), declared)
         return Hyperparameters(config, each)
 
     def init(self, keys: Array, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
-        """Fresh learners from one key each, [P]. `data` [N, ...] is the data set, where there is one."""
+        """Initialise learners from one key each, [P]. `data` [N, ...] is the data set, where there is one."""
         config, experience = hyper
         key_agent, key_act, key_update = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
         init = self.over_learners(lambda key, config: self.agent.init(key, self.spec, config))
@@ -100,11 +101,11 @@ class Learner:
         )
 
     def perceive(self, state: LearnerState, observation: Array, first: Array, hyper: Hyperparameters) -> LearnerState:
-        """Let the agents count observations [P, E, ...]; `first` [P, E] marks those that begin an episode.
+        """Pass observations [P, E, ...] to the agents' `perceive`; `first` [P, E] marks those that begin an episode.
 
-        Only where the experience says `perceives`: once for every observation, before acting on it.
+        Drivers call this only where the experience says `perceives`: once for every observation, before acting on it.
         """
-        if hyper.experience.streams:  # nothing is learnt after a value that is not finite, in no later episode either
+        if hyper.experience.streams:  # after a value that is not finite no episode begins: learning has ended
             first = first & (state.tally.first_bad[TRANSITION] < 0)[:, None]
         perceive = self.over_learners(self.agent.perceive)  # type: ignore[attr-defined]
         return state.replace(agent=perceive(state.agent, observation, first, hyper.config))
@@ -117,7 +118,7 @@ class Learner:
         return state.replace(agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config))
 
     def act(self, state: LearnerState, observation: Array, hyper: Hyperparameters) -> tuple[Array, dict[str, Array]]:
-        """Exploring actions [P, E, ...] for observations [P, E, ...], uniform ones during the warm-up."""
+        """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform actions during the warm-up."""
         config, experience = hyper
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
@@ -145,7 +146,7 @@ class Learner:
         step: Step,
         experience: Experience,
     ) -> LearnerState:
-        """Store what `action` led to, and count the step; all leaves are [P, E, ...]."""
+        """Store the transition that `action` caused, and count the step; all leaves are [P, E, ...]."""
         stored = self.store(state.storage, observation, action, extras, step, experience)
         return state.replace(storage=stored, steps=state.steps + 1)
 
@@ -173,11 +174,12 @@ class Learner:
         config: Any,
         intact: Array | bool = True,
     ) -> LearnerState:
-        """Learn from what `action` led to, at once, and count the step; all leaves are [P, 1, ...].
+        """Learn at once from the transition that `action` caused, and count the step; all leaves are [P, 1, ...].
 
-        Nothing is learnt from a value that is not finite: from the first such observation or reward on, the metric
-        `TRANSITION` reports it. All learners stay as they are where each of them has had one, and where `intact` [] is
-        False. One of several that has had one goes on with it and is spoiled.
+        Nothing is learnt from a value that is not finite. The metric `TRANSITION` reports the first observation or
+        reward that is not finite. Once every learner has met such a value, all learners stay unchanged. They also stay
+        unchanged where `intact` [] is False. While other learners are still finite, a learner with such a value learns
+        from it and is spoiled.
         """
         transition = _transition(observation, action, extras, step)
         inputs = (transition.observation, transition.next_observation, transition.reward)
@@ -188,13 +190,13 @@ class Learner:
         return learnt.replace(tally=tally, steps=state.steps + 1)
 
     def ready(self, steps: Any, experience: Experience) -> Any:
-        """Whether updates may begin after `steps` steps of each environment; never batched."""
+        """Whether updates may begin after `steps` steps of each environment; the result is never batched."""
         return experience.ready(steps * experience.num_envs)
 
     def update(self, state: LearnerState, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
-        """One iteration's U updates, each on a batch of its own; all batches are drawn in one gather.
+        """Do the U updates of one iteration, each on a separate batch. All batches are drawn in one gather.
 
-        `data` [N, ...] is the data set, where there is one: all learners share it.
+        `data` [N, ...] is the data set, where there is one. All learners share it.
         """
         keys = self.batch_keys(state.key_update, state.updates)
         batches = hyper.experience.sample(state.storage, data, keys)
@@ -202,12 +204,12 @@ class Learner:
         return learnt.replace(storage=state.storage)
 
     def batch_keys(self, key_update: Array, updates: Any) -> Array:
-        """The keys [P] that the batches of the iteration after `updates` updates are drawn with."""
+        """The keys [P] for drawing the batches of the iteration that begins after `updates` updates."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_update, updates)
         return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
 
     def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
-        """One update on each of the batches [P, U, B, ...]; the buffer is not needed."""
+        """Do one update on each of the batches [P, U, B, ...]. This does not need the buffer."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
         number = batches.reward.shape[1]
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
@@ -223,7 +225,7 @@ class Learner:
         return jax.lax.scan(one, state, inputs)[0]
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
-        """`vmap` over P; a single learner is squeezed instead, which spares its products the batch axis."""
+        """`vmap` over P. For a single learner the axis is squeezed instead, so that products have no batch axis."""
         if self.num_learners > 1:
             return jax.vmap(function, in_axes=in_axes)
 
@@ -237,7 +239,8 @@ class Learner:
 
         return single
 
-    # Compiled within others, and for these traced but once: tracing takes longer than most else at a run's start.
+    # Compiled functions call these two. With a `jit` of their own JAX traces them only once: at the start of a run,
+    # tracing takes longer than most other work.
 
     @functools.cached_property
     def _explore(self) -> Callable[..., Any]:
@@ -279,14 +282,14 @@ def _transition(observation: Array, action: Array, extras: dict[str, Array], ste
 
 
 def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
-    """A tally of nothing yet."""
+    """A tally without any values."""
     zeros = {name: jnp.zeros(num_learners) for name in names}
     none = {name: jnp.full(num_learners, -1, jnp.int32) for name in names}
     return Tally(total=zeros, weight=jax.tree.map(jnp.copy, zeros), first_bad=none)
 
 
 def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
-    """Count the metrics [P] of one update; `update` [] is its number."""
+    """Add the metrics [P] of one update to the tally; `update` [] is its number."""
     total, weight, first_bad = dict(tally.total), dict(tally.weight), dict(tally.first_bad)
     for name, metric in metrics.items():
         value, counts = (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)

@@ -1,4 +1,4 @@
-"""The loop of a training: chunks, evaluations, changes of settings. It writes nothing; `rljax.runs.run` does."""
+"""The training loop: chunks, evaluations, changes of settings. It writes no files; `rljax.runs.run` does that."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rljax.training.settings import Settings, check_settings
 
 
 class NoLearnerLeft(Exception):
-    """The last learner has a metric or an observation that is not finite; the arguments are the cause and a remedy."""
+    """The last learner has a metric or an observation that is not finite. The arguments are the cause and a remedy."""
 
 
 def prefer_devices(experiment: Experiment, num_learners: int) -> None:
-    """Let JAX compute with the threads and devices that suit the learners on a CPU. Before it computes anything."""
+    """Choose JAX's threads and devices for this number of learners on a CPU. Call it before JAX computes anything."""
     experience = experiment.experience
     if experience.streams:
         runtime.prefer_one_thread()
@@ -36,10 +36,10 @@ def prefer_devices(experiment: Experiment, num_learners: int) -> None:
 
 
 class Training:
-    """The learners of an experiment on their way through its stages."""
+    """Trains the learners of an experiment through its stages."""
 
     def __init__(self, experiment: Experiment, on_compile: Callable[[], None] = lambda: None) -> None:
-        """Check everything that can be wrong; nothing is compiled yet. `on_compile` is called when JAX compiles."""
+        """Check everything that can be wrong. Nothing is compiled yet. `on_compile` is called when JAX compiles."""
         settings = experiment.settings
         check_settings(settings)
         runtime.persist_compilations()
@@ -49,7 +49,7 @@ class Training:
         self.clock = runtime.CompileClock(on_compile)
         self.schedule = schedules.schedule(settings.schedule)
         self.members = population.members(experiment.config, settings.seeds)
-        if self.schedule is not None:  # learners begin with settings that they do not keep
+        if self.schedule is not None:  # the schedule will change the settings that learners begin with
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
         self.stages, self.stage, self.evaluator, self.spec = made.stages, made.stages[0], made.evaluator, made.spec
@@ -62,7 +62,7 @@ class Training:
         self.total = made.stages[-1].end
         if isinstance(self.schedule, schedules.PopulationBased):
             self._check_schedule(self.schedule)
-            # Learners are ranked by an evaluation of the same step.
+            # The schedule ranks learners by an evaluation at the same step.
             every = round_up(self.schedule.every, self.eval_every)
             self.schedule = dataclasses.replace(self.schedule, every=every)
         self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
@@ -73,7 +73,7 @@ class Training:
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
 
     def _rounded(self, name: str, multiple: int) -> int:
-        """A setting as a multiple of `log_every`; where that is another number, a warning says so."""
+        """A setting rounded to a multiple of `log_every`. A warning reports a changed number."""
         asked = getattr(self.settings, name)
         kept = round_up(asked, self.log_every)
         if kept > round_up(asked, multiple):
@@ -88,12 +88,12 @@ class Training:
         for name in schedule.ranges:
             if name not in varied:
                 raise ValueError(
-                    f"population-based training changes '{name}', of which each learner needs its own value."
+                    f"population-based training changes '{name}', so each learner needs its own value of it."
                 )
 
     @property
     def driver(self) -> Driver:
-        """What moves the learners in this stage."""
+        """The driver that moves the learners in this stage."""
         return self.stage.driver
 
     @property
@@ -103,38 +103,38 @@ class Training:
 
     @property
     def stacked(self) -> Any:
-        """The same, with every float as an array [P]."""
+        """The agent's Config in this stage, with every float as an array [P]."""
         return configuration.stack(self.config, len(self.members))
 
     @property
     def complete(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether all steps are done."""
         return self.step >= self.total
 
     @property
     def steps_per_second(self) -> float | None:
-        """Environment steps of all learners per second of the loop alone."""
+        """Environment steps of all learners per second of the loop, without compilation and evaluation."""
         return self.loop_steps * len(self.settings.seeds) / self.loop_seconds if self.loop_seconds else None
 
     # Memory
 
     @functools.cached_property
     def templates(self) -> list[dict[str, Any]]:
-        """The structure, shapes and dtypes of each stage's arrays: traced once, which takes a while."""
+        """The structure, shapes and dtypes of each stage's arrays. They are traced once, which takes some time."""
         return [stage.driver.template(self.settings.seeds) for stage in self.stages]
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes that do not grow with the number of learners: the data set's, where the device holds it."""
+        """Bytes that do not grow with the number of learners: those of a data set on the device."""
         return 0 if self.dataset is None or self.settings.data_on_host else self.dataset.nbytes
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes of the largest state, and of the data set."""
+        """Bytes of the largest state and of the data set together."""
         return max(hardware.nbytes(template) for template in self.templates) + self.shared_bytes
 
     def described(self) -> dict[str, Any]:
-        """What config.json says of a training, ready for JSON; what an action costs is counted for this."""
+        """The training's entries in config.json, ready for JSON. They include the cost of an action."""
         return {
             "learners": [dataclasses.asdict(member) for member in self.members],
             "spec": dataclasses.asdict(self.spec),
@@ -144,7 +144,7 @@ class Training:
         }
 
     def check_memory(self) -> None:
-        """Raise `ValueError` where the device cannot hold this process's part."""
+        """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
         shared = self.shared_bytes
         own = shared + (self.needed_bytes - shared) // processes.process_count()
         limit = hardware.available_memory()
@@ -167,9 +167,9 @@ class Training:
             self.driver.start(self.settings.seeds)
 
     def chunk(self) -> dict[str, Any]:
-        """Go on to the next multiple of `log_every`, or to the stage's end; return a line of metrics.
+        """Train until the next multiple of `log_every`, or until the stage's end, and return a line of metrics.
 
-        Raises `NoLearnerLeft` where no learner is left, and `FloatingPointError` for what an environment raises.
+        Raises `NoLearnerLeft` where all learners have diverged. An environment may raise `FloatingPointError`.
         """
         if self.step >= self.stage.end:
             self._next_stage()
@@ -181,14 +181,14 @@ class Training:
             try:
                 self.driver.advance((until - self.step) // self.stage.iteration)
             except FloatingPointError:
-                self._freeze_diverged(self.driver.report(), until)  # the cause, where it is a loss
+                self._freeze_diverged(self.driver.report(), until)  # reports the cause, where a loss was not finite
                 raise
             report = self.driver.report()
         seconds, taken = time.perf_counter() - began, until - self.step
         self.step = until
         self._freeze_diverged(report, self.step)
         speed = taken * len(self.settings.seeds) / seconds
-        if self.clock.seconds == compiled:  # a chunk that compiled says nothing of the loop's speed
+        if self.clock.seconds == compiled:  # a chunk with compilation says nothing about the loop's speed
             self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
         metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
         if np.isfinite(metrics["episode/return"]).any():
@@ -205,12 +205,12 @@ class Training:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether this step has an evaluation."""
+        """Whether an evaluation is due at this step."""
         due = self.step % self.eval_every == 0 or self.step >= self.stage.end
         return self.evaluator is not None and due
 
     def evaluate(self) -> list[dict[str, Any]]:
-        """Play complete episodes with each learner; return one line each."""
+        """Play complete episodes with each learner, and return one record per learner."""
         with self.clock.counting():
             episodes = evaluate(self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked)
         means = self.last_return = episodes.returns.mean(axis=1)
@@ -232,7 +232,7 @@ class Training:
         return line
 
     def change_settings(self) -> dict[str, Any] | None:
-        """Change settings, and go on with other learners' agents, where the schedule says so; return a line of it."""
+        """Change settings and copy agents between learners where the schedule says so; return a record of it."""
         if self.schedule is None or self.complete:
             return None
         scores = np.where(self.frozen.mask, -np.inf, self.last_return)
@@ -246,7 +246,7 @@ class Training:
         return {"step": self.step, "parents": change.parents, "values": change.values, "scores": scores}
 
     def set(self, values: Mapping[str, Sequence[float]]) -> None:
-        """Let the learners have these settings, one value each, from here on; a later stage keeps its own changes."""
+        """Give the learners these settings, one value each, from here on. A later stage keeps its own changes."""
         index = self.stages.index(self.stage)
         for number, stage in enumerate(self.stages):
             kept = self.settings.online or {} if number > index else {}
@@ -257,7 +257,7 @@ class Training:
             stage.driver.reconfigure(configuration.stack(stage.config, len(self.members)))
 
     def _freeze_diverged(self, report: Report, step: int) -> None:
-        """Freeze learners with a metric that is not finite; raise `NoLearnerLeft` where no other one is left."""
+        """Freeze learners with a metric that is not finite; raise `NoLearnerLeft` where all learners are frozen."""
         for learner in np.flatnonzero(~self.frozen.mask):
             bad = [(int(found[learner]), name) for name, found in report.first_bad.items() if found[learner] >= 0]
             if bad:
@@ -270,7 +270,7 @@ class Training:
         self.driver.agent_state = self.frozen.put_back(self.driver.agent_state)
 
     def _explain(self, learner: int, name: str, update: int, step: int) -> tuple[str, str]:
-        """What is not finite, and what can be done."""
+        """The cause (which value is not finite) and a remedy."""
         member = self.members[learner]
         of = f"of learner {learner} (seed {member.seed}"
         of += f", {population.label(member.settings)})" if member.settings else ")"
@@ -281,7 +281,7 @@ class Training:
         return cause, "If it happens again, lower the learning rates or scale the rewards."
 
     def extend(self, steps: int) -> None:
-        """Let the last stage end when the whole run has had `steps`."""
+        """Set the end of the last stage, so that the whole run has `steps` steps."""
         last, before = self.stages[-1], self.stages[-2].end if len(self.stages) > 1 else 0
         if steps <= before:
             raise ValueError(f"--steps is {steps}, the run has {before} updates from its data set before it goes on.")
@@ -302,7 +302,7 @@ class Training:
     # Checkpoints
 
     def structure(self) -> dict[str, Any]:
-        """What a checkpoint's arrays depend on, ready for JSON."""
+        """The settings that determine the structure of a checkpoint's arrays, ready for JSON."""
         found: dict[str, Any] = {}
         for prefix, stage in zip(("config", "online"), self.stages, strict=False):
             traced, settings = float_fields(type(stage.config)), configuration.as_json(stage.config)
@@ -315,14 +315,14 @@ class Training:
         }
 
     def arrays(self) -> dict[str, Any]:
-        """All of the state that is arrays: "agent", "training", and "best", the agents of the best evaluations."""
+        """The part of the state that is arrays: "agent", "training", and "best", the agents of the best evaluations."""
         best = self.best
         if best is None:
             best = population.choose(self.best_return < 0, self.driver.agent_state, None)
         return self.driver.arrays() | {"best": best}
 
     def notes(self, environments: bytes | None) -> dict[str, Any]:
-        """The rest of the state, ready for JSON; `environments` is what the driver could save of them."""
+        """The rest of the state, ready for JSON; `environments` is their state as the driver saved it, or None."""
         return {
             "step": self.step,
             "compile_seconds": self.clock.seconds,
@@ -338,11 +338,11 @@ class Training:
         }
 
     def enter_stage(self, notes: Mapping[str, Any]) -> None:
-        """Be in the stage that a checkpoint with these notes is of."""
+        """Enter the stage in which a checkpoint with these notes was saved."""
         self.stage = self.stages[notes.get("phase", 0)]
 
     def restore(self, arrays: dict[str, Any], best: Any, notes: Mapping[str, Any], environments: bytes | None) -> None:
-        """Continue exactly from what `arrays`, `notes` and the driver's `environments` returned."""
+        """Continue exactly from the values that `arrays`, `notes` and the driver's `environments` returned."""
         with self.clock.counting():
             self.best = self.driver.spread.learners(best)
             self.driver.restore(arrays, environments)
@@ -356,7 +356,7 @@ class Training:
 
 
 def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
-    """Play `eval_episodes` episodes of each learner, on seeds that depend on its seed and the step."""
+    """Play `eval_episodes` episodes with each learner, on seeds that depend on its seed and the step."""
     number = settings.eval_episodes
     seeds = [s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)]
     return evaluator(state, seeds, config)

@@ -1,4 +1,7 @@
-"""The plan of a training: an environment, a data set, or a data set and then an environment; which driver, and when."""
+"""The plan of a training: its stages and their drivers.
+
+A run trains in an environment, on a data set, or first on a data set and then in an environment.
+"""
 
 from __future__ import annotations
 
@@ -28,55 +31,55 @@ from rljax.training.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A training that can begin: an agent, its hyperparameters, its data."""
+    """Everything that a training needs to begin: an agent, its hyperparameters and its data."""
 
     settings: Settings
     module: Any  # the agent
-    config: Any  # its Config; floats are numbers, or tuples with a value per learner
+    config: Any  # the agent's Config; floats are numbers, or tuples with one value per learner
     dataset: datasets.Dataset | None
-    load_base: Callable[[], Base] | None = None  # reads another run's policy, for agents that take one
+    load_base: Callable[[], Base] | None = None  # reads another run's policy, for agents with `use_base`
 
     @functools.cached_property
     def base(self) -> Base | None:
-        """Another run's policy. JAX begins when it is read: only after `prefer_devices`."""
+        """Another run's policy. Reading it starts JAX, so call `prefer_devices` before."""
         return None if self.load_base is None else self.load_base()
 
     @property
     def experience(self) -> Experience:
-        """What the agent declares that it learns from."""
+        """The agent's declaration of what it learns from."""
         return self.module.experience(self.config)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A part of a run in which experience comes from one source."""
+    """A part of a run with one source of experience."""
 
     driver: Driver
     config: Any  # the agent's Config in this stage
-    iteration: int  # steps of a learner in one iteration of the driver
-    end: int  # the run's step at which it ends
+    iteration: int  # steps of one learner in one iteration of the driver
+    end: int  # the run's step at which the stage ends
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The stages of a run, in order, and how its policies are evaluated."""
+    """The stages of a run, in order, and the evaluator of its policies."""
 
     stages: list[Stage]
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
-    warning: str | None = None  # of what may be wrong with the data set
+    warning: str | None = None  # a possible problem with the data set
 
     @property
     def multiple(self) -> int:
-        """Every stage can stop at multiples of this many steps."""
+        """A number of steps: every stage can stop at its multiples."""
         return math.lcm(*(stage.iteration for stage in self.stages))
 
 
 def plan(experiment: Experiment) -> Plan:
-    """The stages that the settings ask for. Nothing compiles.
+    """Plan the stages that the settings ask for. Nothing compiles.
 
-    Raises `ValueError` for an agent without data, data that an agent or environment cannot use, and whatever
-    environments and agents refuse.
+    Raises `ValueError` where the agent needs data and has none, where the agent or environment cannot use the data, and
+    for everything that environments and agents refuse.
     """
     settings, module, config, dataset = (
         experiment.settings,
@@ -100,7 +103,7 @@ def plan(experiment: Experiment) -> Plan:
         _require_fit(dataset, spec, experience.goals)
     if experiment.base is not None:
         _require_same_spaces(experiment.base, settings.base, spec)
-    trained = spec if name == "none" else dataclasses.replace(spec, name=name)  # evaluation may have another name
+    trained = spec if name == "none" else dataclasses.replace(spec, name=name)  # evaluation may use another name
     module.check(trained, config)
 
     data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
@@ -133,7 +136,7 @@ def plan(experiment: Experiment) -> Plan:
 
 
 def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
-    """A data set as the agent declares it, and scale and shift of its rewards (and of new ones)."""
+    """The data set in the form that the agent declares, and the scale and shift of its rewards and of new rewards."""
     transform = experience.reward_transform
     scale, shift = datasets.reward_transform(transform, dataset)
     transitions = dataset.transitions
@@ -143,7 +146,7 @@ def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transit
 
 
 def observed(name: str, experience: Experience) -> str:
-    """The environment called `name` as the agent observes it: with goals, or with the time, where it declares so."""
+    """The name of the environment as the agent observes it: with goals or the time, where the agent declares them."""
     if name == "none":
         return name
     if experience.goals:
@@ -152,14 +155,14 @@ def observed(name: str, experience: Experience) -> str:
 
 
 def round_up(number: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is not below `number`."""
+    """The smallest multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple
 
 
 def _declare_online(
     experiment: Experiment, name: str, inside: AutoReset | None, reward_affine: tuple[float, float]
 ) -> Callable[[Any], Experience]:
-    """What the agent declares for new experience, given a Config: mixed with the data set where there is one."""
+    """A function from a Config to the declaration for new experience, mixed with the data set where there is one."""
     settings, module = experiment.settings, experiment.module
 
     def declare(config: Any) -> Experience:
@@ -177,7 +180,7 @@ def _declare_online(
 
 
 def _with_goals(name: str, inside: AutoReset | None, flag: str) -> Any:
-    """The environment, if its goals can be replaced."""
+    """The environment, whose goals must be replaceable. Raises `ValueError` where they are not."""
     environment = getattr(inside, "environment", None)
     if not all(hasattr(environment, part) for part in ("achieved", "desired", "relabelled", "goal_reward")):
         raise ValueError(
@@ -208,9 +211,9 @@ def _evaluator(
 
 
 def _limit(settings: Settings, dataset: datasets.Dataset | None) -> dict[str, int]:
-    """The time limit that a data set's own environment had, by which its reference returns are to be read.
+    """The time limit of the environment that a data set was recorded in. Its reference returns hold for this limit.
 
-    Where Gymnasium registers another one: D4RL's pen has half of it, the long-horizon sets have more.
+    Gymnasium may register another limit: D4RL's pen has half of it, the long-horizon sets have more.
     """
     if dataset is None or dataset.env != settings.env or envs.is_compiled(settings.env):
         return {}
@@ -250,7 +253,7 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
 
 
 def _require_rate(settings: Settings, experience: Experience) -> None:
-    """Raise `ValueError` where the learning rate has fallen to 0 before the end of the stage online."""
+    """Raise `ValueError` where the learning rate falls to 0 before the end of the online stage."""
     until = np.inf if experience.learns_until is None else np.min(experience.learns_until)
     if until < settings.steps + settings.then_online:
         raise ValueError(
@@ -261,7 +264,7 @@ def _require_rate(settings: Settings, experience: Experience) -> None:
 
 
 def _require_shared(settings: Settings, name: str, stepped_on_host: Any) -> None:
-    """Raise `ValueError` for what several processes cannot share."""
+    """Raise `ValueError` for environments and data that several processes cannot share."""
     if not processes.is_distributed():
         return
     if stepped_on_host:
@@ -275,7 +278,7 @@ def _require_shared(settings: Settings, name: str, stepped_on_host: Any) -> None
 
 
 def _other_bounds(dataset: datasets.Dataset | None, evaluator: Any) -> str | None:
-    """A warning where the actions of a data set were read in other bounds than its environment's."""
+    """A warning where the action bounds of a data set differ from those of its environment."""
     own = getattr(getattr(evaluator, "hosted", None), "action_bounds", None)
     if dataset is None or dataset.action_bounds is None or own is None or np.allclose(dataset.action_bounds, own):
         return None
@@ -287,7 +290,10 @@ def _other_bounds(dataset: datasets.Dataset | None, evaluator: Any) -> str | Non
 
 
 def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
-    """Raise `ValueError` for a data set of other shapes; with `goals`, those are observed behind its states."""
+    """Raise `ValueError` where the shapes of a data set and an environment differ.
+
+    With `goals`, the environment's observations hold a goal behind the state.
+    """
     given = {
         "observation_shape": (dataset.observation_size * (2 if goals else 1),),
         "action_size": dataset.action_size,
@@ -302,7 +308,7 @@ def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
 
 
 def _require_same_spaces(base: Base, folder: str | None, spec: EnvSpec) -> None:
-    """Raise `ValueError` for a base whose observations or actions are of other sizes."""
+    """Raise `ValueError` where the observations or actions of a base have other sizes."""
     for name in ("observation_shape", "action_size", "discrete"):
         if getattr(base.spec, name) != getattr(spec, name):
             raise ValueError(

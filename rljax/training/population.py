@@ -1,4 +1,4 @@
-"""The learners of a population: what they differ in, and those that have diverged."""
+"""The learners of a population: the settings in which they differ, and the learners that have diverged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Member:
     """One learner of a population, as config.json describes it."""
 
     seed: int
-    settings: Mapping[str, float]  # those in which the learners differ
+    settings: Mapping[str, float]  # only the settings in which the learners differ
 
 
 def members(config: Any, seeds: Sequence[int]) -> list[Member]:
-    """The learners whose seeds and Config these are, in order.
+    """The members of a population with this Config and these seeds, in order.
 
-    Raises `ValueError` where two of them would be the same.
+    Raises `ValueError` where two learners would be the same.
     """
     varied = configuration.varied(config)
     rows = [Member(seed, {name: values[p] for name, values in varied.items()}) for p, seed in enumerate(seeds)]
@@ -40,7 +40,7 @@ def members(config: Any, seeds: Sequence[int]) -> list[Member]:
 
 
 def settings(rows: Sequence[Member]) -> list[tuple[Mapping[str, float], list[int]]]:
-    """The distinct settings of learners, in the order in which they are first met, and whose they are."""
+    """The distinct settings in order of first appearance, each with the indices of the learners that have them."""
     distinct: list[tuple[Mapping[str, float], list[int]]] = []
     for p, row in enumerate(rows):
         for values, learners in distinct:
@@ -58,21 +58,21 @@ def label(values: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A setting's value as `rljax.training.configuration.parse` reads it."""
+    """A setting's value as text that `rljax.training.configuration.parse` can read."""
     if isinstance(value, tuple):
         return "x".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 class Frozen:
-    """Learners of a population that have diverged, each kept as it last was with all its numbers finite.
+    """The diverged learners of a population. Each keeps its last state in which all numbers were finite.
 
-    They go on being computed, since the program has their place, but no chunk changes them: what it made of them is
-    replaced by what was kept. The others never notice.
+    The program still computes them, because its number of learners is fixed. After each chunk their states are replaced
+    by the copies that were kept, so that no chunk changes them. The other learners are not affected.
     """
 
     def __init__(self, num_learners: int) -> None:
-        self.found: dict[int, dict[str, Any]] = {}  # learner -> what to say of it, ready for JSON
+        self.found: dict[int, dict[str, Any]] = {}  # learner -> its record, ready for JSON
         self._number = num_learners
         self._kept: Any = None
 
@@ -82,24 +82,24 @@ class Frozen:
         return np.isin(np.arange(self._number), list(self.found))
 
     def remember(self, state: Any) -> None:
-        """Keep a copy of the agents' State [P, ...], but of those learners that are frozen or not finite."""
+        """Copy the agents' State [P, ...], except for learners that are frozen or not finite."""
         leaves, structure = jax.tree.flatten(state)
         kept = leaves if self._kept is None else jax.tree.leaves(self._kept)
         self._kept = structure.unflatten(_remember(~self.mask, leaves, kept))
 
     def put_back(self, state: Any) -> Any:
-        """The agents' State with the frozen learners as they were kept."""
+        """The agents' State, in which the kept copies replace the frozen learners."""
         return choose(self.mask, self._kept, state) if self.found else state
 
 
 def choose(mask: np.ndarray, new: Any, old: Any) -> Any:
-    """Learners [P] of `new` where `mask`, of `old` elsewhere; always copies, since drivers donate their states."""
+    """Take learners [P] from `new` where `mask` is True, from `old` elsewhere. Always copies: drivers donate states."""
     leaves, structure = jax.tree.flatten(new)
     return structure.unflatten(_select(mask, leaves, leaves if old is None else jax.tree.leaves(old)))
 
 
 def take(state: Any, learners: np.ndarray) -> Any:
-    """The agents' State [P, ...] of `learners` [P], one for each place; always copies."""
+    """Gather the agents' State [P, ...] by the indices `learners` [P], which may repeat. Always copies."""
     leaves, structure = jax.tree.flatten(state)
     return structure.unflatten(_gather(learners, leaves))
 
@@ -109,7 +109,8 @@ def _gather(learners: Any, leaves: list[Array]) -> list[Array]:
     return [leaf[learners] for leaf in leaves]
 
 
-# Of leaves alone: JAX takes States of two agents for equal where their fields are, and might return the other's.
+# These functions take leaves, not States: JAX treats the States of two agents as equal where their fields are equal,
+# and might return the other agent's.
 @jax.jit
 def _select(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
     return [jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, old, strict=True)]
@@ -124,7 +125,7 @@ def _remember(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
 
 
 def of_learners(config: Any, learners: Sequence[int]) -> Any:
-    """The Config of some learners of a population, with one number where they agree."""
+    """The Config of some learners of a population. A float is one number where these learners agree."""
     changes = {}
     for name, values in configuration.varied(config).items():
         own = [values[learner] for learner in learners]

@@ -59,7 +59,7 @@ def summary(name: str) -> str:
 
 
 def agent_name(name: str) -> str:
-    """What to call an agent in paths and tables: the name, or its file's stem."""
+    """The agent's name in paths and tables: the name itself, or the stem of its file."""
     return Path(name).stem if name.endswith(".py") else name
 
 
@@ -72,7 +72,7 @@ def _load_file(path: Path) -> types.ModuleType:
     if spec is None or spec.loader is None:
         raise ValueError(f"'{path}' cannot be read as Python.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    sys.modules[spec.name] = module  # dataclasses look up their module by name
     spec.loader.exec_module(module)
     from rljax.agent import PARTS
 
@@ -88,11 +88,11 @@ def _load_file(path: Path) -> types.ModuleType:
 
 
 def presets(agent: str) -> dict[str, dict[str, Any]]:
-    """An agent's presets: environment (or a pattern such as "brax/*") to settings and their `source`.
+    """An agent's presets: a mapping from environments (or patterns such as "brax/*") to settings and their `source`.
 
     A table `online` holds the settings that change when a run from a data set goes on in an environment.
 
-    Those of a user's own file stand beside it, in a .toml file of the same name.
+    The presets of a user's own file are in a .toml file of the same name beside it.
     """
     beside = Path(agent).with_suffix(".toml")
     path = beside if agent.endswith(".py") and beside.exists() else PRESETS / f"{agent_name(agent)}.toml"
@@ -102,8 +102,8 @@ def presets(agent: str) -> dict[str, dict[str, Any]]:
 def preset(agent: str, module: types.ModuleType, environment: str | None, *data: str | None) -> Any:
     """The agent's Config for an environment or a data set or both: its defaults, then every preset that matches.
 
-    `data` are the names that the data set goes by. Longer patterns come later, the exact name of the environment and
-    then that of the data set last.
+    `data` are the names of the data set. Later presets override earlier ones. Longer patterns come later than shorter
+    ones, then the exact name of the environment, and last the exact name of the data set.
     """
     config = module.Config()
     sections = presets(agent)
@@ -114,7 +114,7 @@ def preset(agent: str, module: types.ModuleType, environment: str | None, *data:
 
 
 def preset_online(agent: str, environment: str | None, *data: str | None) -> dict[str, Any]:
-    """What the same presets change when a run goes on online: their tables `online`."""
+    """The settings that the same presets change when a run goes on online: their tables `online`."""
     sections, found = presets(agent), {}
     for pattern in _matching(sections, environment, *data):
         found |= sections[pattern].get("online", {})
@@ -122,7 +122,7 @@ def preset_online(agent: str, environment: str | None, *data: str | None) -> dic
 
 
 def _matching(sections: Mapping[str, Any], environment: str | None, *data: str | None) -> list[str]:
-    """The patterns that match, the most particular last."""
+    """The matching patterns, the most specific last."""
     names = [] if environment is None else [environment, envs.task(environment)]
     names += [name for name in data if name is not None]
     ordered = sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern)))

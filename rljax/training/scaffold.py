@@ -1,4 +1,4 @@
-"""What `rljax new` writes: an agent to change, with its presets, and in a checkout its search space, test and page."""
+"""The files that `rljax new` writes: an agent and its presets. In a checkout also its search space, test and page."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ To be written.
 
 
 def write(source: str, file: Path) -> list[Path]:
-    """Write the agent `source` as `file`, its presets, and in a checkout what else belongs to an agent.
+    """Copy the agent `source` to `file`, with its presets, and in a checkout with all other files of an agent.
 
-    A file anywhere is an agent of its own, with its presets beside it. A file in the checkout's `agents/` is given its
-    presets and its search space there, its test in tests/agents/ and its page in docs/agents/. The other agent's name
-    is replaced in all of them. Returns what was written, the agent first.
+    Outside the checkout's `agents/` the presets are written beside the file. For a file in the checkout's `agents/` the
+    presets and the search space go to the folders there, the test to tests/agents/ and the page to docs/agents/. The
+    new name replaces the name of `source` in all of them. Returns the written files, the agent first.
 
-    Raises `ValueError` for an unknown agent or a file name that is no module name, and `FileExistsError` where one of
-    the files exists.
+    Raises `ValueError` for an unknown agent or a file name that is not a module name, and `FileExistsError` where one
+    of the files exists.
     """
     if not file.stem.isidentifier() or file.suffix != ".py":
         raise ValueError(
@@ -109,14 +109,14 @@ def write(source: str, file: Path) -> list[Path]:
 
 
 def command(file: Path) -> str:
-    """The first command in the docstring of an agent's file that trains it."""
+    """The first `rljax train` command in the docstring of an agent's file."""
     found = re.search(r"^  (rljax train .+)$", file.read_text(), re.MULTILINE)
     assert found is not None, "every agent's docstring has one"
     return found[1]
 
 
 def page(source: str, name: str) -> str:
-    """A page for an agent's source: what can be read from it is there, the rest is to be written.
+    """A page for an agent, filled in from its source as far as possible. "To be written" marks the rest.
 
     `python scripts/document.py` fills in its table of hyperparameters.
     """
@@ -139,14 +139,14 @@ def page(source: str, name: str) -> str:
 
 
 def _renamed(text: str, old: str, new: str) -> str:
-    """A text about the agent `old` as one about `new`: its name in lower case, and its title before a colon."""
+    """Rename the agent `old` to `new` in a text: its name in lower case, and its title before a colon."""
     text = re.sub(rf"(?<![\w-]){re.escape(old)}(?![\w-])", new, text)
     text = re.sub(r'\A"""[^:\n]+(:| against)', rf'"""{new}\1', text)
     return re.sub(r"^(from [\w.]+ import )(\w+(?:, \w+)+)$", _in_order, text, flags=re.MULTILINE)
 
 
 def _in_order(line: re.Match[str]) -> str:
-    """An import of several names, in the order that linters ask for."""
+    """An import of several names, sorted as linters expect it."""
     return line[1] + ", ".join(sorted(line[2].split(", "), key=lambda name: (name[0].islower(), name)))
 
 

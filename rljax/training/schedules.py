@@ -1,4 +1,4 @@
-"""Settings that change during a training: population-based training, and the piecewise schedule that it finds."""
+"""Schedules of settings that change during training: population-based training, and the piecewise one that it finds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Values = Mapping[str, Sequence[float]]  # settings by name, one value per learne
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What changes at a step."""
+    """The changes at one step."""
 
     values: dict[str, list[float]]  # settings by name, one value per learner [P]
-    parents: np.ndarray  # [P] whose agent each learner goes on with; its own number where that is its own
+    parents: np.ndarray  # [P] the learner whose agent each learner continues; its own index where it keeps its agent
 
 
 class Schedule(Protocol):
-    """When settings change, and to what."""
+    """Says when settings change, and to which values."""
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
-        """What changes after `step` for learners with these scores [P] and settings; None where nothing does."""
+        """The change after `step` for learners with these scores [P] and settings; None where nothing changes."""
         ...
 
 
@@ -31,16 +31,16 @@ class Schedule(Protocol):
 class PopulationBased:
     """Population-based training: the worst learners go on from the best ones, with their settings perturbed.
 
-    Every `every` steps the learners are ranked by their last evaluation. Each of the worst `share` takes over agent and
-    settings of a learner drawn from the best `share`, and each setting is multiplied by one of `factors`, within its
-    range. Storage, environments and random numbers stay a learner's own.
+    Every `every` steps the learners are ranked by their last evaluation. Each of the worst `share` takes over the agent
+    and the settings of a learner drawn from the best `share`. Each setting is then multiplied by one of `factors` and
+    clipped to its range. A learner keeps its own storage, environments and random numbers.
 
     Source: Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846, sections 3 and 4.1:
     truncation selection with a fifth, and perturbation by 0.8 or 1.2.
     """
 
     ranges: Mapping[str, tuple[float, float]]  # settings that change: lowest and highest value
-    every: int  # steps; a run rounds them up to those of an evaluation
+    every: int  # steps; a run rounds this up to a multiple of the steps between evaluations
     share: float = 0.2
     factors: tuple[float, float] = (0.8, 1.2)
     seed: int = 0
@@ -68,12 +68,12 @@ class PopulationBased:
 
 @dataclasses.dataclass(frozen=True)
 class Piecewise:
-    """Settings that all learners change to after given steps."""
+    """Settings that all learners take over after given steps."""
 
     changes: Sequence[tuple[int, Mapping[str, float]]]
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
-        """The settings from `step` on, where they change."""
+        """The new settings after `step`; None where they do not change."""
         for when, settings in self.changes:
             if when == step:
                 return Change({name: [value] * len(scores) for name, value in settings.items()}, np.arange(len(scores)))
@@ -93,9 +93,9 @@ def schedule(described: Mapping[str, Any] | None) -> Schedule | None:
 def schedule_of_learner(
     learner: int, initial: Values, changes: Iterable[Mapping[str, Any]]
 ) -> list[tuple[int, dict[str, float]]]:
-    """The settings that made a learner what it is at the end: those of its ancestors, from step 0 on.
+    """The schedule of settings that led to a learner's final agent: the settings of its ancestors, from step 0 on.
 
-    `initial` has the settings of all learners at the beginning, `changes` a run's records of them, in order.
+    `initial` has the settings of all learners at the beginning. `changes` are a run's records of changes, in order.
     """
     found = []
     for change in reversed(list(changes)):

@@ -1,4 +1,4 @@
-"""What a run is asked to do, beside its agent's hyperparameters."""
+"""The settings of a run, apart from its agent's hyperparameters."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-POOLED = "pooled"  # as offline share: data set and new experience are drawn from as one, uniformly
+POOLED = "pooled"  # an offline share: batches are drawn uniformly from data set and new experience together
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Everything about a run but the agent's hyperparameters.
+    """All settings of a run except the agent's hyperparameters.
 
     Steps are environment steps of each learner. For an agent that learns from a data set alone they are updates.
     """
@@ -19,26 +19,26 @@ class Settings:
     agent: str  # name, or path of a user's own file
     env: str  # environment, such as "Hopper-v5" or "brax/ant"; "none" for a data set without one
     steps: int = 1_000_000  # environment steps of each learner, or updates from a data set
-    seeds: tuple[int, ...] = (0,)  # one learner each
+    seeds: tuple[int, ...] = (0,)  # one learner per seed
     data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
     offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed; or "pooled"
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
-    log_every: int = 1_000  # steps between lines in metrics.jsonl, and between looks at Ctrl-C
+    log_every: int = 1_000  # steps between lines in metrics.jsonl; Ctrl-C takes effect at these steps
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # complete episodes per evaluation and learner
     checkpoint_every: int = 50_000  # steps between checkpoints
-    keep_checkpoints: int = 2  # newest ones kept
+    keep_checkpoints: int = 2  # number of newest checkpoints to keep
     online: Mapping[str, Any] | None = None  # hyperparameters that change when the run goes on online
-    base: str | None = None  # folder of another run, whose policy is an input of the agent
-    schedule: Mapping[str, Any] | None = None  # of settings that change: `rljax.training.schedules.schedule`
+    base: str | None = None  # folder of another run; its policy is an input of the agent
+    schedule: Mapping[str, Any] | None = None  # how settings change: see `rljax.training.schedules.schedule`
     tensorboard: bool = False  # write TensorBoard events to the run's folder
     wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
 
 
 def settings_of(described: Mapping[str, Any]) -> Settings:
     """The `Settings` in a run's config.json."""
-    described = {"schedule": described.get("course"), **described}  # as older runs call it
+    described = {"schedule": described.get("course"), **described}  # older runs call it "course"
     names = [field.name for field in dataclasses.fields(Settings) if field.name in described]
     values: dict[str, Any] = {name: described[name] for name in names}
     values["seeds"] = tuple(described["seeds"])

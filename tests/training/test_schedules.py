@@ -104,7 +104,7 @@ def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
     ("schedule", "message"),
     [
         ({"ranges": {"actor_lr": (0, 1)}, "every": 0}, r"settings are to change every 0 steps, it must be at least 1"),
-        ({"ranges": {"critic_lr": (0, 1)}, "every": 100}, r"changes 'critic_lr', of which each learner needs its own"),
+        ({"ranges": {"critic_lr": (0, 1)}, "every": 100}, r"changes 'critic_lr', so each learner needs its own value"),
     ],
 )
 def test_schedules_that_cannot_be_are_refused(schedule: dict[str, Any], message: str, tmp_path: Any) -> None:
