@@ -1,7 +1,7 @@
-"""The contract between agents, environments and everything that moves them.
+"""The contract between agents, environments and the code that trains them.
 
-An agent is a module of pure functions over pytrees. It never steps an environment, never samples a batch,
-never logs and never jits. The rest of the suite relies on the names below and on nothing else.
+An agent is a module of pure functions over pytrees. It never steps an environment, never samples a batch, never logs
+and never jits. The rest of the suite relies only on the names below.
 
 Axes, everywhere: `P` population (seeds x hyperparameters), `E` environments of one learner, `T` time,
 `B` batch, `C` critics, `O...` one observation, `A` action dimensions.
@@ -21,10 +21,11 @@ import numpy as np
 from flax import struct
 
 Array = jax.Array
-Metrics = dict[str, Any]  # of scalars [], or of Weighted ones
+Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 T = TypeVar("T")
 
-# Of a data set's rewards, before any agent sees them; what each does, and whose it is: `rljax.datasets.preprocess`.
+# Transforms of a data set's rewards before any agent sees them. `rljax.datasets.preprocess` has their definitions and
+# sources.
 RewardTransform = Literal[
     "none",
     "return_range",
@@ -40,17 +41,17 @@ RewardTransform = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class EnvSpec:
-    """What an agent may know of an environment. Static: it never holds arrays.
+    """Everything that an agent may know about an environment. It is static: it never holds arrays.
 
-    Actions are normalised: a continuous action lies in [-1, 1] per dimension whatever the environment's
-    own bounds are, and the adapter rescales it.
+    Actions are normalised: each dimension of a continuous action lies in [-1, 1], and the environment's adapter
+    rescales it to the environment's own bounds.
     """
 
     name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
     observation_shape: tuple[int, ...]  # of one observation, float32
-    action_size: int  # dimensions of a continuous action, number of discrete ones otherwise
+    action_size: int  # dimensions of a continuous action, or the number of discrete actions
     discrete: bool = False  # True: actions are int32 in [0, action_size)
-    max_episode_steps: int | None = None  # the time limit in environment steps; None where there is none
+    max_episode_steps: int | None = None  # the time limit in environment steps; None where there is no limit
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -64,7 +65,7 @@ class EnvSpec:
 
 
 class Transition(struct.PyTreeNode):
-    """One step of experience; every field has the same leading axes.
+    """One step of experience. Every field has the same leading axes.
 
     `next_observation` is the true successor, also where the environment reset itself. Bootstrapping stops
     at `terminated` and never at `truncated`.
@@ -76,15 +77,15 @@ class Transition(struct.PyTreeNode):
     terminated: Array  # [...] bool: the environment's own end
     truncated: Array  # [...] bool: a time limit or another end from outside
     next_observation: Array  # [..., O...] float32
-    extras: Mapping[str, Array] = struct.field(default_factory=dict)  # what `act` returned beside the action
+    extras: Mapping[str, Array] = struct.field(default_factory=dict)  # what `act` returned with the action
 
 
 class Step(struct.PyTreeNode):
-    """What an environment that resets itself returns for one action.
+    """The result of one action in an environment that resets itself.
 
-    `observation` is what to act on next: the first observation of a new episode where one has begun, and
-    `next_observation` otherwise. `episode_return` and `episode_length` hold the finished episode's totals
-    where `terminated | truncated`, and the running totals elsewhere.
+    The next action depends on `observation`. It is the first observation of a new episode where one has begun, and
+    `next_observation` otherwise. `episode_return` and `episode_length` hold the finished episode's totals where
+    `terminated | truncated`, and the running totals elsewhere.
     """
 
     observation: Array  # [..., O...]
@@ -94,15 +95,15 @@ class Step(struct.PyTreeNode):
     truncated: Array  # [...] bool
     episode_return: Array  # [...] float32, undiscounted
     episode_length: Array  # [...] int32, environment steps
-    success: Array | None = None  # [...] bool: the task is done, of environments inside the program that say so
+    success: Array | None = None  # [...] bool: the task is done; environments inside the program may report it
 
 
 @dataclass_transform(frozen_default=True)
 def config(cls: type[T]) -> type[T]:
     """Turn a class into an agent's `Config`: a frozen dataclass that is also a pytree.
 
-    Fields annotated `float` (or `float | None`) are leaves: traced, so that a new value never recompiles,
-    and stackable along the population axis. Every other field is static: it shapes the program.
+    Fields annotated `float` (or `float | None`) are leaves. They are traced, so that a new value never recompiles the
+    program, and they can be stacked along the population axis. Every other field is static: it shapes the program.
     """
     frozen: Any = dataclasses.dataclass(frozen=True)(cls)
     traced = float_fields(frozen)
@@ -123,28 +124,28 @@ def float_fields(cls: Any) -> tuple[str, ...]:
 class Agent(Protocol):
     """An agent: a module (or any object) with these attributes. Nothing outside an agent reads a field of its `Config`.
 
-    Four more functions are optional. An agent that has one of them declares by it what it can do.
+    Four more functions are optional. The presence of such a function declares that the agent can use it.
 
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
       on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the first update on it.
     - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions [..., A]. Adversarial
-      corruptions of data sets lower it.
+      corruptions of data sets minimise this value.
     - `use_base(state, base, config) -> State` takes another run's policy, a `Base`: `rljax train ... --base RUN`.
     """
 
     Config: Callable[..., Any]  # every hyperparameter, documented per field; made by `config`
 
     def experience(self, config: Any) -> Any:
-        """What the agent learns from: `Replay`, `Rollout`, `Stream` or `Dataset` of `rljax.buffers`.
+        """Declare what the agent learns from: `Replay`, `Rollout`, `Stream` or `Dataset` of `rljax.buffers`.
 
-        `config` is no tracer here: its floats are numbers, or arrays [P] of all learners' values. The declaration may
-        hold them, and may depend on them.
+        Here the floats of `config` are not tracers, but numbers or arrays [P] of all learners' values. The declaration
+        may hold them and may depend on them.
         """
         ...
 
     def check(self, spec: EnvSpec, config: Any) -> None:
-        """Raise `ValueError` for what a user can get wrong, before anything compiles."""
+        """Raise `ValueError` for settings and environments that cannot work, before anything compiles."""
 
     def init(self, key: Array, spec: EnvSpec, config: Any) -> Any:
         """Return a fresh State: parameters, targets, optimiser states, input statistics."""
@@ -152,29 +153,29 @@ class Agent(Protocol):
     def act(self, state: Any, observation: Array, key: Array, config: Any, explore: bool) -> tuple[Array, dict]:
         """Return `action` and `extras` for observations [..., O...].
 
-        Without `explore` it is the action by which the agent is judged. Most agents return the policy's mean or mode,
-        whatever the key; generative ones return a draw.
+        Evaluation uses the actions without `explore`. Most agents then return the policy's mean or mode and ignore the
+        key; generative agents return a random draw.
         """
         ...
 
     def update(self, state: Any, batch: Transition, key: Array, step: Array, config: Any) -> tuple[Any, Metrics]:
-        """Return the State after one update and scalar metrics; `step` counts updates, unbatched."""
+        """Return the State after one update and scalar metrics. `step` counts updates and is unbatched."""
         ...
 
 
-PARTS = ("Config", "experience", "check", "init", "act", "update")  # what every agent has
+PARTS = ("Config", "experience", "check", "init", "act", "update")  # required of every agent
 
 
 class Base(struct.PyTreeNode):
     """Another run's policy, as an input of an agent that has `use_base`.
 
-    It is a pytree: a State may hold it. Frozen unless the agent's own optimiser moves its `state`.
+    It is a pytree, so that a State may hold it. Its `state` is frozen unless the agent's own optimiser changes it.
     """
 
     state: Any  # the other agent's State, of one learner
-    config: Any  # its Config, floats as arrays []
-    agent: Any = struct.field(pytree_node=False)  # its module
-    spec: EnvSpec = struct.field(pytree_node=False)  # of the environment that it was trained in
+    config: Any  # the other agent's Config, floats as arrays []
+    agent: Any = struct.field(pytree_node=False)  # the other agent's module
+    spec: EnvSpec = struct.field(pytree_node=False)  # of the environment in which the policy was trained
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
         """Actions [..., A] for observations [..., O...]."""
@@ -190,7 +191,7 @@ class Base(struct.PyTreeNode):
 
 
 class Weighted(struct.PyTreeNode):
-    """A metric that only some updates have: `weight` is 0 on the others, and the mean is over the weights."""
+    """A metric that only some updates have. `weight` is 0 on the other updates, and the mean is weighted."""
 
     value: Array  # []
     weight: Array  # [] 0 or 1
@@ -199,11 +200,11 @@ class Weighted(struct.PyTreeNode):
 def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]], state: Any) -> tuple[Any, Metrics]:
     """Apply `change` on every `period`-th update, and leave the state as it is on the others.
 
-    `step` [] counts the updates before this one and is never batched, so that under `vmap` one branch runs.
+    `step` [] counts the updates before this one. It is never batched, so that under `vmap` only one branch runs.
     """
     if period == 1:
         return change(state)
-    change = jax.jit(change, inline=True)  # traced once for what follows
+    change = jax.jit(change, inline=True)  # `eval_shape` and `cond` then trace it only once
     names = jax.eval_shape(change, state)[1]
 
     def active(state: Any) -> tuple[Any, Metrics]:
@@ -235,7 +236,7 @@ def require_continuous(name: str, spec: EnvSpec) -> None:
 
 
 def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
-    """Raise `ValueError` unless actions are discrete; `other` is an agent for continuous ones."""
+    """Raise `ValueError` unless actions are discrete; `other` names an agent for continuous actions."""
     if not spec.discrete:
         raise ValueError(
             f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "

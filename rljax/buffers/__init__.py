@@ -1,4 +1,4 @@
-"""What batches are drawn from, and the declarations by which agents ask for them.
+"""The sources of batches, and the declarations with which agents ask for them.
 
 def experience(config: Config) -> buffers.Replay:
     return buffers.Replay(replay_size=config.replay_size, batch_size=config.batch_size)

@@ -1,4 +1,4 @@
-"""Columns: what else an agent can ask the rows of its batches to carry in `extras`."""
+"""Columns: additional arrays that an agent can ask for in the `extras` of its batches."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rljax.buffers.experience import Column, declaration
 
 @declaration
 class NextAction(Column):
-    """`extras["next_action"]`: the action in the successor; 0 where `extras["has_next_action"]` is False.
+    """`extras["next_action"]`: the action taken in the next state; 0 where `extras["has_next_action"]` is False.
 
-    There is none in the last row of a trajectory, nor in the newest row of a replay.
+    The last row of a trajectory has no next action, and neither has the newest row of a replay.
     """
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
-        """The column [N, A], and whether there is one [N]."""
+        """The next actions [N, A], and whether each row has one [N]."""
         has = ~trajectory_ends(data)
         following = np.roll(np.asarray(data.action), -1, axis=0)
         following[~has] = 0
         return {"next_action": following, "has_next_action": has}
 
     def of_replay(self, data: Transition, rows: Array, following: Array, has_following: Array) -> dict[str, Array]:
-        """The column [..., A], and whether there is one [...]."""
+        """The next actions [..., A], and whether each row has one [...]."""
         del rows
         action = data.action[following]
         has = has_following.reshape(*has_following.shape, *[1] * (action.ndim - has_following.ndim))
@@ -38,7 +38,7 @@ class NextAction(Column):
 class ReturnToGo(Column):
     """`extras["return_to_go"]`: the discounted sum of rewards from this row to the last one of its trajectory.
 
-    The rewards are those after the agent's `reward_transform`. Where a trajectory is truncated the sum ends, too.
+    The agent's `reward_transform` has already changed the rewards. The sum also ends where a trajectory is truncated.
     """
 
     discount: float
@@ -46,7 +46,7 @@ class ReturnToGo(Column):
     in_replay: ClassVar[bool] = False
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
-        """The column [N], float32, summed in float64. Raises `ValueError` where learners differ in their discounts."""
+        """The column [N], float32, summed in float64. Raises `ValueError` where the learners' discounts differ."""
         from scipy.signal import lfilter
 
         discounts = np.unique(np.asarray(self.discount, np.float32))
@@ -61,13 +61,13 @@ class ReturnToGo(Column):
 
 @declaration
 class Source(Column):
-    """`extras["offline"]`: whether the row is of the data set."""
+    """`extras["offline"]`: whether the row comes from the data set."""
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
-        """True [N]."""
+        """True for all rows [N]."""
         return {"offline": np.ones(len(data.reward), np.bool_)}
 
     def of_replay(self, data: Transition, rows: Array, following: Array, has_following: Array) -> dict[str, Array]:
-        """False [...]."""
+        """False for all rows [...]."""
         del data, following, has_following
         return {"offline": jnp.zeros(rows.shape, jnp.bool_)}

@@ -1,7 +1,7 @@
-"""Data set: recorded transitions that all learners share and nothing is added to, and batches drawn from them.
+"""Data set: recorded transitions that never change and that all learners share, and batches drawn from them.
 
-A data set is no part of a learner's state. Drivers hold it once and hand it to `Learner.update`, so that neither
-populations nor checkpoints hold copies.
+A data set is not a part of a learner's state. Drivers hold it once and pass it to `Learner.update`. Populations and
+checkpoints therefore hold no copies of it.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from rljax.buffers.replay import Replay
 
 @declaration
 class DatasetDraw:
-    """How batches are drawn from a data set, in two parts: what is random, and what it takes of the data.
+    """How batches are drawn from a data set, in two parts: `random` draws random numbers, `take` gathers the rows.
 
-    Only the second reads the data. So these may lie where nothing is compiled: on the host, as NumPy arrays.
+    Only `take` reads the data. The data may therefore be NumPy arrays on the host, outside compiled programs.
     """
 
     goals: ClassVar[bool] = False  # observations are [state; goal]
-    has_columns: ClassVar[bool] = False  # its rows carry the columns that the agent asks for
+    has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
 
     def prepare(self, data: Transition) -> Transition:
-        """A data set [N, ...] in NumPy with what `take` needs beside its rows."""
+        """A data set [N, ...] in NumPy with the additional arrays that `take` needs."""
         return data
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Any:
-        """What is random of an iteration's batches from `number` rows: leaves [P, U, B]; `keys` are [P]."""
+        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B]; `keys` are [P]."""
         raise NotImplementedError
 
     def take(self, data: Transition, drawn: Any) -> Transition:
-        """The batches [..., B, ...] of a data set [N, ...] for what was drawn."""
+        """The batches [..., B, ...] from a data set [N, ...] for the random draws `drawn`."""
         raise NotImplementedError
 
 
 @declaration
 class UniformRows(DatasetDraw):
-    """Every row is as likely, with replacement."""
+    """Uniform rows with replacement."""
 
     has_columns: ClassVar[bool] = True
 
@@ -49,19 +49,19 @@ class UniformRows(DatasetDraw):
         return random_rows(keys, number, experience.num_updates, experience.batch_size)
 
     def take(self, data: Transition, drawn: Any) -> Transition:
-        """The transitions in those rows."""
+        """The transitions in the drawn rows."""
         return rows_of(data, drawn)
 
 
 @declaration
 class Dataset(Experience):
-    """Batches from a data set alone; with `online`, the agent can go on in an environment, mixed with the data set."""
+    """Batches from a data set alone. With `online`, the agent can go on in an environment, with data of both mixed."""
 
     batch_size: int  # transitions of one update
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     draw: DatasetDraw = UniformRows()  # how batches are drawn
-    online: Replay | None = None  # how it learns in an environment after the data
-    learns_until: float | None = None  # updates after which its learning rate is 0, where it falls to that
+    online: Replay | None = None  # how the agent learns in an environment after the data set
+    learns_until: float | None = None  # number of updates after which the learning rate is 0; None where it stays above
 
     kind: ClassVar[str] = "dataset"
     needs_data: ClassVar[bool] = True
@@ -74,11 +74,11 @@ class Dataset(Experience):
 
     @property
     def steps_per_iteration(self) -> int:
-        """A step of learning from data alone is an update."""
+        """Number of updates: in learning from data alone, a step is an update."""
         return self.num_updates
 
     def prepare(self, data: Transition) -> Transition:
-        """A data set [N, ...] with its columns, and what the draw needs, in NumPy."""
+        """A data set [N, ...] in NumPy with its columns and the arrays that the draw needs."""
         return self.draw.prepare(super().prepare(data))
 
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
@@ -89,7 +89,7 @@ class Dataset(Experience):
 
 
 def trajectory_ends(data: Transition) -> np.ndarray:
-    """Whether a trajectory ends with each row [N]: at its end or time limit, and the last one with the data."""
+    """Whether each row [N] ends a trajectory: at termination, at truncation, and at the last row of the data."""
     ends = np.asarray(data.terminated) | np.asarray(data.truncated)
     ends[-1] = True
     return ends

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class Draw:
     """How batches are drawn from a replay."""
 
-    needs_time: ClassVar[bool] = False  # rows must hold in `extras["time"]` which step of their episode they are
-    from_data: ClassVar[bool] = False  # it can be mixed with rows of a data set
-    has_columns: ClassVar[bool] = False  # its rows carry the columns that the agent asks for
-    flag: ClassVar[str] = ""  # of the setting that asks for it
+    needs_time: ClassVar[bool] = False  # rows need `extras["time"]`, the number of their step in the episode
+    from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
+    has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
+    flag: ClassVar[str] = ""  # name of the setting that asks for this draw
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
@@ -30,7 +30,7 @@ class Draw:
 
 @declaration
 class Uniform(Draw):
-    """Every row is as likely, with replacement."""
+    """Uniform rows with replacement."""
 
     from_data: ClassVar[bool] = True
     has_columns: ClassVar[bool] = True
@@ -64,17 +64,17 @@ def with_columns(buffer: ReplayBuffer, data: Transition, rows: Array, experience
 
 
 def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
-    """How many rows of the same environment, of `num_envs`, are newer than `rows` of a ring."""
+    """For each of `rows` of a ring: the number of newer rows of the same environment, with `num_envs` environments."""
     return (buffer.position - 1 - rows) % buffer.capacity // num_envs
 
 
 @declaration
 class NStep(Draw):
-    """Uniform, with the rewards of up to `steps` steps summed.
+    """Uniform rows, with the rewards of up to `steps` steps summed.
 
-    A row is followed by others of its episode: `steps` of them, or fewer where the episode ends or where the ring's
-    newest row is reached; k in all, itself included. Then `reward` is the sum of discount^i r_i,
-    `extras["discount"]` is discount^k, and `next_observation`, `terminated` and `truncated` are those of the last one.
+    The sum covers k rows of one episode and begins with the drawn row. k is `steps`, or less where the episode ends or
+    where the ring's newest row is reached. `reward` is the sum of discount^i r_i, `extras["discount"]` is discount^k,
+    and `next_observation`, `terminated` and `truncated` are those of the last of these rows.
     """
 
     steps: int
@@ -110,11 +110,12 @@ class NStep(Draw):
 
 @declaration
 class Hindsight(Draw):
-    """Uniform, with the goals of a `share` of the rows replaced.
+    """Uniform rows, with the goals of a `share` of the rows replaced.
 
-    Half of these goals are what the row's episode reached k steps later, with P(k) ~ discount^k among its later steps
-    in the ring. The other half are what another environment reached in any row (the same environment, where there is no
-    other). The environment relabels observations and rewards; ends stay as they were.
+    Half of the new goals are goals that the row's own episode reached k steps later, with P(k) ~ discount^k among its
+    later steps in the ring. The other half are goals that another environment reached in any row (the same environment,
+    where there is only one). The environment relabels observations and rewards. `terminated` and `truncated` do not
+    change.
     """
 
     share: float

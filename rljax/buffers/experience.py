@@ -1,8 +1,8 @@
-"""How an agent declares what it learns from, and what every such declaration can do.
+"""How an agent declares what it learns from, and the methods of every such declaration.
 
-An agent's `experience(config)` returns one of `Replay`, `Rollout`, `Stream` and `Dataset`. A declaration says how much
-is kept, how batches are drawn, and how many updates follow how many steps. It is a pytree, as a `Config` is: its
-floats are leaves, one value per learner, and everything else shapes the program.
+An agent's `experience(config)` returns one of `Replay`, `Rollout`, `Stream` and `Dataset`. A declaration says how many
+transitions are kept, how batches are drawn, and how many updates follow how many steps. It is a pytree like a `Config`:
+its floats are leaves, one value per learner, and everything else shapes the program.
 
 Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` rows of a batch, `N` rows of a data set.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def declaration(cls: type[T]) -> type[T]:
-    """Turn a class into a frozen dataclass, all by keyword, and a pytree of its floats and of other declarations."""
+    """Turn a class into a frozen dataclass with keyword arguments only, and a pytree of its floats and declarations."""
     frozen: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     names = [field.name for field in dataclasses.fields(frozen)]
     children = [name for name in names if name in (*float_fields(frozen), "draw", "columns", "online")]
@@ -31,9 +31,9 @@ def declaration(cls: type[T]) -> type[T]:
 
 
 class Column:
-    """One more array that the rows of a batch carry in `extras`, derived from the rows around them."""
+    """An additional array in the `extras` of a batch, derived from the rows around each row."""
 
-    in_replay: ClassVar[bool] = True  # whether rows of new experience can have it
+    in_replay: ClassVar[bool] = True  # whether rows of new experience can have this column
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
         """The column [N, ...] of a data set [N, ...] in NumPy, by its name in `extras`."""
@@ -42,24 +42,25 @@ class Column:
     def of_replay(self, data: Transition, rows: Array, following: Array, has_following: Array) -> dict[str, Array]:
         """The column [..., ...] of `rows` [...] of one learner's replay [capacity, ...], by its name in `extras`.
 
-        `following` [...] are the rows one step later in the same environment, where `has_following` [...] bool.
+        `following` [...] are the rows one step later in the same environment. They are valid where `has_following`
+        [...] is True.
         """
         raise NotImplementedError
 
 
 @declaration
 class Experience:
-    """What all declarations have in common. Error messages name a field as the flag `--config.FIELD`."""
+    """The common part of all declarations. Error messages name a field as the flag `--config.FIELD`."""
 
     num_envs: int = 1  # environments of each learner, stepped side by side
     num_steps: int = 1  # steps of each environment in one iteration
-    num_updates: int = 1  # updates of one iteration, each on a batch of its own
+    num_updates: int = 1  # updates in one iteration, each on a separate batch
     perceives: bool = False  # the agent's `perceive` sees every observation before it acts
     time_feature: bool = False  # observations end with the share of the time limit that has passed
-    columns: tuple[Column, ...] = ()  # what else the rows of a batch carry in `extras`
+    columns: tuple[Column, ...] = ()  # additional arrays in the `extras` of a batch
 
-    kind: ClassVar[str]  # as run folders name it: "replay", "rollout", "stream" or "dataset"
-    needs_data: ClassVar[bool] = False  # it cannot begin without a data set
+    kind: ClassVar[str]  # its name in run folders: "replay", "rollout", "stream" or "dataset"
+    needs_data: ClassVar[bool] = False  # training cannot begin without a data set
     mixes_data: ClassVar[bool] = False  # a data set can be part of its batches
 
     @property
@@ -69,17 +70,17 @@ class Experience:
 
     @property
     def streams(self) -> bool:
-        """Whether each transition is learnt from at once, before the next action is chosen."""
+        """Whether the agent learns from each transition at once, before it chooses the next action."""
         return False
 
     @property
     def goals(self) -> bool:
-        """Whether observations are [state; goal] with goals drawn from the data."""
+        """Whether observations are [state; goal], with goals drawn from the data."""
         return False
 
     @property
     def stores_time(self) -> bool:
-        """Whether transitions are stored with `extras["time"]`: which step of its episode each one is, from 1 on."""
+        """Whether transitions are stored with `extras["time"]`: the number of the step in its episode, from 1 on."""
         return False
 
     @property
@@ -89,17 +90,17 @@ class Experience:
 
     @property
     def reward_transform(self) -> RewardTransform:
-        """What becomes of a data set's rewards, and of new ones beside it, before any update."""
+        """The transform of a data set's rewards, and of new rewards that are mixed with them, before any update."""
         return "none"
 
     @property
     def online(self) -> Any:
-        """How an agent that learns from a data set learns in an environment after it, where it can."""
+        """How an agent learns in an environment after a data set; None where it cannot."""
         return None
 
     @property
     def learns_until(self) -> Any:
-        """Updates after which the learning rate is 0; None where it stays."""
+        """Number of updates after which the learning rate is 0; None where it stays above 0."""
         return None
 
     def prepare(self, data: Transition) -> Transition:
@@ -124,7 +125,7 @@ class Experience:
             )
 
     def create(self, example: Transition) -> Any:
-        """An empty buffer for transitions shaped as `example` [P, E, ...]; None where nothing is kept."""
+        """An empty buffer for transitions with the shapes of `example` [P, E, ...]; None where nothing is stored."""
         del example
         return None
 
@@ -136,13 +137,13 @@ class Experience:
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both; `keys` are [P].
 
-        All batches are one gather of O(U x B), whatever the buffer's size.
+        All batches are drawn in one gather of O(U x B), independent of the buffer's size.
         """
         raise NotImplementedError
 
 
 def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
-    """Rows [P, number, size] of a data set, with replacement; `key` is [P]."""
+    """Random rows [P, number, size] of a data set, with replacement; `key` is [P]."""
     return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
 
 

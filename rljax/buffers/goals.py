@@ -1,4 +1,4 @@
-"""Goals for data that hold none: states of the data set, drawn anew for each transition."""
+"""Goals for data without goals: states of the data set, drawn anew for each transition."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from rljax.buffers.dataset import Dataset, DatasetDraw, trajectory_ends
 from rljax.buffers.experience import declaration
 
 Times = Literal["geometric", "even"]
-LAST = "last_row"  # of a data set's extras: the row [N] in which each row's trajectory ends
+LAST = "last_row"  # name in a data set's extras: the row [N] in which each row's trajectory ends
 
 
 class GoalRows(NamedTuple):
-    """What is random of goals, [...] each: rows min(row + steps + floor(share (last - row)), last), or `other`."""
+    """Random draws of goals, [...] each.
+
+    A goal's row is min(row + steps + floor(share (last - row)), last), or `other` where `is_other`.
+    """
 
     other: Any  # int32: a row of any trajectory
-    steps: Any  # int32: how many rows later at least
-    share: Any  # float32, in [0, 1): and which part of the trajectory's rest
-    is_other: Any  # bool
+    steps: Any  # int32: the smallest number of rows after `row`
+    share: Any  # float32, in [0, 1): the share of the trajectory's rest that is added
+    is_other: Any  # bool: whether the goal is `other`
 
 
 class GoalDraws(NamedTuple):
-    """What is random of batches with goals."""
+    """Random draws of batches with goals."""
 
     row: Any  # int32 [...]
     value: GoalRows
@@ -35,12 +38,13 @@ class GoalDraws(NamedTuple):
 
 @declaration
 class Goals(DatasetDraw):
-    """Uniform rows with goals: for values and actor, the state itself, a later one of its trajectory, or any state.
+    """Uniform rows with goals, drawn separately for values and actor.
 
-    `value_current` and `value_future` are the shares of values' goals that are the state itself and a later one of its
-    trajectory; the rest are any states. `value_times` says how much later: "geometric" is k rows with probability
-    (1 - discount) discount^(k - 1) for k from 1 on, "even" makes any time as likely. What lies behind the trajectory's
-    end is its last row. The same holds for the actor's goals.
+    A goal is the row's own state, a later state of its trajectory, or any state of the data set. `value_current` is the
+    share of the values' goals that are the row's own state. `value_future` is the share that are a later state; all
+    others are any states. `value_times` says how much later: with "geometric" it is k rows with probability
+    (1 - discount) discount^(k - 1), from k = 1 on; with "even" every later time is equally likely. A row behind the
+    trajectory's end is replaced by its last row. The same holds for the actor's goals.
     """
 
     discount: float
@@ -58,7 +62,7 @@ class Goals(DatasetDraw):
         return with_last_rows(data)
 
     def random(self, keys: Array, number: int, experience: Dataset) -> GoalDraws:
-        """What is random: leaves [P, U, B]."""
+        """The random draws: leaves [P, U, B]."""
         shape = (experience.num_updates, experience.batch_size)
 
         def goal_rows(key: Array, current: Array, future: Array, times: str, discount: Array) -> GoalRows:
@@ -97,10 +101,11 @@ def with_last_rows(data: Transition) -> Transition:
 
 
 def with_goals(data: Transition, draws: GoalDraws) -> Transition:
-    """Transitions of a data set [N, ...] that `with_last_rows` has seen, with goals behind their states.
+    """Transitions with goals behind their states, from a data set [N, ...] that `with_last_rows` returned.
 
-    Observations and successors [..., B, 2 O] hold the values' goals, `extras["actor_observation"]` the actor's. The
-    reward is -1; where a row is its own goal it is 0, and `terminated`. What the data have of either is of no account.
+    `observation` and `next_observation` [..., B, 2 O] hold the values' goals, `extras["actor_observation"]` holds the
+    actor's goals. Where a row is its own goal, the reward is 0 and `terminated` is True; elsewhere the reward is -1 and
+    `terminated` is False. The rewards and `terminated` of the data are not used.
     """
     on_host = isinstance(data.observation, np.ndarray)
     xp: Any = np if on_host else jnp

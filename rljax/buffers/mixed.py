@@ -1,4 +1,4 @@
-"""Mixed: a replay of new experience beside a data set, both in each batch."""
+"""Mixed: a replay of new experience and a data set. Each batch has rows of both."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rljax.buffers.replay import Replay, ReplayBuffer
 
 @declaration
 class Mixed(Replay):
-    """Batches of which a share comes from the data set and the rest from new experience.
+    """Batches in which a share of the rows comes from the data set and the rest from new experience.
 
-    With a number as share, each batch has that part of its rows from the data set, and they come first; the default is
-    RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every transition of both is as likely, so that the share
-    falls as experience gathers.
+    Where the share is a number, each batch has this share of its rows from the data set, and these rows come first. The
+    default is RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every transition of both sources is equally likely,
+    so that the share falls as new experience grows.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled"; it shapes the program
-    reward_affine: Any = (1.0, 0.0)  # scale and shift of new rewards, as the data set's have had them already
+    reward_affine: Any = (1.0, 0.0)  # scale and shift of new rewards; the data set's rewards already have them
 
     kind: ClassVar[str] = "mixed"
 
     @classmethod
     def of(cls, replay: Replay, offline_share: float | str, reward_affine: tuple[float, float]) -> Mixed:
-        """A replay as an agent declares it, beside a data set.
+        """Mix the replay that an agent declares with a data set.
 
-        Raises `ValueError` for draws that need new experience alone.
+        Raises `ValueError` for draws that cannot be mixed with a data set.
         """
         if not replay.draw.from_data:
             raise ValueError(
@@ -42,11 +42,11 @@ class Mixed(Replay):
         return cls(**fields, offline_share=offline_share, reward_affine=reward_affine)
 
     def ready(self, steps: Any) -> Any:
-        """Whether the warm-up is over: the rest of a batch is there."""
+        """Whether the warm-up is over: the new rows of a batch are there."""
         return steps >= max(self.warmup_steps, 1)
 
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...]; `extras` are those that old and new rows both have."""
+        """The batches of one iteration, [P, U, B, ...], with only the `extras` that old and new rows both have."""
         assert data is not None
         return (self._pooled if isinstance(self.offline_share, str) else self._shared)(buffer, data, keys)
 
@@ -76,7 +76,7 @@ class Mixed(Replay):
 
 
 def _alike(old: Transition, new: Transition) -> tuple[Transition, Transition]:
-    """Both with the extras that they have in common."""
+    """Both transitions, reduced to the extras that they have in common."""
     names = [name for name in old.extras if name in new.extras]
     kept = [part.replace(extras={name: part.extras[name] for name in names}) for part in (old, new)]
     return kept[0], kept[1]

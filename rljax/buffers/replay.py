@@ -16,17 +16,17 @@ from rljax.buffers.experience import Experience, declaration
 class ReplayBuffer(struct.PyTreeNode):
     """A ring of transitions per learner: the newest overwrite the oldest.
 
-    `position` and `size` are shared by all learners and never batched: a batched index would turn the slice
-    update into a scatter.
+    All learners share `position` and `size`, which are never batched: a batched index would turn the slice update into
+    a scatter.
     """
 
     data: Transition  # [P, capacity, ...]
     position: Array  # [] int32: the next row to write
-    size: Array  # [] int32: rows that hold a transition
+    size: Array  # [] int32: number of rows that hold a transition
 
     @classmethod
     def create(cls, example: Transition, capacity: int) -> ReplayBuffer:
-        """An empty ring for transitions shaped as `example` [P, E, ...].
+        """An empty ring for transitions with the shapes of `example` [P, E, ...].
 
         The capacity is rounded down to a multiple of E, so that one write never wraps in its middle.
         """
@@ -57,11 +57,11 @@ class ReplayBuffer(struct.PyTreeNode):
 
 @declaration
 class Replay(Experience):
-    """Batches from the newest `replay_size` transitions; with `--data`, a share of each batch is from the data set."""
+    """Batches from the newest `replay_size` transitions. With `--data`, a share of each batch is from the data set."""
 
-    replay_size: int  # transitions kept per learner; the oldest give way
+    replay_size: int  # transitions kept per learner; new ones overwrite the oldest
     batch_size: int  # transitions of one update
-    warmup_steps: int = 0  # environment steps of each learner with uniform actions and no update
+    warmup_steps: int = 0  # environment steps of each learner with uniform actions and without updates
     draw: Draw = Uniform()  # how batches are drawn
 
     kind: ClassVar[str] = "replay"
@@ -69,7 +69,7 @@ class Replay(Experience):
 
     @property
     def stores_time(self) -> bool:
-        """Whether the draw needs to know which step of its episode a transition is."""
+        """Whether the draw needs the number of each transition's step in its episode."""
         return self.draw.needs_time
 
     @property
@@ -95,11 +95,11 @@ class Replay(Experience):
                 raise ValueError(f"{type(column).__name__} is known of a data set's rows alone, not of new experience.")
 
     def create(self, example: Transition) -> ReplayBuffer:
-        """An empty ring for transitions shaped as `example` [P, E, ...]."""
+        """An empty ring for transitions with the shapes of `example` [P, E, ...]."""
         return ReplayBuffer.create(example, self.replay_size)
 
     def ready(self, steps: Any) -> Any:
-        """Whether the warm-up is over, and one batch's worth of transitions is there."""
+        """Whether the warm-up is over and there are enough transitions for one batch."""
         return steps >= max(self.warmup_steps, self.batch_size)
 
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:

@@ -20,7 +20,7 @@ class RolloutBuffer(struct.PyTreeNode):
 
     @classmethod
     def create(cls, example: Transition, num_steps: int) -> RolloutBuffer:
-        """An empty rollout for transitions shaped as `example` [P, E, ...]."""
+        """An empty rollout for transitions with the shapes of `example` [P, E, ...]."""
 
         def empty(x: Any) -> Array:
             return jnp.zeros((x.shape[0], num_steps, *x.shape[1:]), x.dtype)
@@ -39,14 +39,14 @@ class RolloutBuffer(struct.PyTreeNode):
 
 @declaration
 class Rollout(Experience):
-    """Each iteration's steps, [T, E, ...], handed to one update, which makes its own minibatches of `batch_size`."""
+    """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches of `batch_size`."""
 
-    batch_size: int = 1  # transitions of a minibatch: a divisor of the rollout's T E
+    batch_size: int = 1  # transitions of a minibatch: a divisor of the rollout's T x E
 
     kind: ClassVar[str] = "rollout"
 
     def check(self) -> None:
-        """Raise `ValueError` for minibatches that do not divide a rollout."""
+        """Raise `ValueError` where the size of minibatches does not divide a rollout."""
         super().check()
         rows = self.steps_per_iteration
         if rows % self.batch_size:
@@ -58,7 +58,7 @@ class Rollout(Experience):
             )
 
     def create(self, example: Transition) -> RolloutBuffer:
-        """An empty rollout for transitions shaped as `example` [P, E, ...]."""
+        """An empty rollout for transitions with the shapes of `example` [P, E, ...]."""
         return RolloutBuffer.create(example, self.num_steps)
 
     def ready(self, steps: Any) -> Any:
@@ -66,6 +66,6 @@ class Rollout(Experience):
         return steps >= self.steps_per_iteration
 
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The rollout as the one batch of an iteration, [P, 1, T, E, ...]."""
+        """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...]."""
         del data, keys
         return jax.tree.map(lambda x: x[:, None], buffer.data)

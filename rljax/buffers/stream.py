@@ -1,4 +1,4 @@
-"""Stream: each transition is learnt from at once and forgotten."""
+"""Stream: the agent learns from each transition at once and does not store it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rljax.buffers.experience import Experience, declaration
 
 @declaration
 class Stream(Experience):
-    """One transition [O...] at a time, before the next action is chosen, from one environment of each learner."""
+    """Each learner has one environment, and learns from each transition [O...] before it chooses the next action."""
 
     kind: ClassVar[str] = "stream"
 
     @property
     def streams(self) -> bool:
-        """Yes."""
+        """True: a stream learns from each transition at once."""
         return True
 
     def check(self) -> None:

@@ -1,1 +1,1 @@
-"""The drivers: each moves learners through one kind of experience."""
+"""The drivers: each one trains learners on one kind of experience."""

@@ -1,4 +1,4 @@
-"""Functions of the host as parts of compiled programs, and such programs in the persistent compile cache."""
+"""Compiled programs that call Python functions on the host, and the persistent compile cache for such programs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rljax.agent import Array
 
 
 def called_from_within(function: Callable[..., np.ndarray], result: jax.ShapeDtypeStruct) -> Callable[..., Array]:
-    """A function of the host as a part of a compiled program, which waits for it.
+    """Make a function on the host callable from a compiled program, which waits for its result.
 
-    On the CPU it is handed the program's own memory: 2 microseconds, where a callback of JAX arrays takes 70.
+    On the CPU the function works on the program's own memory. A call takes 2 microseconds; a callback with JAX arrays
+    takes 70.
     """
     if jax.default_backend() != "cpu":
         return lambda *arguments: io_callback(
@@ -34,11 +35,11 @@ def called_from_within(function: Callable[..., np.ndarray], result: jax.ShapeDty
 
 @contextlib.contextmanager
 def cached_with_callbacks() -> Iterator[None]:
-    """Programs compiled meanwhile are kept in the compile cache although they call the host (on the CPU alone).
+    """Within this context the compile cache also keeps programs that call the host. It works only on the CPU.
 
-    JAX 0.10 keeps none of them, since some callbacks are addresses in a program. Those of `called_from_within` are
-    numbers: the functions that they stand for are handed over whenever a program is loaded. JAX 0.11 does so itself.
-    Where a JAX is built otherwise still, nothing is changed, and such programs are compiled anew in each process.
+    JAX 0.10 does not cache such programs, because some callbacks are memory addresses in the program. The callbacks of
+    `called_from_within` are numbers instead, and their functions are passed in whenever a program is loaded. JAX 0.11
+    does the same itself. For a JAX that is built differently nothing changes: each process compiles such programs anew.
     """
     compiler = _compiler_of_jax()
     if compiler is None or jax.default_backend() != "cpu":
@@ -60,7 +61,10 @@ def cached_with_callbacks() -> Iterator[None]:
 
 
 def _compiler_of_jax() -> Any:
-    """The part of JAX that compiles or takes from the cache; None if it keeps these programs, or is not as it was."""
+    """JAX's module that compiles programs or reads them from the cache.
+
+    None where it already caches programs that call the host, or where its functions have changed.
+    """
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import compiler  # pyright: ignore[reportPrivateUsage]
 
@@ -72,7 +76,7 @@ def _compiler_of_jax() -> Any:
 
 
 class _ClientWithCallbacks:
-    """XLA's client, which gives each program that it makes or loads the same functions of the host."""
+    """XLA's client. It gives every program that it compiles or loads the same functions on the host."""
 
     def __init__(self, client: Any, host_callbacks: Sequence[Any]) -> None:
         self._client, self._host_callbacks = client, host_callbacks

@@ -1,7 +1,7 @@
 """Environments inside the program: stepping, storing, acting and learning are one compiled loop.
 
-The next action is chosen before learning, as in the hosted driver: there the simulators step while the device learns.
-Streams learn first, from each transition as it comes.
+The next action is chosen before learning, as in the hosted driver, where the simulators step while the device learns.
+Streams are the exception: they learn from each transition at once, before they choose the next action.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Carry(struct.PyTreeNode):
     environment: Any  # AutoReset's state, [P x E, ...]
     keys: Array  # [P x E], one per environment, never advanced
     observation: Array  # [P, E, O...] to act on next
-    first: Array  # [P, E] bool: that observation begins an episode
+    first: Array  # [P, E] bool: whether this observation begins an episode
     action: Any  # [P, E, ...] to take next, chosen before the last update as in the hosted driver
-    extras: Any  # what `act` returned beside it
+    extras: Any  # the extras that `act` returned with the action
     episodes: dict[str, Array]  # [P] sums over episodes that ended since the last report
 
 
@@ -42,13 +42,13 @@ class CompiledDriver:
     save_failure: str | None = None
 
     def __init__(self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None) -> None:
-        """`config` is stacked over P; `data` [N, ...] is a data set to learn from as well, where there is one."""
+        """`config` is stacked over P; `data` [N, ...] is a data set for the same learners, where there is one."""
         self.spec = environment.spec
         self.learner, self.environment = learner, environment
         hyper = learner.hyperparameters(config)
         self.spread = self._spread(hyper.experience)
         self.hyper = self.spread.learners(hyper)
-        self.data = data  # not yet on the device: a data set that does not fit is refused first
+        self.data = data  # moved to the device by `start`, after the check that it fits
         self._init = jax.jit(self._begun)
         self._advance = jax.jit(self._loop, donate_argnums=0)
 
@@ -56,11 +56,11 @@ class CompiledDriver:
         return Spread(self.learner.num_learners, experience.num_envs, split=isinstance(experience, Rollout))
 
     def reconfigure(self, config: Any) -> None:
-        """Go on with other settings, stacked over P as those at the beginning."""
+        """Continue with other settings, which are stacked over P like the first ones."""
         self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
-        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
         self.carry = self._init(*self._keys(seeds), self.hyper, self.data, learnt)
 
@@ -119,8 +119,8 @@ class CompiledDriver:
         return {name: jnp.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
 
     def _loop(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
-        # A traced bound, so that chunks of any length are one program.
-        # Placed again: left alone, XLA may hand parts of the agents to devices of other environments.
+        # The bound is traced, so that chunks of any length use one program.
+        # The result is placed again, because XLA may otherwise move parts of the agents to other devices.
         return self._placed(jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, hyper, data), carry))
 
     def _iterate(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
@@ -143,7 +143,7 @@ class CompiledDriver:
     def _learn(
         self, learners: LearnerState, hyper: Hyperparameters, data: Transition | None, when: Array | bool = True
     ) -> LearnerState:
-        storage = learners.storage  # read in the branch, but not carried through it: it would be copied
+        storage = learners.storage  # only read in the branch: a storage that passes through it would be copied
 
         def update(learnt: LearnerState) -> LearnerState:
             return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(storage=None)
@@ -156,7 +156,7 @@ class CompiledDriver:
         return self._act(self._transition(carry, hyper), hyper)
 
     def _transition(self, carry: Carry, hyper: Hyperparameters) -> Carry:
-        """Take the action that was chosen, and give the learners what it led to."""
+        """Take the chosen action, and pass the resulting transition to the learners."""
         carry, step = self._simulate(carry, carry.action.reshape(-1, *carry.action.shape[2:]))
         step = jax.tree.map(lambda x: x.reshape(*carry.action.shape[:2], *x.shape[1:]), step)
         ended = step.terminated | step.truncated
@@ -173,13 +173,13 @@ class CompiledDriver:
         return carry.replace(learners=learners, observation=step.observation, first=ended, episodes=episodes)
 
     def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        """The environments after actions [P x E, ...], and their step."""
+        """Step the environments with actions [P x E, ...]; return the new carry and the step."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(carry.keys, carry.learners.steps)
         step, environment = self.environment.step(keys, carry.environment, action)
         return carry.replace(environment=environment), step
 
     def _intact(self, environment: Any) -> Array | bool:
-        """Whether the environments' state after a step says that the step was taken."""
+        """Whether the environments took the step, judged by their state after it."""
         del environment
         return True
 
@@ -189,11 +189,11 @@ class CompiledDriver:
 
     @property
     def learners(self) -> LearnerState:
-        """The learners as they are now."""
+        """The current learners."""
         return self.carry.learners
 
     def report(self) -> Report:
-        """The means since the last report, which it forgets."""
+        """Return the means since the last report, and begin new ones."""
         learners = self.carry.learners
         result = report(learners.tally, learners.updates, self.carry.episodes)
         tally = empty_tally(tuple(learners.tally.total), self.learner.num_learners)
@@ -221,11 +221,11 @@ class CompiledDriver:
         return _split(jax.eval_shape(self._init, keys, environment_keys, self.hyper, self.data, None))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """Nothing: the environments are arrays."""
+        """None: the environments are part of `arrays`."""
         return None
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly."""
+        """Continue exactly from a checkpoint."""
         del environments
         self.data = self.spread.everywhere(self.data)
         carry = arrays["training"]

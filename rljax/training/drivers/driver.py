@@ -1,4 +1,4 @@
-"""What the drivers share: the seeds of environments, and a chunk's report."""
+"""Shared parts of the drivers: their protocol, the seeds of environments, and a chunk's report."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ TRAIN, EVALUATE = 0, 1
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
     """`number` 32-bit seeds for one learner's environments.
 
-    They depend on the learner's seed, the purpose and the path (such as the step of an evaluation) only, so
-    that a learner's environments are the same alone and in a population.
+    They depend only on the learner's seed, the purpose and the path (such as the step of an evaluation). A learner's
+    environments are therefore the same alone and in a population.
     """
     return [int(x) for x in np.random.SeedSequence([seed, purpose, *path]).generate_state(number)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What happened since the last report, on the host; one value per learner."""
+    """Means and counts since the last report, on the host; one value per learner."""
 
-    metrics: dict[str, np.ndarray]  # [P] means; NaN where there was none
-    first_bad: dict[str, np.ndarray]  # [P] the first update with a value that is not finite, -1 for none
-    updates: int  # of each learner since the beginning
+    metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
+    first_bad: dict[str, np.ndarray]  # [P] the first update with a value that is not finite; -1 where there is none
+    updates: int  # number of updates of each learner since the beginning
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
@@ -47,58 +47,58 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
 
 
 def environment_rows(learners: Sequence[int] | None, each: int) -> list[int] | None:
-    """The rows of some learners among what has `each` rows per learner, learner by learner; None for all."""
+    """The rows of some learners, where each learner has `each` consecutive rows; None, all rows, for all learners."""
     return None if learners is None else [learner * each + row for learner in learners for row in range(each)]
 
 
 def split(learners: LearnerState, action: Any, extras: Any) -> dict[str, Any]:
-    """What a checkpoint of learners on the host's environments holds: the agents, and the rest."""
+    """The content of a checkpoint for environments on the host: the agents, and the rest of the learners."""
     return {"agent": learners.agent, "training": (learners.replace(agent=None), action, extras)}
 
 
 def continued(fresh: LearnerState, learnt: LearnerState | None) -> LearnerState:
-    """Fresh learners with the agents and the count of updates of `learnt`, the learners of the stage before."""
+    """Fresh learners with the agents and the number of updates of `learnt`, the learners of the previous stage."""
     return fresh if learnt is None else fresh.replace(agent=learnt.agent, updates=learnt.updates)
 
 
 class Driver(Protocol):
-    """Moves P learners through time. Holds its state; the state is what a checkpoint saves."""
+    """Moves P learners through time. It holds the state that a checkpoint saves."""
 
     spec: EnvSpec
-    spread: Spread  # of the learners over devices
+    spread: Spread  # how the learners are spread over devices
 
     def reconfigure(self, config: Any) -> None:
-        """Go on with other settings, stacked over P as those at the beginning."""
+        """Continue with other settings, which are stacked over P like the first ones."""
 
     @property
     def learners(self) -> LearnerState:
-        """The learners as they are now."""
+        """The current learners."""
         ...
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
-        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
 
-        An action is chosen before the update that follows it, and learning never needs the step that this action
-        leads to: the two may run side by side.
+        An action is chosen before the update that follows it, and this update never needs the step that the action
+        causes. The update and the step may run at the same time.
         """
 
     def report(self) -> Report:
-        """The means since the last report, which it forgets."""
+        """Return the means since the last report, and begin new ones."""
         ...
 
     @property
     def agent_state(self) -> Any:
-        """The agents' State, [P, ...]. The next `advance` consumes it: copy what is to be kept."""
+        """The agents' State, [P, ...]. The next `advance` donates it: copy the arrays that you want to keep."""
         ...
 
     @agent_state.setter
     def agent_state(self, state: Any) -> None: ...
 
     def arrays(self) -> dict[str, Any]:
-        """All of the state that is arrays: "agent", the agents' State, and "training", the rest. After `report`."""
+        """The arrays of the state: "agent", the agents' State, and "training", the rest. Call it after `report`."""
         ...
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
@@ -106,24 +106,24 @@ class Driver(Protocol):
         ...
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The rest: host environments' state, of some `learners` alone where given.
+        """The rest of the state: that of environments on the host, only those of `learners` where given.
 
-        None where there is none or it cannot be saved.
+        None where there is no such state, or where it cannot be saved.
         """
         ...
 
     @property
     def without_environments(self) -> str:
-        """What None from `environments` means: "none" to save, or "lost"."""
+        """The meaning of None from `environments`: "none" (there is nothing to save) or "lost"."""
         ...
 
     @property
     def save_failure(self) -> str | None:
-        """Why they are lost, where they are."""
+        """The reason why the environments' state is lost, or None."""
         ...
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue from what `arrays` and `environments` returned."""
+        """Continue from the values that `arrays` and `environments` returned."""
 
     def close(self) -> None:
-        """Let go of the environments."""
+        """Close the environments."""

@@ -1,8 +1,8 @@
-"""Environments on the host as a part of the compiled loop, which calls them.
+"""Environments on the host that a compiled loop calls.
 
-The simulators step in a thread of their own while the loop learns. On the CPU that is faster than the hosted driver,
-whose three calls a step each find the caches full of what learning has just used. A stream learns before it acts, and
-waits for the simulators.
+The simulators step in a separate thread while the loop learns. On the CPU this is faster than the hosted driver. That
+driver makes three calls per step, and each call finds the processor's caches full of data from learning. A stream
+learns before it acts, and waits for the simulators.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from rljax.training.drivers.compiled import Carry, CompiledDriver
 from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, split
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
 
-POLL = 1e-3, 2e-2  # seconds between looks at whether a chunk has ended: at first, and twice as many each time, at most
+# Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
+POLL = 1e-3, 2e-2
 
 
 class EmbeddedDriver(CompiledDriver):
     """Moves P learners through P x E environments on the host; see `rljax.training.drivers.driver.Driver`.
 
-    In the carry, `environment` [] is whether the simulators have not failed.
+    In the carry, `environment` [] is True as long as the simulators have not failed.
     """
 
     without_environments = "lost"
 
     def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
-        """`environments` holds P x E of them, learner by learner; `config` is stacked over P.
+        """`environments` holds P x E environments in the order of the learners; `config` is stacked over P.
 
-        `data` [N, ...] is a data set to learn from as well, where there is one.
+        `data` [N, ...] is a data set for the same learners, where there is one.
         """
         super().__init__(learner, environments, config, data)  # pyright: ignore[reportArgumentType]
         self.hosted = environments
@@ -60,7 +61,7 @@ class EmbeddedDriver(CompiledDriver):
         return Spread(1)  # the program waits for the host
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
-        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = jax.device_put(self.data)
         number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
@@ -70,7 +71,7 @@ class EmbeddedDriver(CompiledDriver):
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
 
-        Raises what the simulators raise; the program ends at the step in which they do.
+        Raises the simulators' error. The program ends at the step in which it occurs.
         """
         self.failure = None
         with cached_with_callbacks():
@@ -78,16 +79,16 @@ class EmbeddedDriver(CompiledDriver):
         pause, longest = POLL
         try:
             while not self.carry.learners.steps.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
-                time.sleep(pause)  # and not in a call that hears no signal
+                time.sleep(pause)  # a blocking call of JAX would not react to signals
                 pause = min(2 * pause, longest)
         except BaseException as error:
-            self.failure = error  # the program ends with its next step
+            self.failure = error  # makes the program end with its next step
             raise
         if self.failure is not None:
             raise self.failure
 
     def arrays(self) -> dict[str, Any]:
-        """The agents; the rest of the learners, and the action that the environments have not yet had."""
+        """The agents; the rest of the learners, and the action that the environments take next."""
         return split(self.carry.learners, self.carry.action, self.carry.extras)
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
@@ -98,16 +99,16 @@ class EmbeddedDriver(CompiledDriver):
         return split(carry.learners, carry.action, carry.extras)
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The simulators' state, or None where it cannot be saved; of some `learners` alone where given."""
+        """The simulators' state, only that of `learners` where given; None where it cannot be saved."""
         return self.hosted.save(environment_rows(learners, self.hyper.experience.num_envs))
 
     @property
     def save_failure(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Why the simulators' state cannot be saved, where it cannot."""
+        """The reason why the simulators' state cannot be saved, or None."""
         return self.hosted.save_failure
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly; without `environments`, from fresh episodes."""
+        """Continue exactly from a checkpoint; without `environments`, fresh episodes begin."""
         self.data = jax.device_put(self.data)
         learners, action, extras = arrays["training"]
         seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
@@ -127,7 +128,7 @@ class EmbeddedDriver(CompiledDriver):
         return self._act(self._carry(learners, observation), hyper)
 
     def _carry(self, learners: LearnerState, observation: Array) -> Carry:
-        """What the loop begins with but for the first action, before `observation` [P, E, O...]."""
+        """The loop's first state, without an action yet; `observation` is [P, E, O...]."""
         return Carry(
             learners=learners,
             environment=jnp.ones((), jnp.bool_),
@@ -152,7 +153,8 @@ class EmbeddedDriver(CompiledDriver):
         """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored."""
         if hyper.experience.streams:
             return super()._iterate(carry, hyper, data)
-        # Learning waits for the one call, and the other for learning: left alone, XLA may take them in any order.
+        # Learning depends on the first call, and the second call depends on learning. Without these dependencies XLA
+        # could run them in any order.
         begun = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))(_flat(carry.action))
         carry = self._step(carry.replace(learners=self._learn(carry.learners, hyper, data, begun)), hyper)
         num_steps = hyper.experience.num_steps
@@ -175,8 +177,8 @@ class EmbeddedDriver(CompiledDriver):
             episode_length=episode_length.astype(jnp.int32),
         )
         going = carry.environment & (going > 0).all()
-        # What was known before waits for the simulators, too: XLA copies a storage of which parts may be written to
-        # before others are read.
+        # The old observation, action and extras depend on the simulators, too. Otherwise XLA could write one part of
+        # the storage before it has read another, and would copy the whole storage.
         before = (carry.observation, carry.action, carry.extras)
         observation, action, extras = jax.tree.map(lambda x: jnp.where(going, x, jnp.zeros_like(x)), before)
         return carry.replace(environment=going, observation=observation, action=action, extras=extras), step
@@ -189,13 +191,13 @@ class EmbeddedDriver(CompiledDriver):
         return self.hosted.num_envs, 2 * math.prod(self.spec.observation_shape) + 6
 
     def _begin_step(self, action: np.ndarray) -> np.ndarray:
-        """Let the simulators step beside the loop."""
+        """Let the simulators step in their thread, while the loop goes on."""
         self._stepping = True
         self._tasks.put(partial(self._step_simulators, action.copy()))
         return np.ones((), np.bool_)
 
     def _end_step(self, action: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        """The step that was begun, or else one from here, as by `_step_simulators`."""
+        """Wait for the step that was begun, or take a step now where none was; see `_step_simulators`."""
         del updates
         if not self._stepping:
             return self._step_simulators(action)
@@ -203,13 +205,16 @@ class EmbeddedDriver(CompiledDriver):
         return self._results.get()
 
     def _step_simulators(self, action: np.ndarray) -> np.ndarray:
-        """One step as one array [N, 2 O + 6], since each costs time; its last number is 0 from a failure on."""
+        """Take one step, packed into one array [N, 2 O + 6], since each array costs time.
+
+        The last column is 1, and 0 from a failure on.
+        """
         packed = np.zeros(self._packed, np.float32)
         if self.failure is not None:
             return packed
         try:
             step: Any = self.hosted.step(action)
-        except BaseException as error:  # raised when the program has ended: it must not be torn
+        except BaseException as error:  # `advance` raises it after the program's end: an error must not interrupt it
             self.failure = error
             return packed
         size = (packed.shape[1] - 6) // 2
@@ -225,12 +230,12 @@ class EmbeddedDriver(CompiledDriver):
 
 
 def _perform(tasks: SimpleQueue[Callable[[], np.ndarray] | None], results: SimpleQueue[np.ndarray]) -> None:
-    """Do `tasks` until there is None. An executor does as much, and takes three times as long to hand a task over."""
+    """Do `tasks` until one is None. An executor could do this, but needs three times as long to pass on a task."""
     while (task := tasks.get()) is not None:
         results.put(task())
-        del task  # and with it the driver
+        del task  # it holds a reference to the driver
 
 
 def _flat(rows: Array) -> Array:
-    """[P x E, ...] of [P, E, ...]."""
+    """Reshape [P, E, ...] to [P x E, ...]."""
     return rows.reshape(-1, *rows.shape[2:])

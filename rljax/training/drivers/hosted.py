@@ -1,9 +1,9 @@
-"""Environments on the host: three compiled calls a step for all learners, and the simulators beside them.
+"""Environments on the host: each step makes three compiled calls for all learners, while the simulators run.
 
-For accelerators, and for several devices; on one CPU the embedded driver is faster. The calls act, learn and store.
-Acting comes before learning, and neither waits for the host: while the device learns, the simulators already step,
-and the host hands over the next calls. Storing is a call of its own, since a program that both writes to and
-gathers from a donated buffer copies all of it on the CPU, unless each write waits for all reads.
+This driver is for accelerators and for several devices; on one CPU the embedded driver is faster. The three calls act,
+learn and store. Acting comes before learning, and neither waits for the host. While the device learns, the simulators
+already step, and the host submits the next calls. Storing is a separate call for this reason: on the CPU a program that
+both writes to a donated buffer and gathers from it copies the whole buffer, unless each write waits for all reads.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty
 class HostedDriver:
     """Moves P learners through P x E environments on the host; see `rljax.training.drivers.driver.Driver`.
 
-    The learners are held in two parts, since each call should only be handed what it changes: `learnt`, a
-    `LearnerState` without storage, and `storage`.
+    The learners are held in two parts: `learnt`, a `LearnerState` without storage, and `storage`. Each call then only
+    receives the part that it changes.
     """
 
     without_environments = "lost"
 
     def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
-        """`environments` holds P x E of them, learner by learner; `config` is stacked over P.
+        """`environments` holds P x E environments in the order of the learners; `config` is stacked over P.
 
-        `data` [N, ...] is a data set to learn from as well, where there is one.
+        `data` [N, ...] is a data set for the same learners, where there is one.
         """
         self.spec: EnvSpec = environments.spec
         self.learner, self.hosted = learner, environments
         self.spread = Spread(learner.num_learners)
         self.reconfigure(config)
         self.hosted.tolerant = learner.num_learners > 1
-        self.data = data  # not yet on the device: a data set that does not fit is refused first
+        self.data = data  # moved to the device by `start`, after the check that it fits
         self._init = jax.jit(learner.init)
         self._store = jax.jit(learner.store, donate_argnums=0)
         self._perceive = jax.jit(learner.perceive, donate_argnums=0)
@@ -49,11 +49,11 @@ class HostedDriver:
         self._learn = jax.jit(self._learning, donate_argnums=0)
 
     def reconfigure(self, config: Any) -> None:
-        """Go on with other settings, stacked over P as those at the beginning."""
+        """Continue with other settings, which are stacked over P like the first ones."""
         self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
-        """Fresh learners and environments, one learner per seed; the learners go on from `learnt` where given."""
+        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
         learners = self._init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.hyper, self.data)
         learners = self.spread.learners(continued(learners, learnt))
@@ -61,7 +61,7 @@ class HostedDriver:
         number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
-        self.steps = 0  # of each environment
+        self.steps = 0  # number of steps of each environment
         self._forget()
         self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
 
@@ -73,7 +73,7 @@ class HostedDriver:
                 self.learnt = self._learn(self.learnt, self.storage, self.hyper, self.data)
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = jax.tree.map(self._per_learner, step)
-            sent = step.replace(observation=None, episode_return=None, episode_length=None)  # the rest stays here
+            sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
             self.storage = self._store(self.storage, self.observation, self.action, self.extras, sent, experience)
             self.steps += 1
             first = step.terminated | step.truncated
@@ -83,7 +83,7 @@ class HostedDriver:
 
     @property
     def learners(self) -> LearnerState:
-        """The learners as they are now."""
+        """The current learners."""
         return self.learnt.replace(storage=self.storage, steps=jnp.asarray(self.steps, jnp.int32))
 
     @property
@@ -96,7 +96,7 @@ class HostedDriver:
         self.learnt = self.learnt.replace(agent=self.spread.learners(state))
 
     def report(self) -> Report:
-        """The means since the last report, which it forgets."""
+        """Return the means since the last report, and begin new ones."""
         result = report(self.learnt.tally, self.learnt.updates, self.episodes)
         tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
         self.learnt = self.learnt.replace(tally=self.spread.learners(tally))
@@ -104,7 +104,7 @@ class HostedDriver:
         return result
 
     def arrays(self) -> dict[str, Any]:
-        """The agents; the rest of the learners, and the action that the environments have not yet had."""
+        """The agents; the rest of the learners, and the action that the environments take next."""
         return split(self.learners, self.action, self.extras)
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
@@ -116,16 +116,16 @@ class HostedDriver:
         return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The simulators' state, or None where it cannot be saved; of some `learners` alone where given."""
+        """The simulators' state, only that of `learners` where given; None where it cannot be saved."""
         return self.hosted.save(environment_rows(learners, self.hyper.experience.num_envs))
 
     @property
     def save_failure(self) -> str | None:
-        """Why the simulators' state cannot be saved, where it cannot."""
+        """The reason why the simulators' state cannot be saved, or None."""
         return self.hosted.save_failure
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly; without `environments`, from fresh episodes."""
+        """Continue exactly from a checkpoint; without `environments`, fresh episodes begin."""
         self.data = self.spread.everywhere(self.data)
         learners, self.action, self.extras = self.spread.learners(arrays["training"])
         agent = self.spread.learners(arrays["agent"])

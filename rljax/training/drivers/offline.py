@@ -1,7 +1,7 @@
-"""A data set, and nothing else: on the device, drawing and learning are one compiled loop.
+"""Learning from a data set alone: with the data on the device, drawing and learning are one compiled loop.
 
-A data set that the device cannot hold stays on the host, which hands over the batches of `GROUP` iterations at a time.
-They are the same batches: what is learnt does not depend on where the data lie.
+A data set that the device cannot hold stays on the host. The host then sends the batches of `GROUP` iterations at a
+time. The batches are the same in both cases, so the result does not depend on where the data are.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from rljax.distributed.devices import Spread
 from rljax.training.drivers.driver import Report, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
 
-GROUP = 64  # iterations whose batches the host hands over together
+GROUP = 64  # iterations whose batches the host sends together
 
 
 class OfflineDriver:
-    """Moves P learners through updates on one data set, as a `Driver`. A step is an update."""
+    """A `Driver` that moves P learners through updates on one data set. A step is an update."""
 
     without_environments = "none"
     save_failure: str | None = None
 
     def __init__(self, learner: Learner, data: Transition, config: Any, on_host: bool = False) -> None:
-        """`data` [N, ...] is shared by all learners and brought to the device; `config` is stacked over P.
+        """`data` [N, ...] is shared by all learners and moved to the device; `config` is stacked over P.
 
-        With `on_host` it stays in the host's memory, as NumPy arrays.
+        With `on_host` the data stay in the host's memory, as NumPy arrays.
         """
         self.spec: EnvSpec = learner.spec
         self.learner, self.on_host = learner, on_host
         self.spread = Spread(learner.num_learners)
         self.reconfigure(config)
-        self.data: Transition = data  # not yet on the device: a data set that does not fit is refused first
+        self.data: Transition = data  # moved to the device by `start`, after the check that it fits
         self._init = jax.jit(self._start)
         self._advance = jax.jit(self._loop, donate_argnums=0)
         self._draws = jax.jit(self._drawn)
         self._learn = jax.jit(self._learning, donate_argnums=0)
 
     def reconfigure(self, config: Any) -> None:
-        """Go on with other settings, stacked over P as those at the beginning."""
+        """Continue with other settings, which are stacked over P like the first ones."""
         self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
     @property
     def experience(self) -> Dataset:
-        """What the agent declares."""
+        """The agent's declaration of what it learns from."""
         return self.hyper.experience  # type: ignore[return-value]
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
-        """Fresh learners, one per seed; those that have `prepare` have seen the data set once."""
+        """Start fresh learners, one per seed. Agents that have `prepare` see the whole data set once."""
         assert learnt is None, "a data set comes first"
         self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
@@ -76,7 +76,7 @@ class OfflineDriver:
 
     @property
     def learners(self) -> LearnerState:
-        """The learners as they are now; the data set is no part of them."""
+        """The current learners; the data set is not a part of them."""
         return self.learnt
 
     @property
@@ -89,7 +89,7 @@ class OfflineDriver:
         self.learnt = self.learnt.replace(agent=self.spread.learners(state))
 
     def report(self) -> Report:
-        """The means since the last report, which it forgets."""
+        """Return the means since the last report, and begin new ones."""
         none = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
         result = report(self.learnt.tally, self.learnt.updates, none)
         tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
@@ -105,11 +105,11 @@ class OfflineDriver:
         return _split(jax.eval_shape(self._init, _keys(seeds), self.data, self.hyper))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """Nothing: there are none."""
+        """None: there are no environments."""
         return None
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly."""
+        """Continue exactly from a checkpoint."""
         del environments
         self._place()
         self.learnt = self.spread.learners(arrays["training"].replace(agent=arrays["agent"]))
@@ -126,11 +126,11 @@ class OfflineDriver:
         return self.learner.prepare(state, data, hyper.config)
 
     def _loop(self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
-        # A traced bound, so that chunks of any length are one program.
+        # The bound is traced, so that chunks of any length use one program.
         return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt)
 
     def _drawn(self, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
-        """What is random of the batches of the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
+        """The random draws for the batches of the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
         number, experience = self.data.reward.shape[0], hyper.experience
 
         def draw(iteration: Array) -> Any:
@@ -142,7 +142,7 @@ class OfflineDriver:
     def _learning(
         self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters
     ) -> LearnerState:
-        """The learners after the first `number` of the iterations whose batches are [GROUP, P, U, B, ...]."""
+        """The learners after the first `number` iterations; the batches of all iterations are [GROUP, P, U, B, ...]."""
 
         def one(iteration: Array, learnt: LearnerState) -> LearnerState:
             return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), hyper.config)
