@@ -1,4 +1,4 @@
-# make help says what there is. Needs Python 3.11 to 3.13 (found by itself, or `make PYTHON=...`) and nothing else.
+# `make help` lists all targets. They need only Python 3.11 to 3.13, which make finds, or which `make PYTHON=...` names.
 
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint quick learn test-oldest test-newest test-extras clean
@@ -7,12 +7,12 @@ BIN := .venv/bin
 DEMO := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 DEMO_STEPS := 30000
 PYTEST_FLAGS :=
-# One process per core, up to four: most of a test is compilation, which knows one core only.
+# One process per core, up to four: most of a test's time is compilation, which uses only one core.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
-# With other versions: what could differ there, and not what takes minutes or never runs anything.
+# With other versions, only tests whose result may differ run: no tests that take minutes, and no tests of style.
 OTHER_VERSIONS := -m "not learn" --ignore=tests/agents/test_probes.py --ignore=tests/test_style.py -k "not killed"
 
-# The first Python that runs (some are only shims), is of the right age and can make environments.
+# The first Python that runs (some are only shims), has a supported version and can make environments.
 PYENV := $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3) $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3) \
 	$(wildcard $(HOME)/.pyenv/versions/3.11.*/bin/python3)
 find_python = $(shell for python in python3.13 python3.12 python3.11 python3 python $(PYENV); do \
@@ -21,7 +21,7 @@ find_python = $(shell for python in python3.13 python3.12 python3.11 python3 pyt
 PYTHON = $(call find_python,(3, 11))
 NEWER = $(call find_python,(3, 12))
 
-# $(call environment,FOLDER,PYTHON,PIP'S ARGUMENTS): an environment with rljax in it, editable.
+# $(call environment,FOLDER,PYTHON,PIP'S ARGUMENTS): an environment with an editable installation of rljax.
 define environment
 	@"$(or $(2),false)" -c 'import ensurepip, venv, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { \
 		echo "no Python 3.11, 3.12 or 3.13 that has venv. Name one: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -32,7 +32,7 @@ define environment
 	@touch $@
 endef
 
-help:  ## what there is to make
+help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | while read -r name text; do printf 'make %-12s %s\n' "$$name" "$$text"; done
 
 setup: .venv/installed  ## an environment in .venv with the tested versions of everything
@@ -59,8 +59,9 @@ lint: setup  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --project . --pythonpath $(BIN)/python
 
-# Hardly optimised, programs compile in a third of the time, and most of a test is compilation. Not so where it trains for
-# long; and the newest packages are tested as users have them. The second flag is one that only JAX 0.10 knows.
+# With almost no optimisation, programs compile in a third of the time, and most of a test's time is compilation.
+# Tests that train for long are optimised. The newest packages are tested as users have them. Only JAX 0.10 knows the
+# second flag.
 TRAINED := tests/buffers/test_goals.py tests/agents/test_learning.py
 unoptimised = XLA_FLAGS="--xla_backend_optimization_level=0 $(shell $(1) -c 'import importlib.metadata as m; \
 	print("--xla_cpu_use_fusion_emitters=false" if m.version("jax").startswith("0.10.") else "")') $(XLA_FLAGS)" $(1)
@@ -68,18 +69,18 @@ unoptimised = XLA_FLAGS="--xla_backend_optimization_level=0 $(shell $(1) -c 'imp
 quick: setup  ## the quick tests
 	$(call unoptimised,$(BIN)/python) $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
 
-learn: setup  ## the tests that take longer, many of which train until something is learnt
+learn: setup  ## the slower tests; many of them train until an agent has learnt something
 	$(BIN)/python $(PYTEST) --dist worksteal -m learn $(TRAINED) $(PYTEST_FLAGS)
 	$(call unoptimised,$(BIN)/python) $(PYTEST) --dist worksteal -m learn $(addprefix --ignore=,$(TRAINED)) $(PYTEST_FLAGS)
 
-test-oldest: .venv-oldest/installed  ## tests with the oldest packages supported
+test-oldest: .venv-oldest/installed  ## tests with the oldest supported packages
 	$(call unoptimised,.venv-oldest/bin/python) $(PYTEST) $(OTHER_VERSIONS) $(PYTEST_FLAGS)
 
 .venv-oldest/installed: requirements-oldest.txt pyproject.toml
 	$(call environment,.venv-oldest,$(PYTHON),--constraint requirements-oldest.txt hatchling ".[dev]")
 
-# With Python 3.12 or newer `make test` runs on the newest JAX anyway.
-test-newest: setup  ## tests with the newest JAX, where a Python for it is found
+# With Python 3.12 or newer, `make test` already uses the newest JAX.
+test-newest: setup  ## tests with the newest JAX, if there is a Python for it
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
 		echo "make test has already run with the newest JAX"; \
 	elif test -z "$(NEWER)"; then \
@@ -91,12 +92,12 @@ test-newest: setup  ## tests with the newest JAX, where a Python for it is found
 .venv-newest/installed: requirements.txt pyproject.toml
 	$(call environment,.venv-newest,$(NEWER),--requirement requirements.txt)
 
-test-extras: .venv-extras/installed  ## tests of the adapters whose packages are too heavy for all
+test-extras: .venv-extras/installed  ## tests of adapters with large packages
 	.venv-extras/bin/python $(PYTEST) tests/envs/test_conformance.py $(PYTEST_FLAGS)
 
 .venv-extras/installed: requirements.txt pyproject.toml
 	$(call environment,.venv-extras,$(PYTHON),--constraint requirements.txt hatchling ".[dev,envpool,playground]")
 
-clean:  ## remove the environments and what tools left behind; runs/ stays
+clean:  ## remove the environments and the tools' caches; runs/ stays
 	rm -rf .venv .venv-oldest .venv-newest .venv-extras build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,1 +1,1 @@
-"""One run as a folder: settings, checkpoints, records, the policy that comes of it."""
+"""One run as a folder: settings, checkpoints, records, and the trained policy."""

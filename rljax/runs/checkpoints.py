@@ -1,8 +1,8 @@
-"""Checkpoints: exact, atomic, and checked before they are believed.
+"""Checkpoints: exact, atomic, and checked before they are used.
 
-A checkpoint is a folder named by its step. It is written beside its final name and renamed when complete, so that one
-with that name is whole; a manifest of sizes and checksums finds what went wrong later. Several processes write the
-parts of arrays that each of them has, into one folder that all see.
+A checkpoint is a folder named by its step. It is written under a temporary name and renamed when it is complete, so
+that a folder with the final name is always complete. A manifest of sizes and checksums detects later damage. Where a
+run has several processes, each one writes its own parts of the arrays into the same folder.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class CheckpointError(Exception):
 
 
 def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, bytes], *, keep: int = 2) -> Path:
-    """Write the pytrees `items` and the bytes `blobs` as checkpoint `step`, then drop all but the newest `keep`.
+    """Write the pytrees `items` and the bytes `blobs` as checkpoint `step`, then delete all but the newest `keep`.
 
-    Every process must call, with its own parts of `items`; `blobs` are those of the first.
+    Every process must call this function with its own parts of `items`. Only the `blobs` of the first process are
+    written.
 
-    Raises `CheckpointError` when the disk is full or cannot be written, `ProcessError` where another process is gone;
-    earlier checkpoints stay as they are.
+    Raises `CheckpointError` where the disk is full or cannot be written, and `ProcessError` where another process has
+    ended. Earlier checkpoints do not change.
     """
     import orbax.checkpoint as ocp
 
@@ -88,20 +89,20 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
 
 def _drop(folder: Path, step: int, keep: int) -> None:
     found = steps(folder)
-    kept = [other for other in found if other <= step][-keep:]  # a later one was damaged: the run fell back behind it
+    kept = [other for other in found if other <= step][-keep:]  # later ones are damaged: the run went back behind them
     for other in set(found) - set(kept):
         shutil.rmtree(folder / f"{other:012d}", ignore_errors=True)
 
 
 def steps(folder: Path) -> list[int]:
-    """Steps that have a checkpoint, ascending."""
+    """The steps that have a checkpoint, in ascending order."""
     return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()) if folder.exists() else []
 
 
 def newest(folder: Path) -> Path:
-    """The newest checkpoint that is whole.
+    """The newest checkpoint that is not damaged.
 
-    A damaged one is passed over with a warning. Raises `CheckpointError` where none is left.
+    Damaged ones are skipped with a warning. Raises `CheckpointError` where no usable checkpoint is left.
     """
     found = steps(folder)
     for step in reversed(found):
@@ -116,7 +117,7 @@ def newest(folder: Path) -> Path:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint: None if every file is as it was written."""
+    """Describe the damage of a checkpoint; None if every file is as it was written."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except (OSError, ValueError):
@@ -132,13 +133,13 @@ def damage(path: Path) -> str | None:
 
 
 def restore(path: Path, name: str, template: Any) -> Any:
-    """Read the pytree `name` from checkpoint `path`; `template` gives structure, shapes and dtypes.
+    """Read the pytree `name` from checkpoint `path`. `template` gives its structure, shapes and dtypes.
 
     Raises `CheckpointError` if the stored tree differs from the template.
     """
     import orbax.checkpoint as ocp
 
-    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])  # wherever it was saved from
+    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])  # on this device, whichever device saved it
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), template)
     try:
         with ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
@@ -158,10 +159,10 @@ def restore(path: Path, name: str, template: Any) -> Any:
 
 
 def _require_space(folder: Path, items: Mapping[str, Any]) -> None:
-    """Raise `OSError` rather than let the disk fill up half-way: other programs may need it too."""
+    """Raise `OSError` before the disk fills up in the middle of writing: other programs may need space, too."""
     needed = sum(nbytes(tree) for tree in items.values())
     before = steps(folder)
-    if before:  # arrays are compressed: the last checkpoint tells how well
+    if before:  # arrays are compressed, and the last checkpoint shows how well
         size = sum(path.stat().st_size for path in _files(folder / f"{before[-1]:012d}"))
         needed = min(needed, 2 * size)
     if shutil.disk_usage(folder).free < needed:

@@ -1,14 +1,14 @@
-"""Data sets of our own: what a trained policy does, or what was stored while it was trained.
+"""Data sets from our own runs: transitions of a trained policy, or the replay that was stored during training.
 
-D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with these sources of `record`:
+`record` follows D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with these sources:
 
     random         source "random" of any run in the environment
     medium         source "exploring" of a run that was stopped about a third of the way to an expert's return
     medium-replay  source "replay" of that run
     expert         source "exploring" of a run that was trained to the end
-    medium-expert  `datasets.join` of medium and expert, as many transitions of each
+    medium-expert  `datasets.join` of medium and expert, with equal numbers of transitions
 
-A replay is taken from any run that has one; the other sources play environments, and only those on the host.
+Source "replay" works for any run that has a replay. The other sources play the environment, which must be on the host.
 """
 
 from __future__ import annotations
@@ -41,15 +41,21 @@ def record(
     seed: int = 0,
     name: str = "recorded",
 ) -> datasets.Dataset:
-    """A data set called `name` of `steps` transitions from the run in `out`, or of all where a replay holds fewer.
+    """A data set called `name` with `steps` transitions from the run in `out`, or fewer where a replay holds fewer.
 
-    `source` is "policy" (without exploration), "exploring" (as it acted while it was trained), "random" (uniform
-    actions) or "replay": what the learner had stored when the last checkpoint was made, from the oldest row on. The
-    others play `num_envs` environments side by side, whose episodes follow one another; each environment's last one is
-    cut. References of scores are those of D4RL's task of the same name, where it has one.
+    `source` is one of:
 
-    Raises `ValueError` for a run that does not fit, an unknown source, and environments inside the program, which are
-    not played.
+    - "policy": the policy plays without exploration.
+    - "exploring": the policy plays with the exploration of training.
+    - "random": uniform actions.
+    - "replay": the learner's replay in the last checkpoint, from the oldest row on.
+
+    The first three play `num_envs` environments side by side. The data set holds the episodes of one environment after
+    those of another. The last episode of each environment is cut off. Reference returns for scores come from D4RL's
+    task of the same name, where there is one.
+
+    Raises `ValueError` for a run that does not fit, for an unknown source, and for environments inside the program,
+    which cannot be played.
     """
     if source not in SOURCES:
         raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
@@ -61,7 +67,7 @@ def record(
     if source != "replay" and envs.is_compiled(described["env"]):
         raise ValueError(
             f"the run's environment is '{described['env']}', inside the program, and only those on the host are "
-            "played. What the learner stored while it was trained can be had: --from replay"
+            "played. Record what the learner stored while it was trained: --from replay"
         )
     if source == "replay":
         transitions, bounds, step = _stored(Path(out), learner, steps)
@@ -92,7 +98,7 @@ def _played(
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
     seen = observed(env, policies.experience)
     hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
-    size = hosted.spec.observation_shape[0]  # the time and the goal are no part of the data
+    size = hosted.spec.observation_shape[0]  # the data hold neither the time nor the goal
     if seen != env:
         size = size // 2 if seen == envs.with_goals(env) else size - 1
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=num_envs))
@@ -140,9 +146,10 @@ def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
 
 
 def _in_turn(transitions: Transition, steps: int) -> Transition:
-    """The first `steps` of transitions [T, E, ...], environment by environment, each one's last row marked as an end.
+    """Order transitions [T, E, ...] by environment, so that the rows of an episode follow one another.
 
-    So the rows of an episode follow one another. The last environments have fewer rows, where `steps` is not T E.
+    The result has `steps` rows. The last row of each environment is marked as the end of an episode. The last
+    environments have fewer rows where `steps` is not T x E.
     """
     length, number = transitions.reward.shape
     flat = jax.tree.map(lambda x: np.concatenate(np.swapaxes(x, 0, 1))[:steps], transitions)
@@ -150,7 +157,7 @@ def _in_turn(transitions: Transition, steps: int) -> Transition:
 
 
 def _unit_bounds(spec: EnvSpec) -> Any:
-    """Low and high of actions inside the program, which are not rescaled; None where they are discrete."""
+    """The bounds (low, high) of actions inside the program, which are not rescaled; None for discrete actions."""
     if spec.discrete:
         return None
     high = np.ones(spec.action_size, np.float32)

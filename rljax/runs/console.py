@@ -1,4 +1,4 @@
-"""What a person sees of a running run: a live line in the terminal, or nothing."""
+"""The display of a running run: a live line in the terminal, or nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rljax.training.settings import Settings
 
 
 class View:
-    """Shows nothing; the base of views, and what the Python API uses."""
+    """A view that shows no progress: the base class of views, and the view of the Python API."""
 
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
         """A run begins in `folder` with `total` steps per learner and a state of `needed` bytes."""
 
     def status(self, text: str) -> None:
-        """What is happening just now."""
+        """Show the current activity."""
 
     def compiling(self, seconds: float) -> None:
         """A compilation has taken this long."""
@@ -34,22 +34,22 @@ class View:
         """An evaluation has ended: mean returns [P]."""
 
     def say(self, text: str) -> None:
-        """Something that should stay on the screen."""
+        """Show a message that stays on the screen."""
         print(text, file=sys.stderr)
 
     def warn(self, text: str) -> None:
-        """Something that should not be missed."""
+        """Show a warning."""
         print(f"warning: {text}", file=sys.stderr)
 
     def finished(self, summary: dict[str, Any]) -> None:
         """The run has ended."""
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 class Silent(View):
-    """Says nothing at all: what all processes but the first have."""
+    """A view that shows nothing at all, for all processes except the first."""
 
     def say(self, text: str) -> None:
         """Nothing."""
@@ -67,7 +67,7 @@ class Terminal(View):
         self.console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
-        """Print what runs where, and open the live line."""
+        """Print the agent, the environment and the folder, and open the live line."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         learners = len(settings.seeds)
@@ -108,7 +108,7 @@ class Terminal(View):
         )
 
     def evaluated(self, step: int, returns: np.ndarray) -> None:
-        """Print the evaluation: its mean over learners, and their range where there are several."""
+        """Print the evaluation: the mean over learners, and the range where there are several learners."""
         spread = f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
         self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}")
         self.status("training")
@@ -122,7 +122,7 @@ class Terminal(View):
         self.console.print(f"[yellow]warning:[/yellow] {text}")
 
     def finished(self, summary: dict[str, Any]) -> None:
-        """Say how the run went and what to do with it."""
+        """Print the results of the run, and the commands to go on with."""
         self.stop()
         speed = summary["steps_per_second"]
         if summary["final"] is not None:
@@ -160,7 +160,7 @@ def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def create(quiet: bool) -> View:
-    """A quiet view, or the terminal's; of several processes only the first has one."""
+    """A quiet view or the terminal's view. Where a run has several processes, only the first shows anything."""
     if not processes.is_first():
         return Silent()
     return View() if quiet else Terminal()

@@ -1,4 +1,4 @@
-"""Corruption of a data set by RIQL's protocol, for every agent that learns from one.
+"""Corruption of a data set by RIQL's protocol, for every agent that learns from a data set.
 
     from rljax import datasets
     from rljax.runs.corruption import corrupt
@@ -6,8 +6,8 @@
     dataset = datasets.load("d4rl/hopper-medium-replay-v2")
     datasets.write(corrupt(dataset, what="dynamics", how="random"), "dynamics.npz")
 
-and then `rljax train riql --data dynamics.npz`. The protocol is that of Yang et al., arXiv:2310.12955, as their code
-has it: attack.py of github.com/YangRui2015/RIQL at cc07d81, called [2] here.
+Then train on the file: `rljax train riql --data dynamics.npz`. The protocol is that of Yang et al., arXiv:2310.12955,
+as implemented in their code: attack.py of github.com/YangRui2015/RIQL at cc07d81, called [2] here.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ FIELDS: dict[str, str] = {  # element -> field of Transition, in the order in wh
     "dynamics": "next_observation",
 }
 REWARD_SCALE = 30.0  # random rewards lie in +-30 scale
-STEPS, STEP_SIZE, EPSILON = 100, 0.01, 1e-8  # of Adam, whose steps are STEP_SIZE scale long
-CHUNKS = 10  # over each of which a loss is a mean
-ROWS = 2_048  # attacked in one call: no more than a cache or a small GPU holds for many critics
+STEPS, STEP_SIZE, EPSILON = 100, 0.01, 1e-8  # of Adam; a step is STEP_SIZE scale long
+CHUNKS = 10  # parts of the corrupted rows; a loss is the mean over one part
+ROWS = 2_048  # rows attacked in one call: few enough for a cache or a small GPU with many critics
 
 
 def corrupt(
@@ -51,40 +51,46 @@ def corrupt(
     learner: int = 0,
     best: bool = False,
 ) -> datasets.Dataset:
-    """The data set with one element, or several, corrupted in part of its rows; the one given stays as it is.
+    """A copy of the data set in which one or several elements are corrupted in part of the rows.
 
-    A row is corrupted where U(0, 1) < `rate`, drawn anew for each element, so that their number varies. "dynamics" is
-    `next_observation`; the observation of the row behind stays as it is. With std that of the whole column, x becomes
+    A row is corrupted where U(0, 1) < `rate`, drawn anew for each element, so that the number of rows varies.
+    "dynamics" is `next_observation`; the `observation` of the next row does not change. With std, the standard
+    deviation of the whole column, x becomes
 
         random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale), whatever it was
         adversarial   x + z std, where z lowers the attacker's value within [-scale, scale]; a reward r, -scale r
 
     The attacker is the run in the folder `attacker`; `learner` and `best` choose its policy as in `rljax.load`. Any
-    agent with a `value` of observation and action can attack. [2] takes EDAC's, trained on the clean data
-    set for 3 million updates with 10 critics. For z, 100 steps go down the slope of the critics' mean value at
+    agent with a `value` of observation and action can attack. [2] uses EDAC with 10 critics, trained on the clean data
+    set for 3 million updates. The attack finds z by 100 gradient steps that lower the critics' mean value at
 
         observation   Q(s + z std, a)
         action        Q(s, a + z std)
         dynamics      Q(s', pi(s')) with s' + z std for s', the attacker's greedy policy pi moving along
 
-    Of [2] this is also kept, though it may not have been meant so:
-    - z starts at 2 scale std (U(0, 1) - 1/2): the std is in it already, and multiplies z once more in the end. Where it
-      is above 1 the start can lie outside [-scale, scale], to which z is clipped after its first step.
-    - Adam forgets after every step, so that each is 0.01 scale long, whatever the slope, unless that is about 1e-8 or
-      less. Slopes are of a mean over a tenth of the corrupted rows and over critics: in large sets some are so small.
+    These details of [2] are kept as well, although they may not have been intended: - z starts at 2 scale std (U(0, 1)
+    - 1/2). This start already contains the std, and the result z is multiplied by the
+      std once more. Where the std is above 1, the start can lie outside [-scale, scale]; z is clipped to this range
+      after the first step.
+    - Adam's state is reset after every step. Each step is therefore 0.01 scale long for any gradient, unless the
+    gradient
+      is about 1e-8 or smaller. A gradient is that of a mean over a tenth of the corrupted rows and over the critics, so
+      that some gradients are this small in large data sets.
     - Actions are not clipped to [-1, 1]. `provenance` says so, and files with such actions can be read again.
-    - Of several elements, later ones meet those before as they are by then: an action's attack a corrupted observation.
+    - Several elements are corrupted one after the other. The attack on a later element sees the earlier ones already
+      corrupted: the attack on an action sees a corrupted observation.
 
-    What differs: z starts from NumPy's random numbers, not PyTorch's. The greedy action stands for pi(s'), where [2]
-    hands the critics the pair that its actor returns, a sample and no log-probability, on which it fails. Nothing is
-    kept between calls: [2] keeps adversarial arrays under a name without their seed.
+    Differences from [2]: z starts from NumPy's random numbers, not PyTorch's. pi(s') is the greedy action; [2] passes
+    the pair that its actor returns, a sample and no log-probability, to the critics and fails. Nothing is kept between
+    calls; [2] keeps adversarial arrays under a name without their seed.
 
-    Masks and random noise are those of [2] to the bit for equal rows and seeds. D4RL's rows are the same here, but for
-    the successors of terminal rows, where D4RL has the first observation of another episode: they enter the std of
-    "dynamics". `rljax.datasets.load(name, strict=True)` has them as D4RL does.
+    For equal rows and seeds, masks and random noise equal those of [2] bit for bit. D4RL's rows are the same here,
+    except for the successors of terminal rows, where D4RL has the first observation of another episode. These
+    successors contribute to the std of "dynamics". `rljax.datasets.load(name, strict=True)` loads them as D4RL has
+    them.
 
-    Raises `ValueError` for an unknown element, a rate outside [0, 1], a negative scale, and an attacker that is not
-    given, that has no values of actions, or whose dimensions are others.
+    Raises `ValueError` for an unknown element, a rate outside [0, 1], a negative scale, a missing attacker, an attacker
+    without values of actions, and an attacker with other dimensions.
     """
     elements = _elements(what)
     if how not in ("random", "adversarial"):
@@ -108,7 +114,7 @@ def corrupt(
             )
         victim = _victim(attacker, learner, best, dataset)
 
-    generator = np.random.RandomState(seed)  # the one of [2]
+    generator = np.random.RandomState(seed)  # the same generator as in [2]
     transitions, notes = dataset.transitions, []
     for element in elements:
         column = np.array(getattr(transitions, FIELDS[element]))
@@ -138,7 +144,7 @@ def corrupt(
 
 @dataclasses.dataclass(frozen=True)
 class _Victim:
-    """One learner of a run, whose values an attack lowers."""
+    """One learner of a run. An attack lowers its values."""
 
     module: Any  # the agent
     state: Any
@@ -183,7 +189,7 @@ def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Da
 
 
 def _has_values(victim: _Victim, dataset: datasets.Dataset) -> bool:
-    """Whether the agent has a `value` [B] of observations [B, O] and actions [B, A]."""
+    """Whether the agent's `value` maps observations [B, O] and actions [B, A] to [B]."""
     if not hasattr(victim.module, "value"):
         return False
     example = jnp.zeros((2, dataset.observation_size)), jnp.zeros((2, dataset.action_size))
@@ -194,7 +200,7 @@ def _has_values(victim: _Victim, dataset: datasets.Dataset) -> bool:
 def _descended(
     module: Any, element: str, state: Any, config: Any, parts: tuple[Array, ...], std: Array, scale: Array
 ) -> Array:
-    """z [B, D] of the lowest value that 100 steps find; `parts` are z at the start, weights [B], s or s' and a."""
+    """The z [B, D] that 100 steps to lower values find; `parts` are the first z, weights [B], s or s', and a."""
     start, weight, observation, action = parts
 
     def cost(z: Array) -> Array:
@@ -216,9 +222,10 @@ def _descended(
 def _attacked(
     victim: _Victim, element: str, transitions: Transition, rows: np.ndarray, std: np.ndarray, scale: float, seed: int
 ) -> np.ndarray:
-    """What is added to `rows` [M] of an element: z std [M, D], float32.
+    """The perturbation of `rows` [M] of an element: z std [M, D], float32.
 
-    Rows are apart but for the mean that the loss is, over a chunk: given as weights, one program serves all of them.
+    Rows are independent, except that the loss is a mean over a chunk. The weights express this mean, so that one
+    program serves all chunks.
     """
     number = len(rows)
     generator = np.random.default_rng([seed, list(FIELDS).index(element)])

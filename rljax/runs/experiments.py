@@ -1,4 +1,4 @@
-"""Experiments: from what a user gives, or a run's settings, to a training that can begin."""
+"""Experiments: built from a user's arguments or from a run's settings, ready for training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prepare(
     config: Any = None,
     **settings: Any,
 ) -> Experiment:
-    """Find the agent, its settings and its data; `rljax.train` says what the arguments are and what is raised."""
+    """Find the agent, its settings and its data; see `rljax.train` for the arguments and the errors."""
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
@@ -46,7 +46,7 @@ def prepare(
 
 
 def restored(settings: Settings, config: Mapping[str, Any], file: Path) -> Experiment:
-    """The experiment with these settings, and the Config that `file` holds as JSON."""
+    """The experiment with these settings and `config`, which was read as JSON from `file`."""
     module = registry.load_agent(settings.agent)
     own = configuration.replace(module.Config(), config, f"'{file}'")
     dataset = None if settings.data is None else datasets.load(settings.data)
@@ -54,28 +54,28 @@ def restored(settings: Settings, config: Mapping[str, Any], file: Path) -> Exper
 
 
 def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
-    """The agent's Config by its presets for an environment, a data set or both; no rows of the data are read.
+    """The agent's Config by its presets for an environment, a data set or both. No rows of the data are read.
 
-    What is learnt does not depend on how it is evaluated: without an environment the data set's own one counts. A
-    published data set is known by its file, too.
+    The presets must not depend on how a run is evaluated. Without an environment, the presets of the data set's own
+    environment are used. A published data set is also recognised by its file.
     """
     return registry.preset(agent, module, *_task(env, data))
 
 
 def preset_online(agent: str, env: str | None, data: str | None) -> dict[str, Any] | None:
-    """What the agent's presets change when a run goes on online; None where they change nothing."""
+    """The settings that the agent's presets change when a run goes on online; None where they change nothing."""
     return registry.preset_online(agent, *_task(env, data)) or None
 
 
 def _task(env: str | None, data: str | None) -> tuple[str | None, ...]:
-    """The names by which presets know a task: of its environment, and of its data set."""
+    """The names of a task that presets may match: those of its environment and of its data set."""
     if data is None:
         return (env,)
     return (datasets.environment(data) if env in (None, "none") else env, data, datasets.identity(data))
 
 
 def default_folder(settings: Settings) -> Path:
-    """runs/<agent>/<environment or data set>/<time>, as yet unused."""
+    """A new folder runs/<agent>/<environment or data set>/<time>."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     task = envs.short(settings.env) if settings.data is None else datasets.short(settings.data)
     parent = Path("runs", registry.agent_name(settings.agent), task)
@@ -86,7 +86,7 @@ def default_folder(settings: Settings) -> Path:
 
 
 def described(experiment: Experiment) -> dict[str, Any]:
-    """What config.json says of an experiment, ready for JSON."""
+    """The experiment's entries in config.json, ready for JSON."""
     return {
         **dataclasses.asdict(experiment.settings),
         "environment": experiment.settings.env,
@@ -98,7 +98,7 @@ def described(experiment: Experiment) -> dict[str, Any]:
 
 
 def shared(experiment: Experiment) -> dict[str, Any]:
-    """What all processes that share a run must agree upon, versions too."""
+    """The settings and versions that all processes of a run must have in common."""
     own = described(experiment)
     config = {f"config.{name}": value for name, value in own.pop("config").items()}
     file = zlib.crc32(Path(str(experiment.module.__file__)).read_bytes())
@@ -106,7 +106,7 @@ def shared(experiment: Experiment) -> dict[str, Any]:
 
 
 def described_data(dataset: datasets.Dataset | None) -> dict[str, Any] | None:
-    """What identifies a data set, as JSON holds it."""
+    """The values that identify a data set, ready for JSON."""
     if dataset is None:
         return None
     returns = dataset.returns()
@@ -132,12 +132,12 @@ def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) 
 
 
 def _base_of(settings: Settings) -> Callable[[], Base] | None:
-    """What reads the policy of the run that the settings name as base, once for all trainings of a grid."""
+    """A function that reads the policy of the run named as base; it reads only once for all trainings of a grid."""
     return None if settings.base is None else functools.cache(functools.partial(policy.base, settings.base))
 
 
 def _require_mixing(settings: Settings, experience: Experience) -> None:
-    """Raise `ValueError` for a share of batches where nothing is mixed."""
+    """Raise `ValueError` where an offline share is given but batches are not mixed."""
     mixes = settings.then_online if experience.needs_data else settings.data is not None
     if not mixes and settings.offline_share != Settings.offline_share:
         remedy = "--then-online N" if experience.needs_data else "--data DATA"

@@ -1,4 +1,4 @@
-"""Learners of a population as a run of their own, which goes on where they stood."""
+"""Extract learners of a population into a new run, which continues from their current state."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rljax.training.drivers.driver import environment_rows
 
 
 def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None = None) -> Path:
-    """Make some learners of the run in `folder` a run of their own in `out`, and return it.
+    """Extract some learners of the run in `folder` into a new run in `out`, and return its folder.
 
-    It has their records, and a checkpoint with all that they are: agents, storage, random numbers, environments. It can
-    be resumed, evaluated, filmed, plotted. Settings that changed in the course of the run stay as they are now. `out`
-    is by default the folder's name and the learners' numbers.
+    The new run has their records and a checkpoint with their complete state: agents, storage, random numbers and
+    environments. It can be resumed, evaluated, filmed and plotted. Settings that changed during the run keep their
+    current values. By default `out` is the folder's name and the learners' numbers.
 
-    Raises `ValueError` for learners that the run does not have, or all that it has; `FileExistsError` where `out`
-    exists; `CheckpointError` without a usable checkpoint.
+    Raises `ValueError` for learners that the run does not have, and for all of its learners; `FileExistsError` where
+    `out` exists; `CheckpointError` without a usable checkpoint.
     """
     folder, learners = Path(folder), list(learners)
     source = run.Run.open(folder, console.View())
@@ -44,7 +44,7 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
         values = json.loads((checkpoints.newest(folder / "checkpoints") / "run.json").read_text())["values"]
         config = dataclasses.replace(config, **{name: tuple(own) for name, own in values.items()})
     config = population.of_learners(config, learners)
-    partial = target.with_name(f".partial-{target.name}")  # a folder with the final name is whole
+    partial = target.with_name(f".partial-{target.name}")  # so that a folder with the final name is always complete
     shutil.rmtree(partial, ignore_errors=True)
     taken = dataclasses.replace(experiment, settings=settings, config=config)
     own = run.Run(taken, partial, console.View())
@@ -109,7 +109,10 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int]) -> None:
 
 
 def _taken(tree: Any, many: Any, few: Any, number: int, learners: Sequence[int]) -> Any:
-    """The rows of `learners` in every array of `tree`, whose shapes with all `number` and with theirs are given."""
+    """The rows of `learners` in every array of `tree`.
+
+    `many` has the shapes for all `number` learners, `few` those for `learners`.
+    """
 
     def take(leaf: Any, whole: Any, part: Any) -> Any:
         axes = [axis for axis, sizes in enumerate(zip(whole.shape, part.shape, strict=True)) if len(set(sizes)) > 1]

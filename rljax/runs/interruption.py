@@ -1,4 +1,4 @@
-"""Requests to stop: Ctrl-C and SIGTERM while a run goes on."""
+"""Requests to stop: Ctrl-C and SIGTERM during a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Interrupt:
-    """Turns the first Ctrl-C or SIGTERM into a request; a second one stops at once."""
+    """Turns the first Ctrl-C or SIGTERM into a request to stop. A second one stops at once."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.requested, self._say = False, say

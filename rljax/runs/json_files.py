@@ -1,4 +1,4 @@
-"""JSON as runs write it: strict, with arrays as lists and numbers that are not finite as null."""
+"""Strict JSON for the files of runs: arrays become lists, numbers that are not finite become null."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON so that `path` holds the old content or the new, never a part of it.
+    """Write strict JSON atomically: `path` always holds the complete old or the complete new content.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written; the old content stays.
+        OSError: the disk is full, or the folder cannot be written. The old content stays.
     """
     path = Path(path)
     text = dumps(value, indent=2) + "\n"
@@ -40,16 +40,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """Strict JSON of numbers, text, lists, mappings, paths and arrays; what is not finite becomes null.
+    """Strict JSON of numbers, text, lists, mappings, paths and arrays. Numbers that are not finite become null.
 
     Raises:
-        TypeError: a value of any other kind.
+        TypeError: a value of any other type.
     """
     return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """`value` in the kinds that JSON has."""
+    """Convert `value` to types that JSON has."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -62,6 +62,6 @@ def plain(value: Any) -> Any:
         return os.fspath(value)
     if hasattr(value, "__array__"):
         array = np.asarray(value)
-        if array.dtype.kind in "biufV":  # V: bfloat16 and its like
+        if array.dtype.kind in "biufV":  # V: bfloat16 and similar types
             return plain((array.astype(np.float64) if array.dtype.kind == "V" else array).tolist())
     raise TypeError(f"a value of kind '{type(value).__name__}' cannot be recorded, JSON has numbers, text and lists.")

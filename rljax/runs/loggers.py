@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases beside a run's files."""
+"""Optional loggers beside a run's files: TensorBoard, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Logger(Protocol):
 
 
 class TensorBoard:
-    """Event files, one folder per learner: TensorBoard lays learners over each other as runs."""
+    """Event files in one folder per learner, so that TensorBoard shows each learner as a run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class TensorBoard:
 
     def truncate(self, step: int) -> None:
         self.close()
-        self._purge_step = step + 1  # TensorBoard hides what older files have from there on
+        self._purge_step = step + 1  # TensorBoard hides older events from this step on
 
     def flush(self) -> None:
         for writer in self._writers.values():
@@ -68,7 +68,7 @@ class WandB:
         import wandb  # type: ignore[import-not-found]
 
         (out / "wandb").mkdir(parents=True, exist_ok=True)
-        identity = out / "wandb" / "run_id"  # a resumed run reports to the same one
+        identity = out / "wandb" / "run_id"  # a resumed run reports to the same W&B run
         previous = identity.read_text(encoding="utf-8").strip() if identity.exists() else None
         described = out / "config.json"
         config = json.loads(described.read_text(encoding="utf-8")) if described.exists() else None
@@ -79,7 +79,7 @@ class WandB:
                 id=previous,
                 resume="allow" if previous else None,
                 config=config,
-                settings=wandb.Settings(console="off"),  # it would tear the progress display apart
+                settings=wandb.Settings(console="off"),  # capturing the console would break the progress display
             )
         except wandb.Error as error:
             raise ValueError(
@@ -105,17 +105,17 @@ class WandB:
         self._run.summary.update(plain(summary))
 
     def truncate(self, step: int) -> None:
-        """Nothing: the resumed run logs the same values at the same steps."""
+        """Do nothing: the resumed run logs the same values at the same steps."""
 
     def flush(self) -> None:
-        """Nothing: a process of its own sends."""
+        """Do nothing: a separate process sends the data."""
 
     def close(self) -> None:
         self._run.finish()
 
 
 def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """(learner, name, value) of a metrics record; a number of the whole run counts as the first learner's."""
+    """(learner, name, value) for each number of a metrics record. A number of the whole run belongs to learner 0."""
     for name, value in record.items():
         value = plain(value)
         for learner, entry in enumerate(value if isinstance(value, list) else [value]):

@@ -1,4 +1,4 @@
-"""What a run has learnt, as a policy: act on NumPy observations, play episodes, film them."""
+"""The trained policies of a run: act on NumPy observations, play episodes, film them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
 from rljax.training.settings import Settings, settings_of
 
-THINKING = "compute"  # the setting of a torso that thinks in steps: how many
+THINKING = "compute"  # the setting for the number of thinking steps, in torsos that think in steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Policies:
     module: Any  # the agent
     config: Any  # stacked, floats [P]
     state: Any  # the agent's State, [P, ...]
-    step: int  # of the checkpoint
-    reference: Sequence[float] | None  # returns that score 0 and 100, where the run's data have them
+    step: int  # the checkpoint's step
+    reference: Sequence[float] | None  # the returns with scores 0 and 100; None where the run's data have none
 
     @property
     def experience(self) -> Experience:
-        """What the agent declared that it learns from."""
+        """The agent's declaration of what it learns from."""
         return self.module.experience(self.config)
 
 
@@ -60,10 +60,10 @@ class Policy:
         self._calls = 0
 
     def __call__(self, observation: np.ndarray, explore: bool = False) -> np.ndarray:
-        """Actions for one observation [O...] or several [N, O...], in [-1, 1] (or integers when discrete).
+        """Actions for one observation [O...] or several [N, O...], in [-1, 1] (integers where actions are discrete).
 
-        `rljax.envs` rescales them to an environment's bounds; `unnormalise` does it by hand. Raises `ValueError` for
-        an observation of another shape.
+        Environments of `rljax.envs` rescale actions to their bounds; for others use `unnormalise`. Raises `ValueError`
+        for an observation of another shape.
         """
         observation = np.asarray(observation, np.float32)
         shape = self.spec.observation_shape
@@ -82,15 +82,16 @@ def require_learner(settings: Settings, learner: int) -> None:
 
 
 def unnormalise(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Actions in [-1, 1] to the bounds [low, high] of a Gymnasium Box."""
+    """Rescale actions from [-1, 1] to the bounds [low, high] of a Gymnasium Box."""
     return low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
 
 
 def load_all(out: str | Path, *, best: bool = False, compute: int | None = None) -> Policies:
-    """The policies of all learners of the run in `out`: the last ones, or those of their best evaluations.
+    """The policies of all learners of the run in `out`: the last ones, or with `best` those of their best evaluations.
 
-    `compute` is the number of thinking steps where it is to differ from training's. Raises `ValueError` where `out` is
-    no run, or its policies do not think in steps; `CheckpointError` where it has no usable checkpoint.
+    `compute` is the number of thinking steps; None is the number in training. Raises `ValueError` where `out` is not a
+    run, and where `compute` is given but the policies do not think in steps. Raises `CheckpointError` where there is no
+    usable checkpoint.
     """
     folder = Path(out)
     described = read_config(folder)
@@ -124,7 +125,7 @@ def load_all(out: str | Path, *, best: bool = False, compute: int | None = None)
 def base(out: str | Path) -> Base:
     """The policy of the first learner of the run in `out`, as another agent's input.
 
-    Raises `ValueError` where `out` is no run, or has no usable checkpoint.
+    Raises `ValueError` where `out` is not a run, or has no usable checkpoint.
     """
     try:
         policies = load_all(out)
@@ -151,10 +152,10 @@ def evaluate_run(
     seed: int = 0,
     compute: int | None = None,
 ) -> dict[str, Any]:
-    """Play `episodes` complete episodes of each learner: their records and summary, and what an action costs.
+    """Play `episodes` complete episodes with each learner; return their records and summary, and the cost of an action.
 
-    There are normalised scores where a run has learnt from data with references and plays in its own environment.
-    Raises `ValueError` where the environment does not fit the policy, and what `load_all` raises.
+    The result has normalised scores where the run learnt from data with reference returns and plays in its own
+    environment. Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """
     if episodes < 1:
         raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
@@ -198,14 +199,14 @@ def evaluate_run(
 
 
 def _steps_of_best(folder: Path, until: int) -> list[int]:
-    """The steps [P] of the learners' best evaluations in a run, up to a step."""
+    """The steps [P] of the learners' best evaluations in a run, up to step `until`."""
     evaluations = [line for line in records.read(folder, "evaluations") if line["step"] <= until]
     best = statistics.summarise(evaluations)["best"]
     return [] if best is None else [learner["step"] for learner in best["learners"]]
 
 
 def table(result: dict[str, Any]) -> str:
-    """An evaluation as text: a line per learner, and one over learners."""
+    """An evaluation as text: one line per learner, and one line for all learners."""
     kind = "checkpoint of step" if result["steps"] is None else "best policies until step"
     lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
     thinking = f"{result['compute']} thinking steps, " if (result["compute"] or 1) > 1 else ""
@@ -241,7 +242,7 @@ def play(
     max_steps: int = 1_000,
     output: Path | None = None,
 ) -> Sequence[Path]:
-    """Film one episode: an MP4 file, and for brax/ environments the HTML view of Brax. Returns what was written.
+    """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view. Returns the written files.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
@@ -273,9 +274,9 @@ def tell(
     max_steps: int = 1_000,
     colours: bool = False,
 ) -> Iterator[str]:
-    """One episode as text, state by state: of environments on grids, or of your own with a `text`.
+    """One episode as text, state by state, for environments on grids and for your own environments with a `text`.
 
-    Raises `ValueError` for any other.
+    Raises `ValueError` for all other environments.
     """
     name, seen, policy, start = _player(out, learner, best, seed)
     if not envs.is_compiled(name):
@@ -284,7 +285,7 @@ def tell(
 
 
 def _player(out: str | Path, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
-    """The run's environment, what its agent sees of it, a learner's policy, and the seed of the episode to play."""
+    """The run's environment, the environment as its agent observes it, a learner's policy, and the episode's seed."""
     policies = load_all(out, best=best)
     policy = Policy(policies, learner)
     name = policies.settings.env

@@ -1,8 +1,8 @@
-"""Where a run's numbers go: append-only files, and TensorBoard or Weights & Biases beside them.
+"""The records of a run: append-only files, and optionally TensorBoard or Weights & Biases beside them.
 
-The files are the truth: one JSON object per line, on its way to the disk before the call returns, so that a killed run
-loses no finished line. JSON is strict: a number that is not finite is null. TensorBoard and Weights & Biases are views
-that may lag behind.
+The files are the reference. Each line is one JSON object and is passed to the operating system before the call returns,
+so that a killed run loses no finished line. JSON is strict: a number that is not finite is null. TensorBoard and
+Weights & Biases are views that may lag behind.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from rljax.runs.json_files import dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require
 
 FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "turns": "turns.jsonl"}  # turns: changes
-RARE = {"turns"}  # made with their first line
+RARE = {"turns"}  # files that are created with their first line
 
 
 class Recorder:
     """Appends to the files of one run, and to the optional loggers.
 
-    Opening an existing run cuts a torn last line off, and appends; `truncate` takes it back to a checkpoint. A write
-    that fails (a full disk) raises its `OSError` and leaves the lines before it intact.
+    For an existing run an incomplete last line is removed, and new lines are appended. `truncate` takes the files back
+    to a checkpoint. A write that fails (on a full disk) raises `OSError` and does not damage the lines before it.
     """
 
     def __init__(self, out: Path, tensorboard: bool = False, wandb: str | None = None) -> None:
-        """Open the files of the run in `out`, which is made where it does not exist.
+        """Open the files of the run in `out`. The folder is created where it does not exist.
 
         Args:
-            out: the run's folder. Its config.json, if there already, describes the run to Weights & Biases.
+            out: the run's folder. If it has a config.json, this describes the run to Weights & Biases.
             tensorboard: also write event files, one folder per learner, under `out`/tensorboard.
             wandb: a Weights & Biases project to report to; `WANDB_MODE=offline` keeps everything under `out`/wandb.
 
         Raises:
-            ValueError: the package of a logger is not installed, or Weights & Biases would not start.
+            ValueError: the package of a logger is not installed, or Weights & Biases does not start.
         """
         out = Path(out)
         self._out = out
@@ -67,7 +67,7 @@ class Recorder:
             logger.evaluation(record)
 
     def change(self, record: Mapping[str, Any]) -> None:
-        """Append a change of settings: `step`, `parents`, and `values` by name, each with one entry per learner."""
+        """Append a change of settings: `step`, `parents`, and `values` by name, with one entry per learner."""
         if "turns" not in self._files:
             self._files["turns"] = _Lines(self._out / FILES["turns"])
         self._files["turns"].append(record)
@@ -79,11 +79,11 @@ class Recorder:
             logger.summary(summary)
 
     def truncate(self, step: int) -> None:
-        """Drop every line from the first one beyond `step` on, and a torn last line.
+        """Delete all lines from the first one beyond `step` on, and an incomplete last line.
 
-        Lines of `step` itself stay: write a chunk's lines (and `sync`) before the checkpoint of its step, and a
-        resumed run leaves the files as one that was never interrupted. Weights & Biases cannot forget: there the
-        resumed run reports the same values at the same steps again.
+        Lines of `step` itself stay. Write a chunk's lines (and call `sync`) before the checkpoint of its step. Then the
+        files of a resumed run equal those of a run that was never interrupted. Weights & Biases cannot delete values:
+        there the resumed run reports the same values at the same steps again.
         """
         for file in self._files.values():
             file.truncate(step)
@@ -91,14 +91,14 @@ class Recorder:
             logger.truncate(step)
 
     def sync(self) -> None:
-        """Return when the disk holds everything, so that not even a power cut loses it."""
+        """Return when all lines are on the disk, so that even a power cut does not lose them."""
         for file in self._files.values():
             file.sync()
         for logger in self._loggers:
             logger.flush()
 
     def close(self) -> None:
-        """Close files and loggers; a second call does nothing."""
+        """Close files and loggers. A second call does nothing."""
         for file in self._files.values():
             file.close()
         while self._loggers:
@@ -112,7 +112,7 @@ class Recorder:
 
 
 class Nowhere:
-    """In place of a `Recorder` in a process that does not write: keeps nothing."""
+    """Replaces a `Recorder` in a process that does not write. It records nothing."""
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Nothing."""
@@ -137,12 +137,12 @@ class Nowhere:
 
 
 def read(out: Path, name: Literal["metrics", "evaluations", "turns"]) -> list[dict[str, Any]]:
-    """The records of a run so far, in order; null is None. Empty where the file does not exist yet.
+    """The records of a run so far, in order; null becomes None. The list is empty where the file does not exist yet.
 
-    A torn last line (a run that was killed, or is writing) is left out.
+    An incomplete last line (of a run that was killed, or is writing) is left out.
 
     Raises:
-        ValueError: another name, or a damaged line before the last.
+        ValueError: an unknown name, or a damaged line before the last one.
     """
     if name not in FILES:
         raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")
@@ -151,16 +151,16 @@ def read(out: Path, name: Literal["metrics", "evaluations", "turns"]) -> list[di
 
 
 class Tail:
-    """The end of a growing file of lines: each look reads what has come since the last one, and nothing else."""
+    """Follows a growing file of lines. Each `look` reads only the bytes that are new since the last one."""
 
     def __init__(self, path: Path, backlog: int = 1 << 20) -> None:
-        """The first look reads the last `backlog` bytes at most."""
+        """The first `look` reads at most the last `backlog` bytes."""
         self._path, self._backlog, self._end = path, backlog, 0
 
     def look(self) -> list[bytes]:
-        """The whole lines since the last look; none where there is no such file yet.
+        """The complete lines since the last `look`; an empty list where the file does not exist yet.
 
-        A file that has become shorter, since its run was resumed from a checkpoint, is read as if for the first time.
+        A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for the first time.
         """
         try:
             with self._path.open("rb") as file:
@@ -168,7 +168,7 @@ class Tail:
                 if size < self._end:
                     self._end = 0
                 start = self._end or max(0, size - self._backlog)
-                cut = start > self._end  # in the middle of a line
+                cut = start > self._end  # `start` may lie in the middle of a line
                 file.seek(start)
                 text = file.read(size - start)
         except FileNotFoundError:
@@ -180,7 +180,7 @@ class Tail:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A run's config.json. Raises `ValueError` where there is none, or another file than a run's."""
+    """A run's config.json. Raises `ValueError` where there is no such file, or where it is not that of a run."""
     path = Path(folder) / "config.json"
     if not path.exists():
         inside = [found for depth in (1, 2, 3) for found in sorted(Path(folder).glob("*/" * depth + "config.json"))]
@@ -198,16 +198,16 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The folders of runs among `paths` and below them, at any depth, each once; runs themselves are not searched.
+    """The folders of runs among `paths` and below them at any depth, each once. Folders inside runs are not searched.
 
-    Raises `ValueError` for a path that is no folder.
+    Raises `ValueError` for a path that is not a folder.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             raise ValueError(f"'{path}' is not a folder of runs: there is no such folder. rljax train makes runs/.")
         for folder, inside, files in os.walk(path):
-            inside[:] = sorted(name for name in inside if not name.startswith("."))  # those are half-written
+            inside[:] = sorted(name for name in inside if not name.startswith("."))  # hidden: incomplete
             if "config.json" in files or set(FILES.values()) & set(files):
                 inside.clear()
                 found.setdefault(Path(folder).resolve(), Path(folder))
@@ -226,7 +226,7 @@ class _Lines:
         rest = memoryview((dumps(record) + "\n").encode())
         start = os.fstat(self._file.fileno()).st_size
         try:
-            while rest:  # a disk that fills up takes a part first and refuses the rest
+            while rest:  # a disk that fills up first accepts a part and then refuses the rest
                 rest = rest[self._file.write(rest) :]
         except BaseException:
             with contextlib.suppress(OSError):
@@ -234,14 +234,14 @@ class _Lines:
             raise
 
     def truncate(self, step: int | None) -> None:
-        """Keep the whole lines before the first one beyond `step`; all whole lines where it is None."""
+        """Keep the complete lines before the first one beyond `step`; all complete lines where `step` is None."""
         end = 0
         for line_end, record in _lines(self._path):
             if step is not None and record["step"] > step:
                 break
             end = line_end
         size = os.fstat(self._file.fileno()).st_size
-        if end > size:  # whole, but for its line break
+        if end > size:  # the last line is complete except for its line break
             self._file.write(b"\n")
         elif end < size:
             os.ftruncate(self._file.fileno(), end)
@@ -254,7 +254,7 @@ class _Lines:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each whole line's end, in bytes after its line break, and its record."""
+    """For each complete line: the position in bytes after its line break, and its record."""
     lines = path.read_bytes().split(b"\n")
     if lines[-1] == b"":
         lines.pop()

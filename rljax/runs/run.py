@@ -25,7 +25,7 @@ from rljax.training.settings import settings_of
 
 
 class RunError(Exception):
-    """A run cannot go on; the message says why, and what is saved."""
+    """A run cannot go on. The message says why, and what is saved."""
 
 
 class Diverged(RunError):
@@ -51,18 +51,19 @@ def train(
         agent: a name, such as "sac", or the path of an agent's file.
         env: an environment; None is the one that matches `data`.
         steps: environment steps of each learner; for an agent that learns from data alone, updates.
-        data: a data set's name or file. Agents that declare a `Dataset` learn from it alone, those that declare a
-            `Replay` have it beside their own experience.
+        data: a data set's name or file. Agents that declare a `Dataset` learn from it alone. Agents that declare a
+            `Replay` mix it with their own experience.
         seeds: a number of learners (with seeds 0, 1, ...) or their seeds.
         config: an agent's Config, a mapping of changes to the preset, or None. Its floats may be sequences, one value
             per learner.
         out: the run's folder; None is a new one in runs/.
         settings: further fields of `rljax.training.settings.Settings`.
 
-    Raises `ValueError` or `TypeError` for what cannot work, before anything compiles; `FileExistsError` if `out`
-    exists; `Diverged` for values that are not finite.
+    Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles; `FileExistsError` if
+    `out` exists; `Diverged` for values that are not finite.
 
-    After `rljax.distributed.processes.join`, every process must call it alike; the first one writes and shows.
+    After `rljax.distributed.processes.join`, every process must call this function with the same arguments. The first
+    process writes the files and shows the progress.
     """
     experiment = processes.on_all(
         lambda: experiments.prepare(agent, env, steps, data=data, seeds=seeds, config=config, **settings)
@@ -82,13 +83,13 @@ def resume(
     quiet: bool = True,
     command: str | None = None,
 ) -> Path:
-    """Continue the run in folder `out` to its end, or to `steps`; the result is that of a run never stopped.
+    """Continue the run in folder `out` to its end, or to `steps`. The result equals that of a run without a stop.
 
-    A run from a data set goes on in its environment for `then_online` steps after its updates, with `offline_share`, as
-    if it had begun with them.
+    With `then_online`, a run from a data set goes on in its environment for so many steps after its updates, with
+    `offline_share`. The result is the same as if it had begun with these settings.
 
-    Raises `ValueError` where `out` is no run, has nothing left to do or cannot do this, `CheckpointError` without a
-    usable checkpoint.
+    Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way; `CheckpointError` without
+    a usable checkpoint.
     """
     given = {"then_online": then_online, "offline_share": offline_share}
     online = {name: value for name, value in given.items() if value is not None}
@@ -104,17 +105,17 @@ def resume(
 
 
 class Run:
-    """A training in a folder. Begin, or open and resume it; then execute."""
+    """A training in a folder. First call `begin`, or `open` and `resume`; then call `execute`."""
 
     def __init__(self, experiment: Experiment, folder: Path, view: console.View) -> None:
-        """Check everything that can be wrong; nothing is written or compiled yet."""
+        """Check everything that can be wrong. Nothing is written or compiled yet."""
         self.experiment, self.folder, self.view = experiment, folder, view
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
         self.wall = 0.0
 
     @classmethod
     def begin(cls, experiment: Experiment, folder: Path, view: console.View, command: str) -> Run:
-        """A run of fresh learners in a new folder, which notes all there is to know of it."""
+        """Begin a run with fresh learners in a new folder, and write its settings, versions and hardware there."""
         processes.require_same(lambda: experiments.shared(experiment) | {"out": str(folder)})
         run = processes.on_all(lambda: cls(experiment, folder, view))
         training = run.training
@@ -148,8 +149,8 @@ class Run:
         records.write_json(self.folder / "config.json", described)
 
     def _require_folder(self) -> None:
-        """Raise `ValueError` where the first process has made the folder on a disk that this one does not see."""
-        for _ in range(10):  # network disks show a new folder after a while
+        """Raise `ValueError` where this process does not see the folder that the first process has made."""
+        for _ in range(10):  # on network disks a new folder appears with a delay
             if (self.folder / "config.json").exists():
                 return
             time.sleep(0.5)
@@ -160,7 +161,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path, view: console.View, online: Mapping[str, Any] | None = None) -> Run:
-        """The run in `folder`, with the settings in its config.json, and those of a stage `online` to be added."""
+        """The run in `folder` with the settings in its config.json, and with an added online stage for `online`."""
         described = read_config(folder)
         settings = dataclasses.replace(settings_of(described), **(online or {}))
         if online and described.get("then_online"):
@@ -187,7 +188,7 @@ class Run:
         return run
 
     def resume(self, steps: int | None, command: str) -> None:
-        """Continue from the newest whole checkpoint, to `steps` where given; `command` is noted."""
+        """Continue from the newest undamaged checkpoint, to `steps` where given. config.json records `command`."""
         path = processes.on_first(lambda: checkpoints.newest(self.folder / "checkpoints"))
         notes = processes.on_all(lambda: self._continued(path, steps))
         processes.on_first(lambda: self._note_resumption(notes["step"], command))
@@ -209,9 +210,9 @@ class Run:
             )
 
     def _continued(self, path: Path, steps: int | None) -> dict[str, Any]:
-        """The notes of checkpoint `path`, from which this run goes on, to `steps` where given.
+        """Check that the run can go on from checkpoint `path`, to `steps` where given; return the checkpoint's notes.
 
-        Raises `ValueError` where it cannot, or has nothing left to do.
+        Raises `ValueError` where it cannot continue, and where the run is complete.
         """
         notes, training = self.notes_of(path), self.training
         if steps is not None:
@@ -231,25 +232,25 @@ class Run:
         return notes
 
     def notes_of(self, path: Path) -> dict[str, Any]:
-        """What checkpoint `path` notes of the run, which from here on is in the stage that the checkpoint is of."""
+        """Read the notes of checkpoint `path`, and enter the stage in which it was saved."""
         notes = json.loads((path / "run.json").read_text())
         self.training.enter_stage(notes)
         return notes
 
     def _is_summarised(self) -> bool:
-        """Whether summary.json is of the end; a run that was killed just before has none of it."""
+        """Whether summary.json describes the run's end. A run that was killed shortly before the end lacks it."""
         path = self.folder / "summary.json"
         summary = json.loads(path.read_text()) if path.exists() else {}
         return bool(summary.get("complete")) and summary["steps"] >= self.training.total
 
     def _is_evaluated(self) -> bool:
-        """Whether this step has its evaluation, or can have none."""
+        """Whether this step has its evaluation, or needs none."""
         if self.training.evaluator is None:
             return True
         return any(line["step"] == self.training.step for line in records.read(self.folder, "evaluations"))
 
     def _note_resumption(self, step: int, command: str) -> None:
-        """Let config.json say what was typed to go on from `step`, and what is planned now."""
+        """Record in config.json the command that resumed the run at `step`, and the new plan."""
         described, settings = read_config(self.folder), self.training.settings
         if settings.then_online and not described.get("then_online"):
             described["state_bytes"] = self.training.needed_bytes
@@ -258,13 +259,13 @@ class Run:
         records.write_json(self.folder / "config.json", described)
 
     def execute(self) -> Path:
-        """Train to the end, or to an interruption; the folder holds everything either way."""
+        """Train to the end or to an interruption. In both cases the folder holds everything."""
         self.began = time.perf_counter() - self.wall
         training, interrupted = self.training, False
         try:
             if training.complete and not processes.on_first(
                 self._is_evaluated
-            ):  # it was stopped at what is now its end
+            ):  # the run was stopped at the step that is now its end
                 self._evaluate()
                 self._save()
             with Interrupt(self.view.say) as interrupt:
@@ -378,7 +379,7 @@ class Run:
 
 
 def results(evaluations: list[dict[str, Any]], members: Sequence[population.Member], offline: bool) -> dict[str, Any]:
-    """What evaluations say: of all learners, or of each setting where they differ in settings."""
+    """Summarise evaluations: over all learners, or for each setting where learners differ in settings."""
 
     def of(learners: Sequence[int]) -> dict[str, Any]:
         own = [line for line in evaluations if line["learner"] in learners]
@@ -394,6 +395,6 @@ def results(evaluations: list[dict[str, Any]], members: Sequence[population.Memb
 
 
 def _after_evaluations(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
-    """The best return and score to expect after so many online evaluations, for whoever picks a policy by them."""
+    """The expected best return and score where n policies are evaluated online and the best of them is chosen."""
     found = {name: statistics.expected_best(evaluations, field) for name, field in statistics.FIELDS.items()}
     return {"expected_best": {name: {str(n): x for n, x in values.items()} for name, values in found.items() if values}}

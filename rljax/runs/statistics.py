@@ -1,8 +1,8 @@
 """Statistics of evaluations: means, interquartile means, bootstrap intervals, and the summary of a run.
 
-The unit of every statement about an agent is the learner (one seed), not the episode. The episodes of one learner
-share its weights: they do not say how the next seed would do. Each learner therefore counts once, with the mean of its
-episodes, and a single learner has no interval over learners.
+The unit of every statement about an agent is the learner (one seed), not the episode. All episodes of one learner use
+the same weights, so that they do not show how another seed would perform. Each learner therefore counts once, with the
+mean of its episodes, and a single learner has no interval over learners.
 """
 
 from __future__ import annotations

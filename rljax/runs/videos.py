@@ -1,4 +1,4 @@
-"""Episodes to look at: MP4 files, the HTML view of Brax, and text for terminals."""
+"""Views of episodes: MP4 files, Brax's HTML view, and text for terminals."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rljax.envs.timed import Timed
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
-    """Write frames [H, W, 3] uint8 as a video; the suffix of `path` names the format (.mp4, .gif).
+    """Write frames [H, W, 3] uint8 as a video. The suffix of `path` determines the format (.mp4, .gif).
 
-    Raises `ValueError` for a suffix that is no video.
+    Raises `ValueError` for another suffix.
     """
     if path.suffix not in (".mp4", ".gif"):
         raise ValueError(f"'{path}' is not the name of a video: it must end in .mp4 or .gif.")
@@ -31,9 +31,9 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
             f"writing a video needs a package that is not installed ({error.name}): pip install 'rljax[video]'"
         ) from None
     path.parent.mkdir(parents=True, exist_ok=True)
-    even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]  # as H.264 demands
+    even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]  # H.264 needs even sizes
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # ffmpeg is another program: no lock is shared
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # ffmpeg is a separate program and shares no lock
         if path.suffix == ".gif":
             imageio.imwrite(path, even, duration=1000 / frames_per_second, loop=0)
         else:
@@ -42,7 +42,7 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
 
 
 def episode(environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int) -> Iterator[Any]:
-    """The states of one episode of an environment inside the program, the first and the last included."""
+    """All states of one episode of an environment inside the program, including the first and the last."""
     adapter: Any = environment.environment
     timed = isinstance(adapter, Timed)
     reset, step = jax.jit(adapter.reset), jax.jit(adapter.step)
@@ -61,7 +61,7 @@ def episode(environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: i
 def drawn(
     environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
-    """Film one episode of an environment with pictures of its own; raises `ValueError` where it has none."""
+    """Film one episode of an environment that draws its own pictures; raises `ValueError` where it cannot."""
     drawer = _drawer(environment, "render")
     frames = [drawer.render(state, drawer.params) for state in episode(environment, policy, seed, max_steps)]
     return [write(frames, path, drawer.frames_per_second)]
@@ -79,10 +79,10 @@ def told(
 def brax(
     environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
-    """Play one episode of a Brax environment: its HTML view beside `path`, and the video itself.
+    """Play one episode of a Brax environment; write the video to `path` and Brax's HTML view beside it.
 
     Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises `ValueError` where the
-    video cannot be drawn; the HTML view is there even so.
+    video cannot be drawn; the HTML view is then still written.
     """
     from brax.io import html, image
 
@@ -103,7 +103,7 @@ def brax(
 
 
 def _bare(environment: AutoReset) -> Any:
-    """The environment itself, without what tells the time."""
+    """The environment without the wrapper that adds the time to observations."""
     inside = environment.environment
     return inside.environment if isinstance(inside, Timed) else inside
 

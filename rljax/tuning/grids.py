@@ -1,8 +1,8 @@
-"""Grids: every combination of some settings, and of seeds, in as few programs as possible.
+"""Grids: all combinations of some settings and seeds, in as few programs as possible.
 
-Settings that are numbers of a program (`float` in a Config) are an axis of it: all their combinations and seeds are
-learners of one population. All others shape the program: each of their combinations is a launch of its own, one after
-the other, and so is what the device cannot hold at once.
+Settings that are `float` in a Config are traced. All their combinations and seeds are learners of one population. Other
+settings shape the program, and each of their combinations is a separate launch. A population that does not fit on the
+device is also divided into several launches. Launches run one after the other.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
 
 PLAN = "plan.json"
-SHARE = 0.8  # of the memory that is there: what a program needs beside its state is known only when it is compiled
+SHARE = 0.8  # of the available memory: a program's needs beside its state are known only after compilation
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One program: its learners are in the order of `seeds`."""
+    """One program. Its learners are in the order of `seeds`."""
 
     config: Any
     seeds: tuple[int, ...]
@@ -43,7 +43,7 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What will run: launches, one after the other."""
+    """The launches that will run, one after the other."""
 
     experiment: Experiment
     points: Sequence[Mapping[str, Any]]
@@ -51,7 +51,7 @@ class Plan:
     bytes_available: int | None
 
     def __str__(self) -> str:
-        """The plan as a person reads it."""
+        """The plan as text for users."""
         learners = sum(len(launch.seeds) for launch in self.launches)
         text = f"{_count(learners, 'learner')} in {_count(len(self.launches), 'program')}"
         text += " one after the other:" if len(self.launches) > 1 else ":"
@@ -71,9 +71,10 @@ class Plan:
 
 
 def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
-    """Axes written as "config.actor-lr=1e-4,3e-4": the settings' names and values.
+    """Read axes written as "config.actor-lr=1e-4,3e-4"; return the settings' names and values.
 
-    Raises `ValueError` for what is no setting of `config` or no value of it, and for an axis or a value given twice.
+    Raises `ValueError` for a name that is no setting of `config`, a value that a setting cannot have, and an axis or a
+    value given twice.
     """
     axes: dict[str, tuple[Any, ...]] = {}
     for text in texts:
@@ -90,14 +91,15 @@ def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the axes' values, the last axis fastest."""
+    """All combinations of the axes' values. The last axis varies fastest."""
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def launches(config: Any, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[Launch]:
-    """A learner for each point (settings in place of those of `config`) and seed, in one launch for each program.
+    """One learner for each point and seed, in one launch for each program.
 
-    Raises `ValueError` or `TypeError` for what is no setting, or no value of it.
+    A point holds settings that replace those of `config`. Raises `ValueError` or `TypeError` for a name that is no
+    setting, and for a value that a setting cannot have.
     """
     traced = float_fields(type(config))
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
@@ -117,7 +119,7 @@ def launches(config: Any, points: Sequence[Mapping[str, Any]], seeds: Sequence[i
 def plan(experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int | None = None) -> Plan:
     """Plan and check `experiment` at all `points` of a grid, in launches of at most `most` learners.
 
-    Nothing is written or compiled. Raises `ValueError` or `TypeError` for what cannot work.
+    Nothing is written or compiled. Raises `ValueError` or `TypeError` for settings that cannot work.
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
@@ -131,7 +133,7 @@ def plan(experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int 
         if available is not None:
             fit = max(1, int((SHARE * available - shared) / max(1, each)))
         size = min(len(launch.seeds), fit, most or len(launch.seeds))
-        # As even as can be: launches of one size are one compiled program.
+        # Launches are as equal in size as possible: launches of one size share a compiled program.
         size = -(-len(launch.seeds) // -(-len(launch.seeds) // size))
         for first in range(0, len(launch.seeds), size):
             which = range(first, min(first + size, len(launch.seeds)))
@@ -151,11 +153,11 @@ def train(
     most: int | None = None,
     workers: ray_cluster.Cluster | None = None,
 ) -> Path:
-    """Train at every one of the `points`, with every seed, and return the folder.
+    """Train at each of the `points` with every seed, and return the folder.
 
-    Where one program does it, the folder is a run. Otherwise it holds a run for each launch, launch-000 and so on.
+    Where there is only one launch, the folder is a run. Otherwise it holds a run for each launch: launch-000 and so on.
 
-    Raises what `plan` and `rljax.train` raise. A launch whose learners have all diverged does not stop the next.
+    Raises all errors of `plan` and `rljax.train`. A launch whose learners have all diverged does not stop the next one.
     """
     made = plan(experiment, points, most)
     folder = Path(out) if out is not None else experiments.default_folder(experiment.settings)
@@ -169,9 +171,9 @@ def train(
 
 
 def write(plan: Plan, folder: Path, command: str) -> None:
-    """Make `folder` with the plan in it, whose launches `execute` trains.
+    """Create `folder` and write the plan into it. `execute` then trains its launches.
 
-    Raises `FileExistsError` where there is something in the folder.
+    Raises `FileExistsError` where the folder is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}")
@@ -201,9 +203,10 @@ def runs(folder: Path) -> list[Path]:
 def resume(
     folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
 ) -> Path:
-    """Go on with the launches of the grid in `folder`, to `steps` where given.
+    """Continue the launches of the grid in `folder`, to `steps` where given.
 
-    Raises `ValueError` where there is nothing left to do, and `RunError` at the end where a launch has diverged whole.
+    Raises `ValueError` where all launches are done. Raises `RunError` at the end, where all learners of a launch have
+    diverged.
     """
     if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
         raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
@@ -221,9 +224,10 @@ def resume(
 def execute(
     folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
 ) -> bool:
-    """Train what is left of the launches in `folder`, to `steps` where given; False where that was interrupted.
+    """Train the unfinished launches in `folder`, to `steps` where given. Returns False where this was interrupted.
 
-    One after the other, or all at once on the `workers`, which see the folder under the same name.
+    The launches run one after the other, or at the same time on the `workers`, which must see the folder under the same
+    name.
     """
     left = [inside.name for inside in runs(folder) if state(inside, steps) in ("new", "begun")]
     if workers is not None and left:
@@ -232,9 +236,9 @@ def execute(
 
 
 def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True) -> bool:
-    """Train one launch of the grid in `folder`, or go on with it; False where it was interrupted.
+    """Train one launch of the grid in `folder`, or continue it. Returns False where it was interrupted.
 
-    Where all its learners diverge, its summary says so.
+    Where all its learners diverge, only the launch's summary says so.
     """
     if not is_grid(folder):
         raise run.RunError(
@@ -252,14 +256,14 @@ def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True
     else:
         going = run.Run.open(inside, view)
         going.resume(steps, shlex.join(sys.argv))
-    with contextlib.suppress(run.Diverged):  # the next launch is none the worse for it
+    with contextlib.suppress(run.Diverged):  # a diverged launch does not stop the next one
         going.execute()
         return going.training.complete
     return True
 
 
 def state(folder: Path, steps: int | None = None) -> str:
-    """Of a launch: "new", "begun", "complete" (to `steps`, where given), or "diverged" where no learner is left."""
+    """The state of a launch: "new", "begun", "complete" (to `steps`, where given), or "diverged" (all its learners)."""
     path = folder / "summary.json"
     summary = json.loads(path.read_text()) if path.exists() else {}
     if summary and len(summary["diverged"]) == len(summary["seeds"]):
@@ -275,7 +279,7 @@ def _of(experiment: Experiment, launch: Launch) -> Experiment:
 
 
 def _measure(experiment: Experiment, launch: Launch) -> tuple[int, int]:
-    """Bytes that all learners share, and of each; whatever a run refuses is refused here."""
+    """The bytes that all learners share, and the bytes of each learner. Raises all errors of beginning a run."""
     first = Launch(population.of_learners(launch.config, [0]), launch.seeds[:1], launch.shape)
     trial = Training(_of(experiment, first))
     try:

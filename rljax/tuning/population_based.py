@@ -1,4 +1,4 @@
-"""Population-based training as a search: what it finds is a schedule of settings, that of its best learner's line."""
+"""Population-based training as a search: it finds the schedule of settings of its best learner and its ancestors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from rljax.tuning.trials import Found, Task, require_optuna
 class PopulationBasedSearch:
     """One population whose learners take over from each other; see `rljax.training.schedules.PopulationBased`.
 
-    The learners have the tuning seeds in turn. What is found is tested by training anew with the settings that the best
-    learner and its ancestors had, from the beginning: weights that were selected by their score are not judged by it.
+    The tuning seeds are assigned to the learners in turn. The result is tested by training anew from the beginning,
+    with the settings that the best learner and its ancestors had. The weights that the search selected by their score
+    are not tested, because that score is biased by the selection.
     """
 
     def __init__(self, task: Task) -> None:
-        """Raises `ValueError` for a space that is not of numbers of the program, and where Optuna is not installed."""
+        """Raises `ValueError` where the space has settings other than traced numbers, or Optuna is not installed."""
         require_optuna()
         for name, entry in task.space.entries.items():
             if "choices" in entry or not task.space.is_traced(name):
@@ -31,24 +32,24 @@ class PopulationBasedSearch:
         self.task = task
 
     def plan(self) -> str:
-        """What will be searched, as a person reads it."""
+        """The plan of the search as text for users."""
         protocol = self.task.protocol
         seeds = search_spaces.listed(protocol.tuning_seeds)
         return f"pbt: {protocol.population} learners with seeds {seeds}, settings change every {self.every:,} steps"
 
     @property
     def steps(self) -> int:
-        """Of all learners."""
+        """The steps of all learners together."""
         return self.task.protocol.population * self.task.experiment.settings.steps
 
     @property
     def every(self) -> int:
-        """Steps between changes, which a run rounds up to those of an evaluation."""
+        """Steps between changes. A run rounds them up to a multiple of the steps between evaluations."""
         every = self.task.protocol.every
         return max(1, self.task.experiment.settings.steps // 20) if every is None else every
 
     def search(self) -> Found | None:
-        """Train the population, or go on with it; None where that was interrupted.
+        """Train the population, or continue it. Returns None where this was interrupted.
 
         Raises `RunError` where all learners have diverged.
         """
@@ -70,7 +71,7 @@ class PopulationBasedSearch:
         return Found(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
 
     def _launch(self) -> grids.Plan:
-        """The population: settings drawn at random, as one program."""
+        """The plan of the population: random settings for each learner, in one program."""
         import optuna
 
         task, number = self.task, self.task.protocol.population

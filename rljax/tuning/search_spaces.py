@@ -1,4 +1,4 @@
-"""What a sweep searches and how: spaces of settings, Optuna's samplers over them, and Hyperband's brackets."""
+"""Spaces of settings that a sweep searches, its protocol, Optuna's samplers, and Hyperband's brackets."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ METHODS = ("random", "tpe", "hyperband", "pbt")
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How a sweep searches. Seeds are those of learners."""
+    """How a sweep searches."""
 
-    method: str = "tpe"  # of METHODS
-    trials: int = 64  # settings tried
-    population: int = 16  # trials asked together, or pbt's learners; of hyperband the bracket says it
-    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # every trial is trained with each of them
-    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # only what was found is trained with them
-    every: int | None = None  # steps between pbt's changes of settings; None: a twentieth of all
-    eta: int = 3  # hyperband keeps one of so many trials, and gives it so many times the steps
-    min_steps: int | None = None  # of hyperband's shortest trials; None: a 27th of all
-    search_seed: int = 0  # of the sampler
-    storage: str | None = None  # any of Optuna's, by its URL; None: an SQLite file in the sweep's folder
-    study: str = "sweep"  # its name there
+    method: str = "tpe"  # one of METHODS
+    trials: int = 64  # number of settings that are tried
+    population: int = 16  # trials asked together, or pbt's learners; hyperband takes the number from its bracket
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # seeds of learners; every trial is trained with each of them
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # seeds of learners; only the result is trained with them
+    every: int | None = None  # steps between pbt's changes of settings; None: a twentieth of all steps
+    eta: int = 3  # hyperband keeps one of `eta` trials, and gives it `eta` times the steps
+    min_steps: int | None = None  # steps of hyperband's shortest trials; None: a 27th of all steps
+    search_seed: int = 0  # the sampler's seed
+    storage: str | None = None  # URL of an Optuna storage; None: an SQLite file in the sweep's folder
+    study: str = "sweep"  # the study's name in the storage
 
 
 def check(protocol: Protocol) -> None:
-    """Raise `ValueError` for a protocol that cannot be."""
+    """Raise `ValueError` for a protocol that cannot work."""
     if protocol.method not in METHODS:
         raise ValueError(f"--method is '{protocol.method}', it must be one of {', '.join(METHODS)}.")
     for name, least in (("trials", 1), ("population", 2 if protocol.method == "pbt" else 1), ("eta", 2)):
@@ -46,28 +46,28 @@ def check(protocol: Protocol) -> None:
     both = sorted(set(protocol.tuning_seeds) & set(protocol.test_seeds))
     if both:
         raise ValueError(
-            f"seeds {listed(both)} are both for tuning and for testing: what is found would be judged by seeds it was "
-            "chosen for. Give others: --test-seeds 100 101 102"
+            f"seeds {listed(both)} are both for tuning and for testing: the settings found would be tested on the "
+            "seeds that chose them. Give others: --test-seeds 100 101 102"
         )
     if not protocol.tuning_seeds or not protocol.test_seeds:
         raise ValueError("a sweep needs seeds to tune with and others to test with: --tuning-seeds 0 1 2")
 
 
 def listed(seeds: Sequence[int]) -> str:
-    """Seeds as a person reads them."""
+    """Seeds as text for users."""
     return " ".join(map(str, seeds))
 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Which settings of an agent are searched, and what may be tried.
+    """The settings of an agent that are searched, and their ranges or choices.
 
-    `entries` holds for each setting `{"low", "high"}` and perhaps `"log"`, or `{"choices"}`. A trial's parameters are
-    what Optuna has for it: choices are text there.
+    `entries` holds for each setting `{"low", "high"}` and optionally `"log"`, or `{"choices"}`. A trial's parameters
+    are in Optuna's form, in which choices are text.
     """
 
     entries: Mapping[str, Mapping[str, Any]]
-    config: Any  # the agent's, around which is searched
+    config: Any  # the agent's Config; settings outside the space keep its values
 
     def distributions(self) -> dict[str, Any]:
         """Optuna's distribution of each setting."""
@@ -87,16 +87,16 @@ class Space:
         return {name: self._setting(name, params[name]) for name in self.entries}
 
     def corner(self, end: int) -> dict[str, Any]:
-        """The first (0) or the last (-1) of everything that may be tried."""
+        """The settings at one end of the space: the first (0) or the last (-1) value of each range or choices."""
         ends = {name: entry.get("choices") or [entry["low"], entry["high"]] for name, entry in self.entries.items()}
         return {name: self._setting(name, values[end]) for name, values in ends.items()}
 
     def untuned(self) -> dict[str, Any]:
-        """What the searched settings are without a search."""
+        """The searched settings with their values in `config`."""
         return {name: getattr(self.config, name) for name in self.entries}
 
     def is_traced(self, name: str) -> bool:
-        """Whether all values of a setting are one program."""
+        """Whether one program can hold all values of a setting."""
         return name in float_fields(type(self.config))
 
     def _setting(self, name: str, value: Any) -> Any:
@@ -106,10 +106,10 @@ class Space:
 
 
 def space(agent: str, config: Any, file: Path | None = None) -> Space:
-    """The search space of an agent: its own, or that of a file.
+    """The search space of an agent, from its own file or from `file`.
 
     A file is TOML: `actor_lr = { low = 1e-5, high = 1e-2, log = true }` or `batch_size = { choices = [64, 256] }`.
-    Raises `ValueError` where there is none, for what is no setting of `config`, and for what is no range.
+    Raises `ValueError` where there is no file, for a name that is no setting of `config`, and for an invalid range.
     """
     path = file or SPACES / f"{registry.agent_name(agent)}.toml"
     if not path.exists():
@@ -138,7 +138,7 @@ def _check(name: str, entry: Any, config: Any, origin: str) -> None:
         if low >= high or (entry.get("log") and low <= 0):
             raise ValueError(f"{origin}: '{name}' goes from {low} to {high}. It must rise, and from above 0 if log.")
     else:
-        configuration.replace(config, {name: getattr(config, name, None)}, origin)  # is there such a setting?
+        configuration.replace(config, {name: getattr(config, name, None)}, origin)  # raises for unknown names
         raise ValueError(
             f"{origin}: '{name}' must have low, high and perhaps log, or choices: "
             f"{name} = {{ low = 1e-5, high = 1e-2, log = true }}"
@@ -146,19 +146,19 @@ def _check(name: str, entry: Any, config: Any, origin: str) -> None:
 
 
 def sampler(method: str, seed: int, generation: int) -> Any:
-    """Optuna's sampler for a generation: the same after a restart."""
+    """Optuna's sampler for a generation. After a restart it draws the same trials."""
     import optuna
 
     own = int(np.random.SeedSequence([seed, generation]).generate_state(1)[0])
     if method == "random":
         return optuna.samplers.RandomSampler(own)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # older versions say so of both
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # older versions warn about both
         return optuna.samplers.TPESampler(seed=own, multivariate=True, constant_liar=True)
 
 
 def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]:
-    """Hyperband's brackets: how many trials begin, and the steps after each of which one of `eta` goes on.
+    """Hyperband's brackets: how many trials begin, and the steps (rungs) after which one trial of `eta` goes on.
 
     Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband: A Novel Bandit-Based Approach to
     Hyperparameter Optimization, JMLR 18 (2018), algorithm 1, for a resource of `most` / `least`.

@@ -1,4 +1,4 @@
-"""Sweeps: settings searched on tuning seeds, and what was found trained anew on seeds that no search has seen.
+"""Sweeps: a search for settings on tuning seeds, then new training with the result on seeds that the search never saw.
 
 The protocol is that of Eimer et al., Hyperparameters in Reinforcement Learning and How To Tune Them, arXiv:2306.01324:
 tuning and test seeds are disjoint, only test seeds are reported, and budgets, space and seeds are written out.
@@ -36,9 +36,10 @@ def begin(
     workers: ray_cluster.Cluster | None = None,
     most: int | None = None,
 ) -> Path:
-    """Search `space` around `experiment`, whose own seeds do not count; test what is found; return the folder.
+    """Search `space` with the other settings of `experiment`, test the result, and return the folder.
 
-    Raises `ValueError` for what cannot work, before anything is trained; `FileExistsError` where `out` exists.
+    The protocol's seeds replace those of `experiment`. Raises `ValueError` for settings that cannot work, before
+    anything is trained; `FileExistsError` where `out` exists.
     """
     search_spaces.check(protocol)
     settings = dataclasses.replace(experiment.settings, seeds=protocol.tuning_seeds)
@@ -75,14 +76,14 @@ def begin(
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether `folder` is that of a sweep."""
+    """Whether `folder` is the folder of a sweep."""
     return (folder / SWEEP).exists()
 
 
 def resume(
     folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
 ) -> Path:
-    """Go on with the sweep in `folder`. Raises `ValueError` where there is nothing left to do."""
+    """Continue the sweep in `folder`. Raises `ValueError` where the sweep is complete."""
     if steps is not None:
         raise ValueError("a sweep cannot have more steps: its trials would not compare. Begin another: rljax sweep")
     if (folder / RESULT).exists():
@@ -99,7 +100,7 @@ def resume(
 
 
 def _go_on(task: Task) -> Path:
-    """Search and test, or go on with it; the folder holds everything either way."""
+    """Search and test, from the beginning or from where it was interrupted. The folder holds all results."""
     found = _method(task).search()
     places = [] if found is None else _tests(task, found)
     how = {"quiet": task.quiet, "workers": task.workers}
@@ -115,13 +116,13 @@ def _method(task: Task) -> Any:
 
 
 def _tests(task: Task, found: Found) -> list[Path]:
-    """The grids in which what was found, and the settings as they are, meet the test seeds."""
+    """The grids that train the settings found, and the settings without a search, on the test seeds."""
     settings = dataclasses.replace(task.experiment.settings, seeds=task.protocol.test_seeds)
     experiment = dataclasses.replace(task.experiment, settings=settings)
     untuned = task.space.untuned()
     if found.schedule is None:
         points = [untuned] if found.settings == untuned else [untuned, found.settings]
-        tests = {"test": (experiment, points)}  # one program, where that can be
+        tests = {"test": (experiment, points)}  # one program, where possible
     else:
         changed = dataclasses.replace(settings, schedule={"schedule": found.schedule})
         scheduled = dataclasses.replace(experiment, settings=changed)
@@ -133,7 +134,7 @@ def _tests(task: Task, found: Found) -> list[Path]:
 
 
 def _conclude(task: Task, found: Found, places: list[Path]) -> None:
-    """Write what was found, and say it."""
+    """Write the result and show it."""
     lines, learners = [], []
     for inside in (inside for place in places for inside in grids.runs(place)):
         first = len(learners)

@@ -1,8 +1,8 @@
-"""Trials of a search: asked of Optuna in generations, trained as populations, and told.
+"""Trials of a search. Optuna suggests them in generations, they train as populations, and Optuna learns their values.
 
-A generation's trials, with all tuning seeds, are the learners of as few programs as can be. A trial's value is the
-interquartile mean, over its seeds, of the return of its last evaluation; a trial with a learner that diverged counts as
-worse than any other. Of hyperband's trials the better ones go on where they stood.
+A generation's trials, with all tuning seeds, are the learners of as few programs as possible. A trial's value is the
+interquartile mean, over its seeds, of the return of its last evaluation. A trial with a diverged learner counts as
+worse than any other. With hyperband, the better trials continue from their current state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is searched, how, and where: `experiment` is what every trial trains, with the tuning seeds."""
+    """The task of a search. Every trial trains `experiment`, with the trial's settings and the tuning seeds."""
 
     folder: Path
     experiment: Experiment
@@ -38,11 +38,11 @@ class Task:
     space: search_spaces.Space
     command: str
     quiet: bool
-    workers: ray_cluster.Cluster | None = None  # machines that the launches go to
-    most: int | None = None  # learners of a launch
+    workers: ray_cluster.Cluster | None = None  # the cluster that trains the launches
+    most: int | None = None  # the largest number of learners in a launch
 
     def learners(self, inside: Path) -> list[tuple[int, dict[str, Any]]]:
-        """Seed and searched settings of each learner of a run, as it began."""
+        """The seed and the searched settings of each learner of a run, at the run's beginning."""
         described = records.read_config(inside)
         config = configuration.replace(self.experiment.module.Config(), described["config"], f"'{inside}'")
         own = [population.of_learners(config, [p]) for p in range(len(described["seeds"]))]
@@ -52,25 +52,25 @@ class Task:
         ]
 
     def say(self, text: str) -> None:
-        """Tell the person who waits."""
+        """Show a message to the user."""
         if not self.quiet:
             console.create(self.quiet).say(text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a search ends with."""
+    """The result of a search."""
 
-    settings: Mapping[str, Any]  # at the beginning
-    value: float  # on the tuning seeds
-    origin: str  # which trial or learner it was
-    counts: Mapping[str, int]  # of trials, by how they ended
-    schedule: Sequence[tuple[int, Mapping[str, float]]] | None = None  # where the settings change on the way
+    settings: Mapping[str, Any]  # the settings at the beginning of training
+    value: float  # the value on the tuning seeds
+    origin: str  # the trial or learner that had these settings
+    counts: Mapping[str, int]  # number of trials by their final state
+    schedule: Sequence[tuple[int, Mapping[str, float]]] | None = None  # the changes of settings during training
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One of a generation: its number in the study, and its settings."""
+    """One trial of a generation: its number in the study, and its settings."""
 
     number: int
     settings: Mapping[str, Any]
@@ -85,9 +85,10 @@ class Trials:
         self.task = task
 
     def search(self) -> Found | None:
-        """Ask, train and tell all trials, or go on with it; None where that was interrupted.
+        """Ask, train and tell all trials, from the beginning or from where it was interrupted.
 
-        Raises `ValueError` for a study that cannot be had, or is of something else.
+        Returns None where this was interrupted. Raises `ValueError` for a study that cannot be opened, or that belongs
+        to another sweep.
         """
         study = self._study()
         for number, (size, rungs) in enumerate(self.generations()):
@@ -96,7 +97,7 @@ class Trials:
         return self._best(study)
 
     def plan(self) -> str:
-        """What will be searched, as a person reads it."""
+        """The plan of the search as text for users."""
         protocol, generations = self.task.protocol, self.generations()
         return (
             f"{protocol.method}: {protocol.trials} trials in {len(generations)} "
@@ -106,11 +107,11 @@ class Trials:
 
     @property
     def steps(self) -> int:
-        """Of all learners of all trials."""
+        """The steps of all learners of all trials together."""
         return sum(self._steps(size, rungs) for size, rungs in self.generations())
 
     def generations(self) -> list[tuple[int, list[int]]]:
-        """For each generation, the number of its trials, and the steps after which the worse of them are left out."""
+        """For each generation: the number of its trials, and the steps after which only the better trials go on."""
         protocol, settings = self.task.protocol, self.task.experiment.settings
         brackets = [(protocol.population, [settings.steps])]
         if protocol.method == "hyperband":
@@ -119,14 +120,14 @@ class Trials:
         found, left = [], protocol.trials
         while left > 0:
             size, rungs = brackets[len(found) % len(brackets)]
-            # An evaluation is what a rung is judged by; the end of the last one has its own.
+            # Every rung must end with an evaluation, which ranks its trials. The end of training always has one.
             steps = [min(round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
             found.append((min(size, left), steps))
             left -= size
         return found
 
     def _steps(self, size: int, rungs: Sequence[int]) -> int:
-        """Steps of all learners of a generation."""
+        """The steps of all learners of a generation together."""
         total, before = 0, 0
         for steps in rungs:
             total += size * len(self.task.protocol.tuning_seeds) * (steps - before)
@@ -134,7 +135,7 @@ class Trials:
         return total
 
     def _generation(self, study: optuna.Study, number: int, size: int, rungs: Sequence[int]) -> bool:
-        """Ask, train and tell; False where that was interrupted."""
+        """Ask, train and tell one generation. Returns False where this was interrupted."""
         folder = self.task.folder / f"generation-{number:03d}"
         if (folder / "told.json").exists():
             return True
@@ -169,7 +170,7 @@ class Trials:
         return True
 
     def _asked(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
-        """The generation's trials: those that were asked before, or new ones."""
+        """The generation's trials: the ones asked before an interruption, or new ones."""
         path = folder / "trials.json"
         if not path.exists():
             study.sampler = search_spaces.sampler(self.task.protocol.method, self.task.protocol.search_seed, number)
@@ -182,14 +183,14 @@ class Trials:
     def _place(self, trials: Sequence[Trial], place: Path, steps: int) -> None:
         points: list[Mapping[str, Any]] = []
         for trial in trials:
-            if trial.settings not in points:  # two of the same are the same learners
+            if trial.settings not in points:  # equal trials share their learners
                 points.append(trial.settings)
         settings = dataclasses.replace(self.task.experiment.settings, steps=steps)
         experiment = dataclasses.replace(self.task.experiment, settings=settings)
         grids.write(grids.plan(experiment, points, self.task.most), place, self.task.command)
 
     def _promote(self, alive: Sequence[Trial], before: Path, place: Path) -> None:
-        """Take the learners of the trials that go on out of the launches `before`; `place` appears whole."""
+        """Extract the learners of the trials `alive` from the launches in `before`. `place` is created atomically."""
         partial = place.with_name(f".partial-{place.name}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
@@ -210,7 +211,7 @@ class Trials:
         partial.rename(place)
 
     def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
-        """The value of each trial by the last evaluation of its learners; -inf where one of them has diverged."""
+        """The value of each trial, by the last evaluation of its learners; -inf where one of them has diverged."""
         found: list[tuple[Mapping[str, Any], float]] = []
         for inside in grids.runs(place):
             last = {line["learner"]: line for line in records.read(inside, "evaluations")}
@@ -236,7 +237,7 @@ class Trials:
         for steps, value in values.items():
             if np.isfinite(value) and steps not in frozen.intermediate_values:
                 Reporter(study, frozen._trial_id).report(value, steps)
-        # Pruned without a report, as one that diverged early is, a trial is the worst of all to Optuna's samplers.
+        # A trial that diverged early is pruned without a report. Optuna's samplers rank such trials as the worst.
         if finished:
             study.tell(trial.number, values[max(values)])
         else:
@@ -283,8 +284,8 @@ class Trials:
         for name, value in about.items():
             if known and known.get(name) != value:
                 raise ValueError(
-                    f"study '{self.task.protocol.study}' in '{storage}' is of {name} {known.get(name)!r}, this sweep "
-                    f"of {value!r}. Name another with --study."
+                    f"study '{self.task.protocol.study}' in '{storage}' has {name} {known.get(name)!r}, this sweep "
+                    f"has {value!r}. Name another with --study."
                 )
         if not known:
             for name, value in about.items():
@@ -293,7 +294,7 @@ class Trials:
 
 
 def require_optuna() -> Any:
-    """The package; raises `ValueError` where it is not installed."""
+    """The package Optuna. Raises `ValueError` where it is not installed."""
     try:
         import optuna
     except ImportError:

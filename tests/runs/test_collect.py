@@ -115,7 +115,8 @@ def test_a_replay_of_environments_inside_the_program(inside: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("source", ["policy", "exploring", "random"])
 def test_environments_inside_the_program_are_not_played(inside: Path, source: Any) -> None:
-    with pytest.raises(ValueError, match=r"is 'rljax/Pendulum', inside the program, .* can be had: --from replay"):
+    message = r"is 'rljax/Pendulum', inside the program, .* Record what the learner stored .*: --from replay"
+    with pytest.raises(ValueError, match=message):
         collect.record(inside, source=source)
 
 

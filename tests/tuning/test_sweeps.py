@@ -211,9 +211,7 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     study = optuna.create_study(storage=storage, study_name="sweep")
     study.set_user_attr("agent", "sac")
     fields = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
-    with pytest.raises(
-        ValueError, match=r"study 'sweep' in '.*' is of agent 'sac', this sweep of 'td3'\. Name another"
-    ):
+    with pytest.raises(ValueError, match=r"study 'sweep' in '.*' has agent 'sac', this sweep has 'td3'\. Name another"):
         begun(tmp_path / "sweep", search_spaces.Protocol(**(fields | {"storage": storage})), FLOATS)
 
 
