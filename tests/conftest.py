@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +40,17 @@ def _forget_compiled_programs() -> Iterator[None]:
 
         jax.clear_caches()
         gc.collect()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--share K/N` runs the tests in part K of N. A hash of a test's name decides its part."""
+    parser.addoption("--share", default="0/1", help="K/N: the tests in part K of N, from 0 on")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of other parts."""
+    part, parts = map(int, config.getoption("--share").split("/"))
+    chosen = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part]
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = chosen

@@ -13,15 +13,28 @@ from rljax.runs.json_files import plain
 
 
 class Logger(Protocol):
-    def metrics(self, record: Mapping[str, Any]) -> None: ...
-    def evaluation(self, record: Mapping[str, Any]) -> None: ...
-    def summary(self, summary: Mapping[str, Any]) -> None: ...
-    def truncate(self, step: int) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
+    """Receives the records of a recorder, beside its files."""
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Report one chunk's metrics."""
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """Report one learner's evaluation."""
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        """Report the summary of the run."""
+
+    def truncate(self, step: int) -> None:
+        """Discard the records after `step`."""
+
+    def flush(self) -> None:
+        """Send all records that are still in memory."""
+
+    def close(self) -> None:
+        """Close all open files and connections."""
 
 
-class TensorBoard:
+class TensorBoard(Logger):
     """Event files in one folder per learner, so that TensorBoard shows each learner as a run."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +74,7 @@ class TensorBoard:
         return self._writers[learner]
 
 
-class WandB:
+class WandB(Logger):
     """One Weights & Biases run, in which each metric has one series per learner."""
 
     def __init__(self, out: Path, project: str) -> None:

@@ -48,6 +48,7 @@ def printed(program: str, *arguments: object, env: Mapping[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.learn  # takes long: several processes
 @pytest.mark.parametrize(("agent", "env", "seeds", "used"), CASES)
 def test_eight_devices_give_the_curves_of_one(agent: str, env: str, seeds: int, used: int, tmp_path: Path) -> None:
     words = ["train", agent, "--env", env, "--steps", "200", "--seeds", seeds, "--quiet", *small_runs.flags(agent)]

@@ -101,7 +101,7 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
     }
 
 
-@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+@pytest.mark.parametrize("env", [pytest.param("rljax/Pendulum", marks=pytest.mark.learn), "Pendulum-v1"])
 def test_stopped_and_resumed_equals_uninterrupted(agent: str, base: Path, env: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"base": str(base), "seeds": 2}
     whole = small_runs.train(agent, env, 300, tmp_path / "whole", **settings)
@@ -121,6 +121,7 @@ def test_evaluations_and_policies_need_nothing_more(agent: str, base: Path, tmp_
     assert rljax.load(out, best=True)(OBSERVATIONS).shape == (20, 1)
 
 
+@pytest.mark.learn  # takes long: several runs
 def test_a_base_may_have_a_base(agent: str, base: Path, tmp_path: Path) -> None:
     first = train(agent, base, 100, tmp_path / "first")
     second = train(agent, first, 100, tmp_path / "second")
@@ -128,6 +129,7 @@ def test_a_base_may_have_a_base(agent: str, base: Path, tmp_path: Path) -> None:
     assert 0 < np.abs(corrections).max() <= SIZE + 1e-6
 
 
+@pytest.mark.learn  # takes long: several runs
 def test_the_command_line_takes_a_base(agent: str, base: Path, tmp_path: Path, capsys: Any) -> None:
     words = ["train", agent, "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *small_runs.flags("td3")]
     cli.main([*words, "--base", str(base), "--out", str(tmp_path / "run")])

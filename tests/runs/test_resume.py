@@ -172,7 +172,10 @@ def test_a_run_that_ends_where_it_was_stopped_is_evaluated_there(
         run.resume(out)
 
 
-@pytest.mark.parametrize("schedule", [None, {"schedule": [[100, {"actor_lr": 1e-3}], [250, {"actor_lr": 1e-2}]]}])
+CHANGED = {"schedule": [[100, {"actor_lr": 1e-3}], [250, {"actor_lr": 1e-2}]]}
+
+
+@pytest.mark.parametrize("schedule", [None, pytest.param(CHANGED, marks=pytest.mark.learn)])
 def test_a_run_of_before_schedules_and_bases_is_resumed(schedule: dict[str, Any] | None, tmp_path: Path) -> None:
     config = None if schedule is None else {"actor_lr": [1e-4, 1e-4]}
     settings: dict[str, Any] = {"seeds": 2, "config": config, "schedule": schedule}

@@ -16,7 +16,7 @@ from rljax import cli, datasets
 from rljax.agent import Transition
 from rljax.agents import fql, iql
 from rljax.runs import experiments, policy, records, run
-from rljax.training import registry
+from rljax.training import registry, scaffold
 from tests import small_runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
@@ -132,7 +132,7 @@ def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, s
 
 def test_a_presets_changes_online_come_with_the_first_or_a_later_command(tmp_path: Path, data: str) -> None:
     own = tmp_path / "mine.py"
-    registry.copy("td3_bc", own)
+    scaffold.write("td3_bc", own)
     own.with_suffix(".toml").write_text('["Pendulum-v1"]\nonline = { value_weight = 1.0, batch_size = 16 }\n')
     whole = train(str(own), 100, tmp_path / "whole", data, ONLINE, then_online=100)
     half = train(str(own), 100, tmp_path / "half", data, ONLINE)

@@ -104,22 +104,6 @@ def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(name for names in families.values() for name in names), missing
 
 
-def test_a_copied_agent_keeps_its_presets(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    assert registry.copy("sac", file) == [file, tmp_path / "mine.toml"]
-    module = registry.load_agent(str(file))
-    mine = registry.preset(str(file), module, "Pendulum-v1")
-    own = registry.preset("sac", registry.load_agent("sac"), "Pendulum-v1")
-    assert configuration.as_json(mine) == configuration.as_json(own)
-    assert mine.warmup_steps == 1_000
-    with pytest.raises(FileExistsError, match=r"mine\.py' exists"):
-        registry.copy("td3", file)
-    file.unlink()
-    with pytest.raises(FileExistsError, match=r"mine\.toml' exists"):
-        registry.copy("td3", file)
-    assert not file.exists()
-
-
 def test_every_preset_is_an_agents() -> None:
     assert {path.stem for path in PRESETS} <= set(NAMES)
 

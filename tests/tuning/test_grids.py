@@ -147,6 +147,7 @@ def test_a_grid_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> No
         grids.resume(broken)
 
 
+@pytest.mark.learn  # takes long: several runs
 def test_a_launch_that_diverges_whole_does_not_stop_the_next(tmp_path: Path) -> None:
     axes = {"batch_size": (16, 32), "critic_lr": (1e18, 1e-3)}
     with pytest.raises(run.RunError, match=r"^all learners of launch-000, launch-002 in '.*' have diverged; the other"):
