@@ -1,12 +1,16 @@
 # `make help` lists all targets. They need only Python 3.11 to 3.13, which make finds, or which `make PYTHON=...` names.
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint quick learn test-oldest test-newest test-extras clean
+.PHONY: help setup demo test lint quick learn everything test-oldest test-newest test-extras clean
 
 BIN := .venv/bin
 DEMO := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 DEMO_STEPS := 30000
 PYTEST_FLAGS :=
+# K/N: of the slower tests and of those with other versions, only part K of N (from 0 on) runs.
+SHARE := 0/1
+# Where a part is empty, pytest ends with 5.
+IN_PART = --share $(SHARE) $(PYTEST_FLAGS) || [ $$? -eq 5 ]
 # One process per core, up to four: most of a test's time is compilation, which uses only one core.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 # With other versions, only tests whose result may differ run: no tests that take minutes, and no tests of style.
@@ -70,11 +74,13 @@ quick: setup  ## the quick tests
 	$(call unoptimised,$(BIN)/python) $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
 
 learn: setup  ## the slower tests; many of them train until an agent has learnt something
-	$(BIN)/python $(PYTEST) --dist worksteal -m learn $(TRAINED) $(PYTEST_FLAGS)
-	$(call unoptimised,$(BIN)/python) $(PYTEST) --dist worksteal -m learn $(addprefix --ignore=,$(TRAINED)) $(PYTEST_FLAGS)
+	$(BIN)/python $(PYTEST) --dist worksteal -m learn $(TRAINED) $(IN_PART)
+	$(call unoptimised,$(BIN)/python) $(PYTEST) --dist worksteal -m learn $(addprefix --ignore=,$(TRAINED)) $(IN_PART)
+
+everything: test test-oldest test-newest learn  ## all tests, with all versions; takes an hour
 
 test-oldest: .venv-oldest/installed  ## tests with the oldest supported packages
-	$(call unoptimised,.venv-oldest/bin/python) $(PYTEST) $(OTHER_VERSIONS) $(PYTEST_FLAGS)
+	$(call unoptimised,.venv-oldest/bin/python) $(PYTEST) $(OTHER_VERSIONS) $(IN_PART)
 
 .venv-oldest/installed: requirements-oldest.txt pyproject.toml
 	$(call environment,.venv-oldest,$(PYTHON),--constraint requirements-oldest.txt hatchling ".[dev]")
@@ -86,7 +92,8 @@ test-newest: setup  ## tests with the newest JAX, if there is a Python for it
 	elif test -z "$(NEWER)"; then \
 		echo "skipped: the newest JAX needs Python 3.12 or 3.13, and none was found"; \
 	else \
-		$(MAKE) .venv-newest/installed && .venv-newest/bin/python $(PYTEST) $(OTHER_VERSIONS) $(PYTEST_FLAGS); \
+		$(MAKE) .venv-newest/installed || exit 1; \
+		.venv-newest/bin/python $(PYTEST) $(OTHER_VERSIONS) $(IN_PART); \
 	fi
 
 .venv-newest/installed: requirements.txt pyproject.toml
