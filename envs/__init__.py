@@ -11,6 +11,7 @@ OGBench environment that has tasks with goals, adds the goal.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,18 +54,26 @@ def make(name: str) -> AutoReset:
     Raises `ValueError` where there is no such environment, where its package is not installed, and where its spaces
     are not supported.
     """
-    from rljax.envs.autoreset import AutoReset
-
     if name.startswith(_GOALS):
         raise ValueError(f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has.")
-    if name.startswith(_TIMED):
-        from rljax.envs.timed import Timed
-
-        return AutoReset(Timed(make(name.removeprefix(_TIMED)).environment))
     if not is_compiled(name):
         raise ValueError(f"'{name}' is not inside the program: such names begin with {_prefixes()}. Use make_hosted.")
-    adapter = _module("custom" if _is_file(name) else _COMPILED[name.partition("/")[0]])
-    return AutoReset(adapter.make(name))
+    return _made.__wrapped__(name) if _is_file(name) else _made(name)
+
+
+@functools.lru_cache(maxsize=16)
+def _made(name: str) -> AutoReset:
+    """An environment is made once, since compiled programs belong to it. One of a file is made anew: it may change."""
+    from rljax.envs.autoreset import AutoReset
+
+    prefix, bare = _split(name)
+    adapter = _module("custom" if _is_file(bare) else _COMPILED[bare.partition("/")[0]])
+    environment = adapter.make(bare)
+    if prefix == _TIMED:
+        from rljax.envs.timed import Timed
+
+        environment = Timed(environment)
+    return AutoReset(environment)
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:

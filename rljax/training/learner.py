@@ -18,6 +18,7 @@ from flax import struct
 
 from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted
 from rljax.buffers import Experience
+from rljax.training.programs import Contents
 
 TRANSITION = "stream/transition"  # metric of a stream: 1 where the transition is finite
 
@@ -52,15 +53,25 @@ class LearnerState(struct.PyTreeNode):
     updates: Array  # [] int32: number of updates of each learner so far
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
-    """P learners of one agent."""
+    """P learners of one agent. Learners that compute the same are equal, and share compiled programs."""
 
     agent: Agent
     spec: EnvSpec
     num_learners: int  # P
     declare: Callable[[Any], Experience] | None = None  # maps a Config to an experience; None: the agent's `experience`
     base: Base | None = None  # another run's policy, for agents with `use_base`
+
+    def __post_init__(self) -> None:
+        identity = (Contents(self.agent), self.spec, self.num_learners, self.declare, id(self.base))
+        object.__setattr__(self, "_identity", identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Learner) and self._identity == other._identity  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(self._identity)  # type: ignore[attr-defined]
 
     def hyperparameters(self, config: Any) -> Hyperparameters:
         """Pair a stacked Config, whose floats are arrays [P], with the experience that is declared for it.

@@ -111,7 +111,8 @@ def plan(experiment: Experiment) -> Plan:
     online = None
     if steps_online:
         module.check(trained, changed)
-        online = _declare_online(experiment, name, inside, reward_affine)
+        mixture = None if dataset is None else (settings.offline_share, reward_affine)
+        online = OnlineExperience(module, mixture, name, inside)
         online(changed).check()
     stages, end = [], 0
     if experience.needs_data:
@@ -159,24 +160,26 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _declare_online(
-    experiment: Experiment, name: str, inside: AutoReset | None, reward_affine: tuple[float, float]
-) -> Callable[[Any], Experience]:
-    """A function from a Config to the declaration for new experience, mixed with the data set where there is one."""
-    settings, module = experiment.settings, experiment.module
+@dataclasses.dataclass(frozen=True)
+class OnlineExperience:
+    """Maps a Config to the declaration for new experience."""
 
-    def declare(config: Any) -> Experience:
-        declared = module.experience(config)
+    module: Any  # the agent
+    mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: its share, and the scale and shift of rewards
+    name: str  # of the environment
+    inside: AutoReset | None  # the environment, where it is inside the program
+
+    def __call__(self, config: Any) -> Experience:
+        """The declaration, mixed with the data set where there is one."""
+        declared = self.module.experience(config)
         if declared.needs_data:
             declared = declared.online
-        if experiment.dataset is not None:
-            return Mixed.of(declared, settings.offline_share, reward_affine)
+        if self.mixture is not None:
+            return Mixed.of(declared, *self.mixture)
         if isinstance(declared, Replay) and declared.stores_time:
-            environment = _with_goals(name, inside, declared.draw.flag)
+            environment = _with_goals(self.name, self.inside, declared.draw.flag)
             return dataclasses.replace(declared, draw=dataclasses.replace(declared.draw, environment=environment))
         return declared
-
-    return declare
 
 
 def _with_goals(name: str, inside: AutoReset | None, flag: str) -> Any:
