@@ -9,6 +9,7 @@ seed of the learner's first episode, and depend on nothing else.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Agent, Array, Step
+from rljax.agent import Agent, Array, EnvSpec, Step
 from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs.autoreset import AutoReset
@@ -80,6 +81,7 @@ class HostedEvaluator:
             success[ended] = self.hosted.success[ended]
             done |= ended
             observation = step.observation
+        _warn_of_cuts(self.hosted.spec, lengths)
         known = not np.isnan(success).any()
         return Episodes(returns.reshape(rows), lengths.reshape(rows), success.reshape(rows) if known else None)
 
@@ -101,6 +103,7 @@ class CompiledEvaluator:
         drawn = _keys(seeds, self.num_learners)
         played = jax.device_get(local(self._play(state, keys, drawn, config)))
         returns, lengths, success = jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played)
+        _warn_of_cuts(self.environment.spec, lengths)
         return Episodes(returns, lengths, success)
 
     def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array | None]:
@@ -137,3 +140,14 @@ class CompiledEvaluator:
 
     def close(self) -> None:
         """Do nothing: there are no simulators to close."""
+
+
+def _warn_of_cuts(spec: EnvSpec, lengths: np.ndarray) -> None:
+    """Say that nothing ended an episode, in an environment without a time limit."""
+    cut = int((lengths >= LIMIT).sum())
+    if spec.max_episode_steps is None and cut:
+        warnings.warn(
+            f"'{spec.name}' has no time limit, and nothing ended {cut} of {lengths.size} episodes: evaluation cut them "
+            f"after {LIMIT:,} steps. Choose an environment with a limit, or register it with max_episode_steps.",
+            stacklevel=3,
+        )

@@ -1,7 +1,7 @@
 """DMSD and Pipeline equal NeoRL-2's: recorded transitions replay, and episodes begin as theirs do.
 
-`neorl2_transitions.npz` holds two episodes of DMSD's published validation file (CC BY 4.0): in one both targets change, in the
-other only one. It also holds an episode of each task that the environments of polixir/NeoRL2 at b50d91d gave for
+`neorl2_transitions.npz` holds two episodes of DMSD's published validation file (CC BY 4.0): in one both targets change,
+in the other only one. It also holds an episode of each task that the environments of polixir/NeoRL2 at b50d91d gave for
 random actions, also beyond [-1, 1]. Pipeline's flow reaches its upper bound there.
 """
 
