@@ -8,9 +8,9 @@ in PointMaze, which would never end.
 Metadata are a file's words, and a file has no code run. Only modules in `PACKAGES` are imported because of it.
 
 The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of the Adroit hands and
-of the kitchen replay D4RL's recordings in present environments. Those of the mazes were recorded anew, by D4RL's
-protocol. The hands keep D4RL's time limits and references. The returns of the others have another meaning, because the
-present mazes and kitchens go on after a success.
+of the kitchen replay D4RL's recordings in present environments. Those of the mazes were recorded anew, by a protocol
+like D4RL's. The hands keep D4RL's time limits and references. The returns of the others have another meaning, because
+the present mazes and kitchens go on after a success.
 """
 
 from __future__ import annotations

@@ -123,7 +123,8 @@ def preset_online(agent: str, environment: str | None, *data: str | None) -> dic
 
 def _matching(sections: Mapping[str, Any], environment: str | None, *data: str | None) -> list[str]:
     """The matching patterns, the most specific last."""
-    names = [] if environment is None else [environment, envs.without_arguments(envs.task(environment))]
+    environment = None if environment is None else envs.without_arguments(environment)
+    names = [] if environment is None else [environment, envs.task(environment)]
     names += [name for name in data if name is not None]
     ordered = sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern)))
     return [pattern for pattern in ordered if any(fnmatch.fnmatchcase(name, pattern) for name in names)]
