@@ -57,7 +57,7 @@ def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
     """The agent's Config by its presets for an environment, a data set or both. No rows of the data are read.
 
     The presets must not depend on how a run is evaluated. Without an environment, the presets of the data set's own
-    environment are used. A published data set is also recognised by its file.
+    environment are used. A published data set is also recognised by its file, and by its names in other collections.
     """
     return registry.preset(agent, module, *_task(env, data))
 
@@ -71,7 +71,7 @@ def _task(env: str | None, data: str | None) -> tuple[str | None, ...]:
     """The names of a task that presets may match: those of its environment and of its data set."""
     if data is None:
         return (env,)
-    return (datasets.environment(data) if env in (None, "none") else env, data, datasets.identity(data))
+    return (datasets.environment(data) if env in (None, "none") else env, data, *datasets.aliases(data))
 
 
 def default_folder(settings: Settings) -> Path:
@@ -124,9 +124,10 @@ def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) 
     if dataset is None:
         raise ValueError(f"no environment: rljax train {agent} --env Hopper-v5")
     if dataset.env is None:
+        reason = dataset.provenance.get("no_environment") or "Give --env NAME."
         raise ValueError(
-            f"data set '{dataset.name}' names no environment to evaluate in. Give --env NAME, "
-            "or --env none to train without evaluations."
+            f"data set '{dataset.name}' names no environment to evaluate in: {reason} "
+            "To train without evaluations: --env none."
         )
     return dataset.env
 
