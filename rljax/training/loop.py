@@ -147,7 +147,7 @@ class Training:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
         shared = self.shared_bytes
         own = shared + (self.needed_bytes - shared) // processes.process_count()
-        limit = hardware.available_memory()
+        limit = hardware.device_memory()
         if limit is None or own <= limit:
             return
         kind = jax.local_devices()[0].device_kind
