@@ -297,7 +297,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
         log_temperature=log_temperature,
         critic_optimiser=critic_optimiser,
         temperature_optimiser=temperature_optimiser,
-        steps=state.steps + 1,
+        steps=optax.safe_increment(state.steps),
     )
     return state, metrics
 

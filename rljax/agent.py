@@ -214,7 +214,7 @@ def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]]
     def idle(state: Any) -> tuple[Any, Metrics]:
         return state, {name: Weighted(jnp.zeros(()), jnp.zeros(())) for name in names}
 
-    return jax.lax.cond((step + 1) % period == 0, active, idle, state)
+    return jax.lax.cond(step % period == period - 1, active, idle, state)
 
 
 def require_vectors(name: str, spec: EnvSpec) -> None:

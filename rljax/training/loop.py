@@ -14,10 +14,11 @@ import numpy as np
 from rljax import envs
 from rljax.agent import float_fields
 from rljax.distributed import devices, hardware, processes, runtime
+from rljax.distributed.devices import local
 from rljax.training import action_cost, configuration, population, schedules
 from rljax.training.drivers.driver import EVALUATE, Driver, Report, environment_seeds
 from rljax.training.evaluation import Episodes
-from rljax.training.learner import TRANSITION
+from rljax.training.learner import CYCLE, TRANSITION
 from rljax.training.plan import Experiment, plan, round_up
 from rljax.training.settings import Settings, check_settings
 
@@ -66,6 +67,7 @@ class Training:
             every = round_up(self.schedule.every, self.eval_every)
             self.schedule = dataclasses.replace(self.schedule, every=every)
         self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
+        self.updates = 0  # of each learner
         self.best: Any = None
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
@@ -187,13 +189,14 @@ class Training:
         seconds, taken = time.perf_counter() - began, until - self.step
         self.step = until
         self._freeze_diverged(report, self.step)
+        self.updates += (report.updates - self.updates) % CYCLE
         speed = taken * len(self.settings.seeds) / seconds
         if self.clock.seconds == compiled:  # a chunk with compilation says nothing about the loop's speed
             self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
         metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))
-        line = {"step": self.step, "update": report.updates, "wall_seconds": None, "steps_per_second": speed}
+        line = {"step": self.step, "update": self.updates, "wall_seconds": None, "steps_per_second": speed}
         return line | {name: value.tolist() for name, value in metrics.items()}
 
     def _next_stage(self) -> None:
@@ -325,6 +328,7 @@ class Training:
         """The rest of the state, ready for JSON; `environments` is their state as the driver saved it, or None."""
         return {
             "step": self.step,
+            "updates": self.updates,
             "compile_seconds": self.clock.seconds,
             "loop_seconds": self.loop_seconds,
             "loop_steps": self.loop_steps,
@@ -347,6 +351,7 @@ class Training:
             self.best = self.driver.spread.learners(best)
             self.driver.restore(arrays, environments)
         self.step = notes["step"]
+        self.updates = notes.get("updates", int(local(self.driver.learners.updates)))  # older runs lack it
         self.loop_seconds, self.loop_steps = notes["loop_seconds"], notes["loop_steps"]
         self.clock.seconds += notes["compile_seconds"]
         self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])

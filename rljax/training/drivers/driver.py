@@ -31,7 +31,7 @@ class Report:
 
     metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
     first_bad: dict[str, np.ndarray]  # [P] the first update with a value that is not finite; -1 where there is none
-    updates: int  # number of updates of each learner since the beginning
+    updates: int  # updates of each learner since the beginning, as `rljax.training.learner.counted` counts them
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:

@@ -19,7 +19,7 @@ from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.driver import TRAIN, Report, continued, environment_rows, environment_seeds, report, split
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 
 
 class HostedDriver:
@@ -61,7 +61,7 @@ class HostedDriver:
         number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
-        self.steps = 0  # number of steps of each environment
+        self.steps = 0  # number of steps of each environment; see `counted`
         self._forget()
         self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
 
@@ -75,7 +75,7 @@ class HostedDriver:
             step = jax.tree.map(self._per_learner, step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
             self.storage = self._store(self.storage, self.observation, self.action, self.extras, sent, experience)
-            self.steps += 1
+            self.steps = counted(self.steps)
             first = step.terminated | step.truncated
             if first.any():
                 self._count_episodes(step, first)

@@ -17,7 +17,7 @@ from rljax.agent import Array, EnvSpec, Transition
 from rljax.buffers import Dataset
 from rljax.distributed.devices import Spread
 from rljax.training.drivers.driver import Report, report
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 
 GROUP = 64  # iterations whose batches the host sends together
 
@@ -69,7 +69,7 @@ class OfflineDriver:
             return
         updates = int(self.learnt.updates)
         for done in range(0, iterations, GROUP):
-            first = np.int32(updates + done * self.experience.num_updates)
+            first = np.int32(counted(updates, done * self.experience.num_updates))
             drawn = jax.tree.map(np.asarray, self._draws(self.learnt.key_update, first, self.hyper))
             batches = self.experience.draw.take(self.data, drawn)
             self.learnt = self._learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.hyper)
@@ -134,7 +134,7 @@ class OfflineDriver:
         number, experience = self.data.reward.shape[0], hyper.experience
 
         def draw(iteration: Array) -> Any:
-            keys = self.learner.batch_keys(key_update, updates + iteration * experience.num_updates)
+            keys = self.learner.batch_keys(key_update, counted(updates, iteration * experience.num_updates))
             return experience.draw.random(keys, number, experience)  # type: ignore[attr-defined]
 
         return jax.vmap(draw)(jnp.arange(GROUP))
