@@ -103,7 +103,8 @@ def experience(config: Config) -> buffers.Rollout:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
-    agent.require_vectors("ppo", spec)
+    if config.torso != "drc":
+        agent.require_vectors("ppo", spec)
     agent.require_widths(config, "actor_hidden", "critic_hidden")
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None), adam_epsilon=(0, None))
     agent.require_range(config, max_grad_norm=(0, None), clip_ratio=(0, None), value_cost=(0, None))

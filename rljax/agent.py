@@ -222,7 +222,8 @@ def require_vectors(name: str, spec: EnvSpec) -> None:
     if len(spec.observation_shape) != 1:
         raise ValueError(
             f"agent '{name}' observes vectors, '{spec.name}' shows pictures of shape {spec.observation_shape}. "
-            "Choose an agent whose settings have convolutions, such as stream_q."
+            "Choose an agent whose settings have convolutions, such as stream_q, or a torso for pictures, such as ppo "
+            "with --config.torso drc."
         )
 
 

@@ -98,7 +98,8 @@ def scale_rewards(
 class Moments(struct.PyTreeNode):
     """Mean and sample variance of a stream, one sample at a time, as exact after 10 million samples as after ten.
 
-    The count stops growing at 2^31 - 1. Plain sums in float32 would stop growing. So each sum has a second number that holds its rounding error.
+    The count stops growing at 2^31 - 1. Plain sums in float32 would stop growing. So each sum has a second number that
+    holds its rounding error.
     """
 
     count: Array  # [] int32
