@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.agent import EnvSpec
 from rljax.distributed.devices import Spread, local
-from rljax.training.learner import LearnerState, Tally
+from rljax.training.learner import Hyperparameters, LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
 
@@ -46,6 +46,11 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
     return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
 
 
+def key_shapes(number: int) -> Any:
+    """The shape and dtype of `number` typed keys."""
+    return jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((number,), np.uint32))
+
+
 def environment_rows(learners: Sequence[int] | None, each: int) -> list[int] | None:
     """The rows of some learners, where each learner has `each` consecutive rows; None, all rows, for all learners."""
     return None if learners is None else [learner * each + row for learner in learners for row in range(each)]
@@ -65,6 +70,7 @@ class Driver(Protocol):
     """Moves P learners through time. It holds the state that a checkpoint saves."""
 
     spec: EnvSpec
+    hyper: Hyperparameters  # of the learners, and the experience that is declared for them
     spread: Spread  # how the learners are spread over devices
 
     def reconfigure(self, config: Any) -> None:

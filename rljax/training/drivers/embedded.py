@@ -26,7 +26,7 @@ from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.training.drivers.compiled import Carry, CompiledDriver
-from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, split
+from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, key_shapes, split
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
 
 # Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
@@ -95,7 +95,7 @@ class EmbeddedDriver(CompiledDriver):
         """The structure, shapes and dtypes of `arrays`."""
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
-        carry = jax.eval_shape(self._init, self._keys(seeds)[0], observation, self.hyper, self.data, None)
+        carry = jax.eval_shape(self._init, key_shapes(len(seeds)), observation, self.hyper, self.data, None)
         return split(carry.learners, carry.action, carry.extras)
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:

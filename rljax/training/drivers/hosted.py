@@ -18,7 +18,16 @@ import numpy as np
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
-from rljax.training.drivers.driver import TRAIN, Report, continued, environment_rows, environment_seeds, report, split
+from rljax.training.drivers.driver import (
+    TRAIN,
+    Report,
+    continued,
+    environment_rows,
+    environment_seeds,
+    key_shapes,
+    report,
+    split,
+)
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 
 
@@ -109,8 +118,7 @@ class HostedDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)))
-        learners = jax.eval_shape(self._init, keys, self.hyper, self.data)
+        learners = jax.eval_shape(self._init, key_shapes(len(seeds)), self.hyper, self.data)
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
         return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper))

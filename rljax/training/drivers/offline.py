@@ -16,7 +16,7 @@ import numpy as np
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.buffers import Dataset
 from rljax.distributed.devices import Spread
-from rljax.training.drivers.driver import Report, report
+from rljax.training.drivers.driver import Report, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 
 GROUP = 64  # iterations whose batches the host sends together
@@ -102,7 +102,7 @@ class OfflineDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        return _split(jax.eval_shape(self._init, _keys(seeds), self.data, self.hyper))
+        return _split(jax.eval_shape(self._init, key_shapes(len(seeds)), self.data, self.hyper))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """None: there are no environments."""
