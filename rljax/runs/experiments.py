@@ -18,7 +18,7 @@ from rljax.distributed import hardware
 from rljax.runs import policy
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment
-from rljax.training.settings import Settings
+from rljax.training.settings import Settings, seeds_of
 
 
 def prepare(
@@ -32,7 +32,7 @@ def prepare(
     **settings: Any,
 ) -> Experiment:
     """Find the agent, its settings and its data; see `rljax.train` for the arguments and the errors."""
-    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    seeds = seeds_of(seeds)
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
     if settings.get("then_online") and settings.get("online") is None:

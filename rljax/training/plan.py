@@ -19,7 +19,7 @@ from rljax.agent import Base, EnvSpec, Transition
 from rljax.buffers import Experience, Mixed, Replay
 from rljax.distributed import processes
 from rljax.envs.autoreset import AutoReset
-from rljax.training import configuration, evaluation
+from rljax.training import configuration, evaluation, sizes
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import Driver
 from rljax.training.drivers.embedded import EmbeddedDriver
@@ -98,6 +98,7 @@ def plan(experiment: Experiment) -> Plan:
         _require_rate(settings, experience)
     _require_shared(settings, name, bool(steps_online) and inside is None)
     limit = _limit(settings, dataset)
+    sizes.require_environments(settings, experience, inside is None)
     evaluator, spec = _evaluator(experiment, name, inside, experience, limit)
     if dataset is not None:
         _require_fit(dataset, spec, experience.goals)

@@ -21,7 +21,7 @@ from rljax.buffers import Rollout
 from rljax.buffers.rollout import RolloutBuffer
 from rljax.distributed.devices import Spread
 from rljax.envs.autoreset import AutoReset
-from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, report
+from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
 from rljax.training.programs import shared
 
@@ -236,7 +236,8 @@ class CompiledDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        keys, environment_keys = self._keys(seeds)
+        number = len(seeds)
+        keys, environment_keys = key_shapes(number), key_shapes(number * self.hyper.experience.num_envs)
         return _split(jax.eval_shape(self.loop.init, keys, environment_keys, self.hyper, self.data, None))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:

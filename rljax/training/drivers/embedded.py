@@ -30,7 +30,7 @@ from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.training.drivers.compiled import Carry, CompiledDriver, Loop, no_episodes
-from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, split
+from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, key_shapes, split
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
 
 # Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
@@ -214,7 +214,7 @@ class EmbeddedDriver(CompiledDriver):
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
         carry = jax.eval_shape(
-            self.loop.init, self._keys(seeds)[0], self.number, observation, self.hyper, self.data, None
+            self.loop.init, key_shapes(len(seeds)), self.number, observation, self.hyper, self.data, None
         )
         return split(carry.learners, carry.action, carry.extras)
 

@@ -20,8 +20,17 @@ import numpy as np
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
-from rljax.training.drivers.driver import TRAIN, Report, continued, environment_rows, environment_seeds, report, split
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
+from rljax.training.drivers.driver import (
+    TRAIN,
+    Report,
+    continued,
+    environment_rows,
+    environment_seeds,
+    key_shapes,
+    report,
+    split,
+)
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 from rljax.training.programs import shared
 
 
@@ -101,7 +110,7 @@ class HostedDriver:
         number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
-        self.steps = 0  # number of steps of each environment
+        self.steps = 0  # number of steps of each environment; see `counted`
         self._forget()
         self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
 
@@ -115,7 +124,7 @@ class HostedDriver:
             step = jax.tree.map(self._per_learner, step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
             self.storage = self.calls.store(self.storage, self.observation, self.action, self.extras, sent, experience)
-            self.steps += 1
+            self.steps = counted(self.steps)
             first = step.terminated | step.truncated
             if first.any():
                 self._count_episodes(step, first)
@@ -149,8 +158,7 @@ class HostedDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)))
-        learners = jax.eval_shape(self.calls.init, keys, self.hyper, self.data)
+        learners = jax.eval_shape(self.calls.init, key_shapes(len(seeds)), self.hyper, self.data)
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
         return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper))

@@ -18,8 +18,8 @@ import numpy as np
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.buffers import Dataset
 from rljax.distributed.devices import Spread
-from rljax.training.drivers.driver import Report, report
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
+from rljax.training.drivers.driver import Report, key_shapes, report
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 from rljax.training.programs import shared
 
 GROUP = 64  # iterations whose batches the host sends together
@@ -65,7 +65,7 @@ class Loop:
         experience = hyper.experience
 
         def draw(iteration: Array) -> Any:
-            keys = self.learner.batch_keys(key_update, updates + iteration * experience.num_updates)
+            keys = self.learner.batch_keys(key_update, counted(updates, iteration * experience.num_updates))
             return experience.draw.random(keys, number, experience)  # type: ignore[attr-defined]
 
         return jax.vmap(draw)(jnp.arange(GROUP))
@@ -125,7 +125,7 @@ class OfflineDriver:
             return
         updates, number = int(self.learnt.updates), self.data.reward.shape[0]
         for done in range(0, iterations, GROUP):
-            first = np.int32(updates + done * self.experience.num_updates)
+            first = np.int32(counted(updates, done * self.experience.num_updates))
             drawn = jax.tree.map(np.asarray, self.loop.draw(number, self.learnt.key_update, first, self.hyper))
             batches = self.experience.draw.take(self.data, drawn)
             self.learnt = self.loop.learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.hyper)
@@ -158,7 +158,7 @@ class OfflineDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        return _split(jax.eval_shape(self.loop.init, _keys(seeds), self.data, self.hyper))
+        return _split(jax.eval_shape(self.loop.init, key_shapes(len(seeds)), self.data, self.hyper))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """None: there are no environments."""
