@@ -15,8 +15,8 @@ Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Found
 from __future__ import annotations
 
 import importlib
-import json
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +27,8 @@ import numpy as np
 from rljax.datasets import dataset as base
 from rljax.datasets import download as files
 from rljax.datasets import rows as table
-from rljax.datasets.archive import opened
 from rljax.datasets.dataset import Dataset
+from rljax.datasets.formats import opened, schema, text
 from rljax.datasets.rows import Rows
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
@@ -60,6 +60,7 @@ def load(
     *,
     download: bool = True,
     clip_actions: bool = False,
+    action_bounds: Any = None,
     progress: files.Progress | None = None,
 ) -> Dataset:
     """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0"; see `rljax.datasets.load`.
@@ -85,37 +86,39 @@ def load(
             if not known and "no address" in str(error):
                 raise base.unknown(name, "Minari or the local folders", names()) from error
             raise
-    return read(paths[MAIN].parents[1], name, clip_actions=clip_actions)
+    return read(paths[MAIN].parents[1], name, clip_actions=clip_actions, action_bounds=action_bounds)
 
 
 def environment(name: str) -> str | None:
     """The environment in the metadata of the dataset called `name`; None if it is not on this machine."""
     try:
         path = files.find("minari", f"{_identity(name)}/{METADATA}", None, [_library()], download=False)
-        return _environment(_json(_metadata(path.parents[1]).get("env_spec")) or {})
+        return _environment(schema.mapping(_json(_metadata(path.parents[1]).get("env_spec")), name, "env_spec"))
     except ValueError:  # `load` reports what is wrong
         return None
 
 
-def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -> Dataset:
+def read(
+    folder: Path, name: str | None = None, *, clip_actions: bool = False, action_bounds: Any = None
+) -> Dataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
+
+    `action_bounds` are for data whose action space has no bounds: low and high, each a number or one per dimension.
 
     Raises `ValueError` for a folder or a file that is incomplete; for images, and spaces other than boxes, discrete
     choices, and dictionaries or tuples of these; and for everything that `rljax.datasets.load` refuses.
     """
     folder = Path(folder)
     metadata = _metadata(folder)
-    spec = _json(metadata.get("env_spec")) or {}
-    action_space = _json(metadata.get("action_space"))
-    observation_space = _json(metadata.get("observation_space"))
     main = folder / MAIN
     file_name = f"{folder.name}/{MAIN}"
+    spec = schema.mapping(_json(metadata.get("env_spec")), file_name, "env_spec")
+    action_space = schema.space(_json(metadata.get("action_space")), file_name, "action_space")
+    observation_space = schema.space(_json(metadata.get("observation_space")), file_name, "observation_space")
     with opened(main) as file:
         rows = _rows(file_name, file, observation_space, action_space)
     rows.check_lengths()
-    bounds = None
-    if action_space and action_space.get("type") == "Box":
-        bounds = (np.ravel(action_space["low"]), np.ravel(action_space["high"]))
+    bounds = _bounds(action_space, action_bounds, name or str(folder))
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     provenance: dict[str, Any] = {
         "reader": "minari",
@@ -134,7 +137,7 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -
         name or str(folder),
         table.successors(rows, np.ones(len(rows.reward), np.bool_)),
         env=_environment(spec),
-        reference=None if low is None or high is None else (float(low), float(high)),
+        reference=None if low is None or high is None else (low, high),
         bounds=bounds,
         clip_actions=clip_actions,
         provenance=provenance,
@@ -230,22 +233,27 @@ def _library() -> Path:
 
 def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:
     """All episodes in the order of their numbers, read into preallocated arrays."""
-    episodes = sorted((key for key in file if key.startswith("episode_")), key=lambda key: int(key[8:]))
+    numbered = (key for key in file if re.fullmatch(r"episode_[0-9]{1,18}", key))
+    episodes = sorted(numbered, key=lambda key: int(key[8:]))
     if not episodes:
-        raise ValueError(f"'{name}' has no episodes; it has: {', '.join(sorted(file)) or 'nothing'}.")
-    for key in ("observations", "actions", "rewards", "terminations", "truncations"):
-        if key not in file[episodes[0]]:
-            raise ValueError(f"'{name}' has no '{key}' in {episodes[0]}; it has: {', '.join(file[episodes[0]])}.")
-    steps = [len(file[episode]["rewards"]) for episode in episodes]
+        raise ValueError(f"'{name}' has no episodes; it has: {text.listed(file)}.")
+    for episode in episodes:
+        for key in ("observations", "actions", "rewards", "terminations", "truncations"):
+            if not hasattr(file[episode], "keys") or key not in file[episode]:
+                present = text.listed(file[episode]) if hasattr(file[episode], "keys") else "no arrays"
+                raise ValueError(f"'{name}' has no '{key}' in {episode}; it has: {present}.")
+    steps = [len(schema.numbers(file[episode]["rewards"], name, f"{episode}/rewards")) for episode in episodes]
     total, offset = sum(steps), 0
+    start = int(action_space.get("start", 0)) if action_space and action_space["type"] == "Discrete" else 0
     reward, terminated, truncated = np.empty(total, np.float32), np.empty(total, np.bool_), np.empty(total, np.bool_)
     observation = following = action = None
     for episode, length in zip(episodes, steps, strict=True):
         group = file[episode]
         rows = slice(offset, offset + length)
         seen = _flattened(group["observations"], observation_space, name, f"{episode}/observations")
-        acted = table.actions(_leaf(group["actions"], name, f"{episode}/actions"), name, f"{episode}/actions")
-        marks = (group["terminations"], group["truncations"])
+        key = f"{episode}/actions"
+        acted = schema.actions(_leaf(group["actions"], name, key), name, key, start)
+        marks = [schema.marks(group[key], name, f"{episode}/{key}") for key in ("terminations", "truncations")]
         if len(seen) != length + 1 or {len(acted), *(len(mark) for mark in marks)} != {length}:
             raise ValueError(
                 f"'{name}': {episode} has {length} rewards, {len(seen)} observations (it must be {length + 1}), "
@@ -253,12 +261,18 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
                 "Download it again."
             )
         if observation is None or following is None or action is None:
+            text.require_memory(name, "observations", text.nbytes_of((total, 2 * seen.shape[1] + acted[0:1].size + 1), 4))
             observation = np.empty((total, seen.shape[1]), np.float32)
             following = np.empty_like(observation)
             action = np.empty((total, *acted.shape[1:]), acted.dtype)
+        if seen.shape[1:] != observation.shape[1:] or acted.shape[1:] != action.shape[1:]:
+            raise ValueError(
+                f"'{name}': {episode} has observations {list(seen.shape[1:])} and actions {list(acted.shape[1:])}, the "
+                f"episodes before it {list(observation.shape[1:])} and {list(action.shape[1:])}. Download it again."
+            )
         observation[rows], following[rows], action[rows] = seen[:-1], seen[1:], acted
-        reward[rows] = group["rewards"][()]
-        terminated[rows], truncated[rows] = marks[0][()], marks[1][()]
+        reward[rows] = schema.column(group["rewards"], name, f"{episode}/rewards", np.float32)
+        terminated[rows], truncated[rows] = marks
         if length:
             truncated[offset + length - 1] |= not terminated[offset + length - 1]
         offset += length
@@ -267,8 +281,6 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         warnings.warn(
             f"'{name}': observations ({parts}) are flattened to {observation.shape[1]} numbers.", stacklevel=4
         )
-    if action_space and action_space.get("type") == "Discrete":
-        action = action - int(action_space.get("start", 0))  # pyright: ignore[reportOptionalOperand]
     keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
     fields = dict(zip(base.FIELDS, keys, strict=True))
     return Rows(name, fields, observation, action, reward, terminated, truncated, following)  # pyright: ignore
@@ -279,16 +291,27 @@ def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
     if not hasattr(stored, "keys"):
         if stored.dtype == np.uint8 and not (space and len(space.get("shape", ())) == 1):
             raise ValueError(f"'{name}': '{key}' holds images, the networks take vectors. Choose another dataset.")
-        if space and space.get("type") == "Discrete":  # one-hot, like Gymnasium's `flatten`
-            choices = np.asarray(stored[()]).astype(np.int64) - int(space.get("start", 0))
-            return np.eye(int(space["n"]), dtype=np.float32)[choices]
-        return table.vectors(_leaf(stored, name, key), name, key)
-    if space is None:
+        if space and space["type"] == "Discrete":  # one-hot, like Gymnasium's `flatten`
+            choices = schema.actions(_leaf(stored, name, key), name, key, int(space.get("start", 0)))
+            number = int(space["n"])
+            if choices.dtype != np.int32 or choices.max(initial=0) >= number:
+                raise ValueError(f"'{name}': '{key}' must hold {number} choices as integers. Download it again.")
+            text.require_memory(name, key, text.nbytes_of((len(choices), number), 4))
+            return (choices[:, None] == np.arange(number)).astype(np.float32)
+        return schema.vectors(_leaf(stored, name, key), name, key)
+    if key.count("/") > schema.DEEPEST:
+        raise ValueError(f"'{name}': '{key}' lies too deep within groups. Download it again.")
+    if space is None or space["type"] not in ("Dict", "Tuple"):
         parts: Iterator[tuple[str, Any]] = ((part, None) for part in sorted(stored))
     elif space["type"] == "Tuple":
         parts = ((f"_index_{index}", below) for index, below in enumerate(space["subspaces"]))
     else:
         parts = ((part, space["subspaces"][part]) for part in sorted(space["subspaces"]))
+    parts = list(parts)
+    missing = [part for part, _ in parts if part not in stored]
+    if missing or not parts:
+        wanted = text.listed(missing or ["arrays"])
+        raise ValueError(f"'{name}': '{key}' lacks {wanted}; it has: {text.listed(stored)}. Download it again.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the caller warns once for all parts
         return np.concatenate([_flattened(stored[part], below, name, f"{key}/{part}") for part, below in parts], axis=1)
@@ -316,10 +339,7 @@ def _metadata(folder: Path) -> dict[str, Any]:
             f"'{folder.name}' is not a Minari dataset in HDF5: it needs {METADATA} and {MAIN}. "
             "The minari package converts one in Arrow's format to HDF5: data_format='hdf5'."
         )
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"'{folder.name}/{METADATA}' is not JSON: {error}. Download the dataset again.") from error
+    return dict(schema.mapping(text.read_json(path, f"{folder.name}/{METADATA}"), folder.name, METADATA))
 
 
 def _environment(spec: Any) -> str | None:
@@ -327,8 +347,37 @@ def _environment(spec: Any) -> str | None:
     package = str(spec.get("entry_point") or "").partition(":")[0].partition(".")[0]
     if not spec.get("id"):
         return None
+    if not isinstance(spec["id"], str):
+        raise ValueError(f"'{METADATA}': the 'id' of the environment is {spec['id']!r:.80}, it must be a text.")
     return spec["id"] if package in ("", "gymnasium") or ":" in spec["id"] else f"{package}:{spec['id']}"
 
 
-def _json(text: Any) -> Any:
-    return json.loads(text) if isinstance(text, str) else text
+def _json(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return text.parse_json(value, METADATA)
+    except text.RefusedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"'{METADATA}' holds what is not JSON: {error}. Download the dataset again.") from error
+
+
+def _bounds(action_space: Any, given: Any, name: str) -> Any:
+    """The bounds of the actions: those of their space, or those `given` if the space has none.
+
+    Raises `ValueError` if both are there, or neither.
+    """
+    if not action_space or action_space["type"] != "Box":
+        return given
+    low, high = np.ravel(action_space["low"]), np.ravel(action_space["high"])
+    if np.isfinite(low).all() and np.isfinite(high).all():
+        if given is not None:
+            raise ValueError(f"action_bounds is for data without bounds; those of '{name}' are known.")
+        return low, high
+    if given is None:
+        raise ValueError(
+            f"the actions of '{name}' have no bounds in its action space. Name them: action_bounds=(low, high), or "
+            "rljax data convert DATA NEW --action-bounds LOW HIGH"
+        )
+    return given
