@@ -106,6 +106,18 @@ def description(path: Path) -> dict[str, Any]:
         return _metadata(str(path), file)
 
 
+def unbounded_dimensions(path: Path) -> int | None:
+    """The dimensions of the actions in a file that does not say their bounds; None for all other files."""
+    if path.suffix.lower() not in SUFFIXES:
+        return None
+    with opened(path) as file:
+        key = next((key for key in (*ALIASES["action"], "acts") if key in file), None)
+        if key is None or _metadata(path.name, file).get("action_bounds") is not None:
+            return None
+        action = schema.actions(file[key], path.name, key)
+    return action.shape[1] if action.ndim == 2 else None
+
+
 def write(dataset: Dataset, path: Path) -> Path:
     """Write `dataset` in the format of the suffix of `path`, by `write_archive` or `write_hdf5`. Return the path."""
     path = _with_suffix(path, SUFFIXES)
@@ -316,7 +328,7 @@ def _description(dataset: Dataset) -> str:
             "action_bounds": base.json_able(dataset.action_bounds),
             "complete": dataset.complete,
             **{key: dataset.provenance.get(key) for key in KEPT},
-            "num_actions": dataset.action_size if dataset.discrete else None,
+            "num_actions": dataset.provenance.get("num_actions") if dataset.discrete else None,
             "provenance": base.json_able(dataset.provenance),
         }
     )

@@ -58,10 +58,8 @@ def load(
                 name, folder, download=download, clip_actions=clip_actions, strict=strict, progress=progress
             )
         reader = _reader(family)
-        if family == "minari":
-            action = {"clip_actions": clip_actions, "action_bounds": action_bounds}
-            return reader.load(name, folder, download=download, **action, progress=progress)
-        return reader.load(name, folder, download=download, clip_actions=clip_actions, progress=progress)
+        bounds = {"action_bounds": action_bounds} if family == "minari" else {}
+        return reader.load(name, folder, download=download, clip_actions=clip_actions, progress=progress, **bounds)
     path = _located(name, folder)
     if path.suffix.lower() not in SUFFIXES:
         prefixes = ", ".join(f"{prefix}/" for prefix in FAMILIES)

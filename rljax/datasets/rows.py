@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import Transition
-from rljax.datasets.dataset import FIELDS, Bounds, Dataset, as_bounds, is_unit
+from rljax.datasets.dataset import FIELDS, Bounds, Dataset, are_whole, as_bounds, is_unit
 from rljax.datasets.formats import schema
 
 TOLERANCE = 1e-3  # half ranges: actions beyond their bounds by less are rounding errors, which are clipped silently
@@ -178,11 +178,15 @@ def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) ->
     if count and not clip_actions:
         index, place = (int(number) for number in np.argwhere(beyond)[0])
         row = index if rows.rows is None else int(rows.rows[index])
+        hint = ""
+        if are_whole(rows.action):
+            hint = " If they number discrete actions, store them in the file as integers: actions.astype(np.int64)"
         raise ValueError(
             f"'{rows.file}': '{rows.keys.get('action', 'action')}' is {rows.action[index, place]:g} in row {row}, "
             f"dimension {place}, outside [{low[place]:g}, {high[place]:g}], as {count} of {len(action)} rows are "
             f"(values from {rows.action.min():g} to {rows.action.max():g}). If the environment's bounds are wider, "
             "name them: action_bounds=(low, high), or rljax data convert FILE NEW --action-bounds LOW HIGH. If the "
             "environment clips actions, clip them too: clip_actions=True, or rljax data convert FILE NEW --clip-actions"
+            f"{hint}"
         )
     return np.clip(action, -1, 1), (low, high), count

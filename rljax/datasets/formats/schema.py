@@ -159,6 +159,9 @@ def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], mo
         value = provenance.get(name)
         if value is not None and not is_count(value):
             raise _wrong(file, name, value, "a whole number of at least 1")
+    both = provenance.get("both_ends")
+    if both is not None and both != 0 and not is_count(both):
+        raise _wrong(file, "both_ends", both, "a number of rows")
     count = provenance.get("num_actions")
     if most_action is not None and count is not None and count <= most_action:
         raise _wrong(file, "num_actions", count, f"more than {most_action}, the largest action in the file")
