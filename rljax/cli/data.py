@@ -44,7 +44,7 @@ class Input:
 
     data: Data  # name or file
     clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
-    # low and high in a file that does not say, numbers or lists with one per dimension: -2 2, or 0,-3 1,5; default: -1 1
+    # low and high in a file that does not say: -2 2, or one number per dimension: 0,-3 1,5; default: -1 1
     action_bounds: tuple[str, str] | None = None
 
 
@@ -82,7 +82,7 @@ class Join:
 
 
 @dataclasses.dataclass
-class Corrupt(Input):
+class Corrupt(shared.Trust, Input):
     """Write a data set with part of its rows corrupted, by RIQL's protocol."""
 
     output: shared.NewFile  # file.npz or file.hdf5
@@ -96,7 +96,7 @@ class Corrupt(Input):
 
 
 @dataclasses.dataclass
-class Record(shared.Learner):
+class Record(shared.Trust, shared.Learner):
     """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
 
     # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
@@ -135,7 +135,7 @@ def _bound(words: str) -> list[float] | float:
         numbers = [float(word) for word in words.split(",")]
     except ValueError:
         raise ValueError(
-            f"--action-bounds takes two: low and high, each a number, or one number per dimension with commas between "
+            "--action-bounds takes two: low and high, each a number, or one number per dimension with commas between "
             f"them, such as 0,-3 1,5. This is neither: '{words}'"
         ) from None
     return numbers if len(numbers) > 1 else numbers[0]
@@ -220,8 +220,10 @@ def _of_environment(options: Convert) -> Any:
 
     actions = _actions_of(options.env or "")
     path = Path(options.data)
-    if actions is not None and actions.bounds is not None and options.action_bounds is None and path.is_file():
-        if archive.unbounded_dimensions(path) == actions.spec.action_size:
+    has_bounds = actions is not None and actions.bounds is not None
+    if has_bounds and options.action_bounds is None and path.is_file():
+        size = archive.unbounded_dimensions(path)
+        if size == actions.spec.action_size:
             low, high = (",".join(f"{x:.9g}" for x in bound) for bound in actions.bounds)
             options = dataclasses.replace(options, action_bounds=(low, high))
             print(f"actions are read as lying in the bounds of {options.env}: {low} to {high}", file=sys.stderr)
@@ -233,7 +235,7 @@ def _of_environment(options: Convert) -> Any:
             f"the actions in '{options.data}' are whole numbers, stored as real ones, and '{options.env}' has "
             f"{actions.spec.action_size} discrete actions. Store them as integers: actions.astype(np.int64)"
         )
-    if dataset.discrete and dataset.provenance.get("num_actions") is None:
+    if dataset.discrete:
         number = max(dataset.action_size, actions.spec.action_size)
         dataset = dataclasses.replace(dataset, provenance=dataset.provenance | {"num_actions": number})
     return dataset
@@ -286,6 +288,7 @@ def _corrupt(arguments: list[str]) -> None:
         seed=options.seed,
         attacker=options.attacker,
         learner=options.learner,
+        trust=options.trust,
     )
     print(datasets.write(corrupted, options.output))
 
@@ -310,6 +313,7 @@ def _record(arguments: list[str]) -> None:
         num_envs=10 if options.envs is None else options.envs,
         seed=options.seed,
         name=str(options.output),
+        trust=options.trust,
     )
     path = datasets.write(dataset, options.output)
     returns = dataset.returns()

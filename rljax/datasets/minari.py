@@ -98,9 +98,7 @@ def environment(name: str) -> str | None:
         return None
 
 
-def read(
-    folder: Path, name: str | None = None, *, clip_actions: bool = False, action_bounds: Any = None
-) -> Dataset:
+def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, action_bounds: Any = None) -> Dataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
 
     `action_bounds` are for data whose action space has no bounds: low and high, each a number or one per dimension.
@@ -261,7 +259,9 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
                 "Download it again."
             )
         if observation is None or following is None or action is None:
-            text.require_memory(name, "observations", text.nbytes_of((total, 2 * seen.shape[1] + acted[0:1].size + 1), 4))
+            text.require_memory(
+                name, "observations", text.nbytes_of((total, 2 * seen.shape[1] + acted[0:1].size + 1), 4)
+            )
             observation = np.empty((total, seen.shape[1]), np.float32)
             following = np.empty_like(observation)
             action = np.empty((total, *acted.shape[1:]), acted.dtype)
@@ -307,14 +307,14 @@ def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
         parts = ((f"_index_{index}", below) for index, below in enumerate(space["subspaces"]))
     else:
         parts = ((part, space["subspaces"][part]) for part in sorted(space["subspaces"]))
-    parts = list(parts)
-    missing = [part for part, _ in parts if part not in stored]
-    if missing or not parts:
+    named = list(parts)
+    missing = [part for part, _ in named if part not in stored]
+    if missing or not named:
         wanted = text.listed(missing or ["arrays"])
         raise ValueError(f"'{name}': '{key}' lacks {wanted}; it has: {text.listed(stored)}. Download it again.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the caller warns once for all parts
-        return np.concatenate([_flattened(stored[part], below, name, f"{key}/{part}") for part, below in parts], axis=1)
+        return np.concatenate([_flattened(stored[part], below, name, f"{key}/{part}") for part, below in named], axis=1)
 
 
 def _leaf(stored: Any, name: str, key: str) -> Any:

@@ -8,6 +8,7 @@ step by step, so that none leads out of the file.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,7 @@ class Group(Mapping[str, Any]):
         return here
 
     def _member(self, name: str, links: int) -> Group | Array | None:
-        import h5py
-
+        h5py: Any = importlib.import_module("h5py")
         place, word = f"{self.place}/{name}".lstrip("/"), name.encode("utf-8", "surrogateescape")
         if not self._group.id.links.exists(word):
             return None
@@ -105,8 +105,7 @@ class Array:
 
     def __init__(self, path: Path, place: str, identifier: Any) -> None:
         """Raises `RefusedFileError` for an array whose numbers lie in another file, or need a plugin."""
-        import h5py
-
+        h5py: Any = importlib.import_module("h5py")
         self.path, self.place = path, place
         layout = identifier.get_create_plist()
         if layout.get_layout() == h5py.h5d.VIRTUAL:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.datasets.formats.text import RefusedFileError, listed, printable
+from rljax.datasets.formats.text import RefusedFileError, printable
 
 INT32 = np.iinfo(np.int32)
 DEEPEST = 8  # levels of spaces within spaces
@@ -37,7 +37,7 @@ def numbers(array: Any, file: str, key: str) -> Any:
     """
     if hasattr(array, "keys"):
         raise ValueError(
-            f"'{file}': '{key}' is a group ({', '.join(sorted(array)) or 'empty'}), it must be one array. Put the "
+            f"'{file}': '{key}' is a group ({listed(array) if len(array) else 'empty'}), it must be one array. Put the "
             f"group's arrays side by side in a new file: '{key}' = np.concatenate([...], axis=1)"
         )
     if array.dtype.kind not in "biuf":
@@ -124,7 +124,9 @@ def actions(array: Any, file: str, key: str, start: int = 0) -> np.ndarray:
             low, high = int(array.min()) - start, int(array.max()) - start
             if low < 0:
                 row = int(array.argmin())
-                raise ValueError(f"'{file}': '{key}' is {array[row]} in row {row}; discrete actions count from {start}.")
+                raise ValueError(
+                    f"'{file}': '{key}' is {array[row]} in row {row}; discrete actions count from {start}."
+                )
             if high > INT32.max:
                 row = int(array.argmax())
                 raise ValueError(
@@ -153,7 +155,9 @@ def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], mo
     if reference is not None:
         pair = reference if isinstance(reference, list | tuple) and len(reference) == 2 else ()
         if not pair or not all(_is_number(x) for x in pair) or pair[0] == pair[1]:
-            raise _wrong(file, "reference", reference, "two finite numbers that differ: the returns of scores 0 and 100")
+            raise _wrong(
+                file, "reference", reference, "two finite numbers that differ: the returns of scores 0 and 100"
+            )
         reference = (float(pair[0]), float(pair[1]))
     for name in ("max_episode_steps", "num_actions"):
         value = provenance.get(name)
@@ -226,7 +230,8 @@ def _is_numbers(value: Any) -> bool:
 
 def _wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
     return RefusedFileError(
-        f"'{file}': '{printable(key)}' is {printable(repr(value), 80)}, it must be {right}. Correct the file's metadata."
+        f"'{file}': '{printable(key)}' is {printable(repr(value), 80)}, it must be {right}. "
+        "Correct the file's metadata."
     )
 
 
