@@ -32,8 +32,9 @@ Place = tuple[int, str | None]
 
 _ATOMS = (types.NoneType, bool, int, float, str)
 _SEQUENCES: dict[str, Callable[..., Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_BITS = {kind.__name__: kind for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox)}
-_BITS["SFC64"] = np.random.SFC64
+_BITS: dict[str, Any] = {
+    name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+}
 _OBJECTS = {
     kind.__name__: kind
     for kind in (

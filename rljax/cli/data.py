@@ -208,7 +208,7 @@ def _convert(arguments: list[str]) -> None:
     if options.top != 1.0:
         dataset = datasets.top_fraction(dataset, options.top, options.discount)
     if into_minari:
-        print(datasets.write_minari(dataset, options.output.removeprefix("minari/")))
+        print(datasets.write_minari(dataset, options.output.removeprefix("minari/"), env=options.env))
     else:
         print(datasets.write(dataset, Path(options.output)))
 
@@ -220,13 +220,12 @@ def _of_environment(options: Convert) -> Any:
 
     actions = _actions_of(options.env or "")
     path = Path(options.data)
-    has_bounds = actions is not None and actions.bounds is not None
-    if has_bounds and options.action_bounds is None and path.is_file():
-        size = archive.unbounded_dimensions(path)
-        if size == actions.spec.action_size:
-            low, high = (",".join(f"{x:.9g}" for x in bound) for bound in actions.bounds)
-            options = dataclasses.replace(options, action_bounds=(low, high))
-            print(f"actions are read as lying in the bounds of {options.env}: {low} to {high}", file=sys.stderr)
+    bounds = None if actions is None else actions.bounds
+    asked = bounds is not None and options.action_bounds is None and path.is_file()
+    if asked and archive.unbounded_dimensions(path) == len(bounds[0]):
+        low, high = (",".join(f"{x:.9g}" for x in bound) for bound in bounds)
+        options = dataclasses.replace(options, action_bounds=(low, high))
+        print(f"actions are read as lying in the bounds of {options.env}: {low} to {high}", file=sys.stderr)
     dataset = dataclasses.replace(_load(options), env=options.env)
     if actions is None or not actions.spec.discrete:
         return dataset

@@ -32,6 +32,7 @@ from rljax.datasets.formats import opened, schema, text
 from rljax.datasets.rows import Rows
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
+PACKAGES = ("gymnasium_robotics", "ogbench", "rljax.envs.neorl2")  # they register environments of published data
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
 MUJOCO = (
     *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum", "invertedpendulum"),
@@ -146,6 +147,7 @@ def write_minari(
     dataset: Dataset,
     identity: str,
     *,
+    env: str | None = None,
     author: str | None = None,
     author_email: str | None = None,
     code_permalink: str | None = None,
@@ -159,9 +161,18 @@ def write_minari(
     observation is the successor of its last row, so reading gives back the same transitions. If a terminal state's
     successor was not recorded, it is the terminal row's own observation.
 
-    Raises `ValueError` if the package is missing, if `identity` is taken, or if a successor within an episode is not
-    the next observation (Minari stores each observation once).
+    The package makes the environment. `env` names it in place of the data set, whose file may be somebody else's.
+
+    Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an episode is not the
+    next observation (Minari stores each observation once), and if the data set names an environment of an unknown
+    module, which would be imported: give it as `env`.
     """
+    module = (dataset.env or "").rpartition(":")[0]
+    if env is None and module not in ("", *PACKAGES):
+        raise ValueError(
+            f"'{dataset.name}' names the environment {dataset.env!r}, and Minari would import {module!r}. If you trust "
+            f"that code, name it yourself: --env {dataset.env!r} (in Python: env=...)."
+        )
     try:
         package: Any = importlib.import_module("minari")  # not this module, which is rljax.datasets.minari
         buffer: Any = importlib.import_module("minari.data_collector").EpisodeBuffer
@@ -206,7 +217,7 @@ def write_minari(
         written = package.create_dataset_from_buffers(
             identity,
             buffers,
-            env=dataset.env,
+            env=env or dataset.env,
             observation_space=observation_space,
             action_space=action_space,
             author=author,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.datasets.formats.text import RefusedFileError, printable
+from rljax.datasets.formats.text import RefusedFileError, listed, printable
 
 INT32 = np.iinfo(np.int32)
 DEEPEST = 8  # levels of spaces within spaces
