@@ -221,8 +221,8 @@ def _of_environment(options: Convert) -> Any:
     actions = _actions_of(options.env or "")
     path = Path(options.data)
     bounds = None if actions is None else actions.bounds
-    asked = bounds is not None and options.action_bounds is None and path.is_file()
-    if asked and archive.unbounded_dimensions(path) == len(bounds[0]):
+    size = archive.unbounded_dimensions(path) if path.is_file() and options.action_bounds is None else None
+    if bounds is not None and size == len(bounds[0]):
         low, high = (",".join(f"{x:.9g}" for x in bound) for bound in bounds)
         options = dataclasses.replace(options, action_bounds=(low, high))
         print(f"actions are read as lying in the bounds of {options.env}: {low} to {high}", file=sys.stderr)

@@ -163,6 +163,8 @@ def restore(path: Path, name: str, template: Any) -> Any:
         raise CheckpointError(
             f"checkpoint '{path}' does not fit this run's settings ({_first_line(error)}). {_RESUMED_WITH}"
         ) from error
+    except Exception as error:  # changed bytes make orbax raise errors of many types
+        raise CheckpointError(f"checkpoint '{path}' cannot be read ({_first_line(error)}).") from error
     for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
         if expected.shape != found.shape or expected.dtype != found.dtype:
             raise CheckpointError(
