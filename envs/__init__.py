@@ -39,6 +39,7 @@ _HOSTED = {
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not which task it is
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
+_KNOWN_MODULES = ("ogbench", "gymnasium_robotics")  # packages that register environments in Gymnasium
 _TIMED, _GOALS = "timed/", "goals/"
 
 # Users' files may import modules under the names that they had before they moved; see the files in moved/.
@@ -132,6 +133,21 @@ def evaluated(name: str) -> str:
         if bare.startswith(trained):
             return prefix + played + bare.removeprefix(trained)
     return name
+
+
+def code_of(name: str) -> str | None:
+    """The code that making the environment called `name` runs, beside rljax's own and that of packages it knows.
+
+    That is the path of a file, or the name of a module. None where there is none.
+    """
+    code = without_arguments(name).rpartition(":")[0]
+    while code.startswith((_TIMED, _GOALS)):
+        code = _split(code)[1]
+    if code.endswith(".py"):
+        return code
+    code = code.removeprefix("async/")
+    known = code in _KNOWN_MODULES or code.startswith("rljax.envs.")
+    return None if known else code or None
 
 
 def short(name: str) -> str:

@@ -232,7 +232,7 @@ def require_continuous(name: str, spec: EnvSpec) -> None:
     if spec.discrete:
         raise ValueError(
             f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size} discrete actions. "
-            f"Choose an environment with a Box action space, for example: rljax train {name} --env Pendulum-v1"
+            "Choose an environment, or data, whose actions are continuous (a Box), such as Pendulum-v1."
         )
 
 

@@ -176,9 +176,10 @@ class Hosted:
     def restore(self, blob: bytes) -> np.ndarray:
         """Continue bit for bit from what `save` returned. Returns the observations to act on next, [N, O...].
 
-        Make the environments as those that were saved. Restoring can run any code: restore only what you trust.
-        Raises `ValueError` for other environments, for another version of the simulator, and for what is not a saved
-        state.
+        Make the environments as those that were saved. A state that is a pickle can run any code: it is restored only
+        as `saved_simulators.Trusted(blob)`.
+        Raises `ValueError` for other environments, for another version of the simulator, for what is not a saved
+        state, and for a pickle that is not trusted.
         """
         failure = self._why_unsaveable()
         if failure is not None:

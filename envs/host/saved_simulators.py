@@ -2,15 +2,22 @@
 
 An environment is a stack of layers: wrappers, and the environment itself inside them. Some attributes of a layer are
 kept: a fresh environment has its own, such as a renderer, and they are not saved. The layers and the kept attributes
-are the parts. All other attributes are pickled in one go, so that what was shared stays shared. The pickle refers to a
-part by its place: (index of the layer, name of the attribute, or None for the layer itself).
+are the parts, and saved states refer to a part by its place: (index of the layer, name of the attribute, or None for
+the layer itself). What was shared between attributes stays shared.
+
+There are two formats. Where all attributes are plain data (`rljax.envs.host.plain_state`), the state is plain too, and
+simulators are saved by their own packages' formats. Restoring it runs no code from the state. Where an attribute is an
+object of another class, all attributes are pickled in one go. Restoring a pickle runs whatever code it names, so that
+`restore` takes it only as a `Trusted` state. States from before the plain format are pickles.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import json
 import pickle
+import struct
 import sys
 import types
 import zlib
@@ -20,6 +27,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
+
+from rljax.envs.host import plain_state
 
 _KEPT = {"env", "spec", "_cached_spec", "metadata", "_metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"}
 _SIMPLE = (types.NoneType, bool, int, float, str, bytes, tuple)
@@ -45,17 +54,29 @@ MOVED = {
     }.items()
 }
 
-Place = tuple[int, str | None]
+Place = plain_state.Place
+
+PLAIN = b"rljax: plain state of simulators 1\n"  # the first bytes of a plain state
+MOST = 1 << 26  # bytes of one environment's plain state, when it is no longer compressed
+
+
+class Trusted(bytes):
+    """A saved state that the user trusts: it may be a pickle, which can run any code."""
 
 
 class CannotSaveError(Exception):
     """Some attribute cannot be saved; the message says which."""
 
 
+def is_plain(blob: bytes) -> bool:
+    """Whether restoring this state runs no code from it."""
+    return blob.startswith(PLAIN)
+
+
 def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
     """The exact state of `environments`, and `batch`: arrays that `restore` returns.
 
-    Raises `CannotSaveError`.
+    The state is plain where it can be, and a pickle elsewhere. Raises `CannotSaveError`.
     """
     parts = _parts(environments)
     simulators = {place: part for place, part in parts.items() if is_native(part, "MjData", "ALEInterface")}
@@ -65,8 +86,13 @@ def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
         "simulators": {place: _save_simulator(part) for place, part in simulators.items()},
         "hosted": batch,
     }
+    attributes = _attributes(environments)
     try:
-        state["attributes"] = _dump(_attributes(environments), parts)
+        return _dump_plain({**state, "attributes": attributes}, parts, _named(attributes))
+    except (plain_state.NotPlainError, RecursionError):
+        pass
+    try:
+        state["attributes"] = _dump(attributes, parts)
     except Exception as error:
         reason = _unsaveable_attribute(environments, parts) or f"{type(error).__name__}: {error}"
         raise CannotSaveError(reason) from error
@@ -76,40 +102,41 @@ def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
 def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.ndarray, ...]:
     """Give `environments`, called `name` in messages, the state that `save` returned; the arrays of its `batch`.
 
-    Raises `ValueError` for other environments, for another version of the simulator, and for what is not a saved state.
+    Raises `ValueError` for other environments, for another version of the simulator, for what is not a saved state, and
+    for a pickle that is not `Trusted`.
     """
+    parts = _parts(environments)
     try:
-        state = pickle.loads(zlib.decompress(blob))
+        state = _load_plain(blob, environments, parts) if is_plain(blob) else _load_pickle(blob, parts)
         layers, simulators, versions = state["layers"], state["simulators"], state["versions"]
+        first, package_versions = layers[0], list(versions.items())
+    except _UntrustedError as error:
+        raise ValueError(f"the state of '{name}' is a pickle, which can run any code, and is not trusted.") from error
     except Exception as error:
         raise ValueError(f"this is not a state of '{name}' saved by Hosted.save: {error}.") from error
     present = _layer_names(environments)
     if layers != present:
         raise ValueError(
-            f"the saved state is of {len(layers)} x {layers[0]}, '{name}' is {len(present)} x {present[0]}. "
+            f"the saved state is of {len(layers)} x {first}, '{name}' is {len(present)} x {present[0]}. "
             "Make the same number of the same environments."
         )
-    for package, version in versions.items():
+    for package, version in package_versions:
         if version != _version(package):
             raise ValueError(
                 f"the state of '{name}' was saved with {package} {version}, this is {_version(package)}. "
                 f"To continue it: pip install {package.replace('_', '-')}=={version}"
             )
-    parts = _parts(environments)
     try:
         for place, simulator in simulators.items():
             _restore_simulator(simulator, parts[place])
-        attributes = _Unpickler(io.BytesIO(state["attributes"]), parts).load()
+        attributes = state["attributes"]()
+        for layer, values in zip(_layers(environments), attributes, strict=True):
+            _replace_attributes(layer, values)
     except Exception as error:
         raise ValueError(
             f"the saved state does not fit '{name}': {type(error).__name__}: {error}. "
             "Make the environments with the same settings, from the same code."
         ) from error
-    for layer, values in zip(_layers(environments), attributes, strict=True):
-        for attribute in [attribute for attribute, value in vars(layer).items() if not _is_kept(attribute, value)]:
-            if attribute not in values:
-                delattr(layer, attribute)
-        vars(layer).update(values)
     return state["hosted"]
 
 
@@ -141,6 +168,64 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         return super().find_class(MOVED.get(module_name, module_name), global_name)
+
+
+class _UntrustedError(Exception):
+    """A pickle that is not `Trusted`."""
+
+
+def _load_pickle(blob: bytes, parts: dict[Place, Any]) -> dict[str, Any]:
+    """The state in a pickle. Its simulators are pickles as well, and `attributes` is a function that loads them."""
+    if not isinstance(blob, Trusted):
+        raise _UntrustedError
+    state = pickle.loads(zlib.decompress(blob))
+    state["simulators"] = {
+        place: (saved[0] if isinstance(saved[0], tuple) else pickle.loads(saved[0]), saved[1])
+        for place, saved in state["simulators"].items()
+    }
+    return state | {"attributes": _Unpickler(io.BytesIO(state["attributes"]), parts).load}
+
+
+def _dump_plain(state: dict[str, Any], parts: dict[Place, Any], named: dict[Place, Any]) -> bytes:
+    encoder = plain_state.Encoder(parts, named, _loses_state)
+    roots = {key: encoder.encode(value) for key, value in state.items()}
+    sizes = [len(buffer) for buffer in encoder.buffers]
+    head = json.dumps({"roots": roots, "nodes": encoder.nodes, "sizes": sizes}).encode()
+    return PLAIN + zlib.compress(b"".join([struct.pack("<Q", len(head)), head, *encoder.buffers]), level=1)
+
+
+def _load_plain(blob: bytes, environments: Sequence[Any], parts: dict[Place, Any]) -> dict[str, Any]:
+    """The state in a plain one. `attributes` is a function that decodes them."""
+    unpacking, most = zlib.decompressobj(), MOST * len(environments)
+    whole = memoryview(unpacking.decompress(blob[len(PLAIN) :], most))
+    if not unpacking.eof:
+        raise ValueError(f"it was cut, or has more than {most:,} bytes")
+    (length,) = struct.unpack("<Q", whole[:8])
+    head, start, buffers = json.loads(bytes(whole[8 : 8 + length])), 8 + length, []
+    for size in head["sizes"]:
+        if not 0 <= size <= len(whole) - start:
+            raise ValueError("it was cut")
+        buffers.append(bytes(whole[start : start + size]))
+        start += size
+    decoder = plain_state.Decoder(head["nodes"], buffers, parts, _named(_attributes(environments)))
+    roots = head["roots"]
+    state = {key: decoder.decode(roots[key]) for key in ("layers", "versions", "simulators", "hosted")}
+    return state | {"attributes": lambda: decoder.decode(roots["attributes"])}
+
+
+def _named(attributes: Sequence[dict[str, Any]]) -> dict[Place, Any]:
+    """All attributes by their places."""
+    return {(index, name): value for index, values in enumerate(attributes) for name, value in values.items()}
+
+
+def _replace_attributes(layer: Any, values: dict[str, Any]) -> None:
+    """Give a layer the saved attributes, and no others but those that are kept."""
+    for attribute in [attribute for attribute, value in vars(layer).items() if not _is_kept(attribute, value)]:
+        if attribute not in values:
+            delattr(layer, attribute)
+    if not all(isinstance(name, str) and name not in _KEPT for name in values):
+        raise ValueError("it replaces what an environment keeps")
+    vars(layer).update(values)
 
 
 def _dump(value: Any, parts: dict[Place, Any]) -> bytes:
@@ -219,24 +304,45 @@ def _unsaveable_attribute(environments: Any, parts: dict[Place, Any]) -> str | N
     return None
 
 
-def _save_simulator(data: Any) -> tuple[bytes, dict[str, Any]]:
-    """An MjData with its model, and the fields that MuJoCo does not pickle; or a whole Atari console."""
+def _save_simulator(data: Any) -> tuple[tuple[str, bytes], dict[str, Any]]:
+    """An MjData with its model, and the fields that MuJoCo leaves out of it; or a whole Atari console."""
     if is_native(data, "ALEInterface"):
-        return pickle.dumps(data.cloneState(include_rng=True)), {}
-    forgotten = [name for name in dir(data) if name.startswith(("flg_", "solver_")) or name in ("ne", "nf", "nl")]
-    return pickle.dumps(data), {name: getattr(data, name) for name in forgotten}
+        return ("ALEState", data.cloneState(include_rng=True).__getstate__()), {}
+    fields = {name: getattr(data, name) for name in _forgotten(data)}
+    copied = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
+    return ("MjData", data.__getstate__()), copied
 
 
-def _restore_simulator(saved: tuple[bytes, dict[str, Any]], present: Any) -> None:
+def _forgotten(data: Any) -> list[str]:
+    """Fields of an MjData that its own format leaves out."""
+    return [name for name in dir(data) if name.startswith(("flg_", "solver_")) or name in ("ne", "nf", "nl")]
+
+
+def _restore_simulator(saved: tuple[Any, dict[str, Any]], present: Any) -> None:
     """Make `present` equal to the saved simulator, in place: an MjData with its model, or an Atari console."""
+    content, fields = saved
     if is_native(present, "ALEInterface"):
-        present.restoreState(pickle.loads(saved[0]))
+        present.restoreState(_native(content, "ale_py", "ALEState"))
         return
-    data = pickle.loads(saved[0])
+    data = _native(content, "mujoco", "MjData")
     _copy_fields(data.model, present.model)
     importlib.import_module("mujoco").mj_copyData(present, present.model, data)
-    for name, value in saved[1].items():  # arrays too: the setter copies
-        setattr(present, name, value)
+    for name in _forgotten(present):
+        if name in fields:
+            setattr(present, name, fields[name])  # arrays too: the setter copies
+
+
+def _native(content: Any, package: str, kind: str) -> Any:
+    """A simulator's state from the bytes of its own package; `content` itself where a pickle held the object."""
+    if not isinstance(content, tuple):
+        return content
+    name, state = content
+    if name != kind:
+        raise ValueError(f"a {name} where a {kind} is needed")
+    made = getattr(importlib.import_module(package), kind)
+    made = made.__new__(made)
+    made.__setstate__(state)
+    return made
 
 
 def _copy_fields(saved: Any, present: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +44,8 @@ class Input:
 
     data: Data  # name or file
     clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
-    action_bounds: tuple[float, float] | None = None  # low and high in a file that does not say; default: -1 and 1
+    # low and high in a file that does not say: -2 2, or one number per dimension: 0,-3 1,5; default: -1 1
+    action_bounds: tuple[str, str] | None = None
 
 
 @dataclasses.dataclass
@@ -64,7 +67,8 @@ class Convert(Input):
 
     # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
     output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
-    env: str | None = None  # environment that the data are of, such as Hopper-v5; default: the one that DATA names
+    # environment that the data are of, such as Hopper-v5, with its bounds or number of actions; default: DATA's own
+    env: str | None = None
     top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
     discount: float = 1.0  # discount of the returns that rank the trajectories
 
@@ -78,7 +82,7 @@ class Join:
 
 
 @dataclasses.dataclass
-class Corrupt(Input):
+class Corrupt(shared.Trust, Input):
     """Write a data set with part of its rows corrupted, by RIQL's protocol."""
 
     output: shared.NewFile  # file.npz or file.hdf5
@@ -92,7 +96,7 @@ class Corrupt(Input):
 
 
 @dataclasses.dataclass
-class Record(shared.Learner):
+class Record(shared.Trust, shared.Learner):
     """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
 
     # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
@@ -121,7 +125,26 @@ def main(arguments: list[str]) -> None:
 def _load(options: Input) -> Any:
     from rljax import datasets
 
-    return datasets.load(options.data, clip_actions=options.clip_actions, action_bounds=options.action_bounds)
+    bounds = None if options.action_bounds is None else tuple(map(_bound, options.action_bounds))
+    return datasets.load(options.data, clip_actions=options.clip_actions, action_bounds=bounds)
+
+
+def _bound(words: str) -> list[float] | float:
+    """A bound of actions: a number for all dimensions, or numbers with commas between them, one per dimension."""
+    try:
+        numbers = [float(word) for word in words.split(",")]
+    except ValueError:
+        raise ValueError(
+            "--action-bounds takes two: low and high, each a number, or one number per dimension with commas between "
+            f"them, such as 0,-3 1,5. This is neither: '{words}'"
+        ) from None
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def _parse_with_bounds(options: Any, arguments: list[str], command: str) -> Any:
+    """The options of a command. A list of bounds that begins with a minus sign, such as -1,-2, is no option."""
+    spaced = [f" {word}" if re.fullmatch(r"-[0-9.][0-9.,eE+-]*", word) else word for word in arguments]
+    return shared.parse(options, spaced, command)
 
 
 def _require_new(path: Path) -> None:
@@ -142,7 +165,7 @@ def _list(arguments: list[str]) -> None:
 
 
 def _info(arguments: list[str]) -> None:
-    options = shared.parse(Info, arguments, "data info")
+    options = _parse_with_bounds(Info, arguments, "data info")
     from rljax import datasets
 
     dataset = _load(options)
@@ -162,7 +185,7 @@ def _info(arguments: list[str]) -> None:
 
 
 def _check(arguments: list[str]) -> None:
-    options = shared.parse(Check, arguments, "data check")
+    options = _parse_with_bounds(Check, arguments, "data check")
     from rljax import datasets
 
     findings = datasets.check(_load(options))
@@ -175,21 +198,67 @@ def _check(arguments: list[str]) -> None:
 
 
 def _convert(arguments: list[str]) -> None:
-    options = shared.parse(Convert, arguments, "data convert")
+    options = _parse_with_bounds(Convert, arguments, "data convert")
     into_minari = options.output.startswith("minari/")
     if not into_minari:
         _require_new(Path(options.output))
     from rljax import datasets
 
-    dataset = _load(options)
-    if options.env is not None:
-        dataset = dataclasses.replace(dataset, env=options.env)
+    dataset = _load(options) if options.env is None else _of_environment(options)
     if options.top != 1.0:
         dataset = datasets.top_fraction(dataset, options.top, options.discount)
     if into_minari:
-        print(datasets.write_minari(dataset, options.output.removeprefix("minari/")))
+        print(datasets.write_minari(dataset, options.output.removeprefix("minari/"), env=options.env))
     else:
         print(datasets.write(dataset, Path(options.output)))
+
+
+def _of_environment(options: Convert) -> Any:
+    """The data set of the environment that the user names, which says what the file leaves out about its actions."""
+    from rljax import datasets
+    from rljax.datasets import archive
+
+    actions = _actions_of(options.env or "")
+    path = Path(options.data)
+    bounds = None if actions is None else actions.bounds
+    size = archive.unbounded_dimensions(path) if path.is_file() and options.action_bounds is None else None
+    if bounds is not None and size == len(bounds[0]):
+        low, high = (",".join(f"{x:.9g}" for x in bound) for bound in bounds)
+        options = dataclasses.replace(options, action_bounds=(low, high))
+        print(f"actions are read as lying in the bounds of {options.env}: {low} to {high}", file=sys.stderr)
+    dataset = dataclasses.replace(_load(options), env=options.env)
+    if actions is None or not actions.spec.discrete:
+        return dataset
+    if datasets.holds_whole_numbers(dataset):
+        raise ValueError(
+            f"the actions in '{options.data}' are whole numbers, stored as real ones, and '{options.env}' has "
+            f"{actions.spec.action_size} discrete actions. Store them as integers: actions.astype(np.int64)"
+        )
+    if dataset.discrete:
+        number = max(dataset.action_size, actions.spec.action_size)
+        dataset = dataclasses.replace(dataset, provenance=dataset.provenance | {"num_actions": number})
+    return dataset
+
+
+@dataclasses.dataclass(frozen=True)
+class _Actions:
+    spec: Any  # the environment's `EnvSpec`
+    bounds: Any  # low [A] and high [A]; None for [-1, 1], and where actions are discrete
+
+
+def _actions_of(name: str) -> _Actions | None:
+    """What the environment called `name` says about its actions; None, with a warning, where it cannot be made."""
+    from rljax import envs
+
+    try:
+        if envs.is_compiled(name):
+            return _Actions(envs.make(name).spec, None)
+        hosted = envs.make_hosted(name, 1)
+    except (ValueError, TypeError) as error:
+        print(f"warning: '{name}' cannot be made here, so its actions are not known: {error}", file=sys.stderr)
+        return None
+    hosted.close()
+    return _Actions(hosted.spec, hosted.action_bounds)
 
 
 def _join(arguments: list[str]) -> None:
@@ -204,7 +273,7 @@ def _join(arguments: list[str]) -> None:
 
 
 def _corrupt(arguments: list[str]) -> None:
-    options = shared.parse(Corrupt, arguments, "data corrupt")
+    options = _parse_with_bounds(Corrupt, arguments, "data corrupt")
     _require_new(options.output)
     from rljax import datasets
     from rljax.runs import corruption
@@ -218,6 +287,7 @@ def _corrupt(arguments: list[str]) -> None:
         seed=options.seed,
         attacker=options.attacker,
         learner=options.learner,
+        trust=options.trust,
     )
     print(datasets.write(corrupted, options.output))
 
@@ -242,6 +312,7 @@ def _record(arguments: list[str]) -> None:
         num_envs=10 if options.envs is None else options.envs,
         seed=options.seed,
         name=str(options.output),
+        trust=options.trust,
     )
     path = datasets.write(dataset, options.output)
     returns = dataset.returns()

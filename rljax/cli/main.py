@@ -112,7 +112,8 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
 
 
 def _fail(message: str, code: int = EXIT_USER) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    shown = "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in message)  # as a file wrote it
+    print(f"error: {shown}", file=sys.stderr)
     raise SystemExit(code)
 
 

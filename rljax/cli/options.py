@@ -48,6 +48,13 @@ class Recording:
 
 
 @dataclasses.dataclass(kw_only=True)
+class Trust:
+    """What a folder of somebody else may do."""
+
+    trust: bool = False  # run code that the folder names and load its pickles, though another user's command made it
+
+
+@dataclasses.dataclass(kw_only=True)
 class Quiet:
     """What the terminal shows."""
 

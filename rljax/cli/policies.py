@@ -11,7 +11,7 @@ from rljax.cli import options as shared
 
 
 @dataclasses.dataclass
-class Evaluate(shared.Best):
+class Evaluate(shared.Trust, shared.Best):
     """Play complete episodes with the policy of a run, without exploration, and print their returns."""
 
     run: shared.Folder  # folder of the run
@@ -22,7 +22,7 @@ class Evaluate(shared.Best):
 
 
 @dataclasses.dataclass
-class Play(shared.Learner):
+class Play(shared.Trust, shared.Learner):
     """Write a video of the policy, without exploration (MP4), and Brax's HTML view for brax/ environments."""
 
     run: shared.Folder  # folder of the run
@@ -37,7 +37,7 @@ def evaluate(arguments: list[str]) -> None:
     options = shared.parse(Evaluate, arguments, "eval")
     from rljax.runs import policy
 
-    same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed")}
+    same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):
         print(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
 
@@ -47,7 +47,8 @@ def play(arguments: list[str]) -> None:
     options = shared.parse(Play, arguments, "play")
     from rljax.runs import policy
 
-    episode: dict[str, Any] = {name: getattr(options, name) for name in ("learner", "best", "seed", "max_steps")}
+    names = ("learner", "best", "seed", "max_steps", "trust")
+    episode: dict[str, Any] = {name: getattr(options, name) for name in names}
     if options.terminal:
         shown = policy.tell(options.run, **episode, colours=sys.stdout.isatty())
     else:

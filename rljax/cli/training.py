@@ -31,7 +31,7 @@ class Learners:
 
 
 @dataclasses.dataclass
-class Train(shared.Hosts, shared.Launches, shared.Quiet, shared.Recording, Learners, shared.Task):
+class Train(shared.Trust, shared.Hosts, shared.Launches, shared.Quiet, shared.Recording, Learners, shared.Task):
     """Train an agent. Steps are environment steps of each learner; from a data set alone, updates of each."""
 
     keep_checkpoints: int = Settings.keep_checkpoints  # newest checkpoints kept
@@ -65,7 +65,7 @@ class Sweep(shared.Launches, shared.Quiet, shared.Recording, Search, shared.Task
 
 
 @dataclasses.dataclass
-class Resume(shared.Hosts, shared.Cluster, shared.Quiet):
+class Resume(shared.Trust, shared.Hosts, shared.Cluster, shared.Quiet):
     """Continue a run exactly from its last checkpoint."""
 
     run: shared.Folder  # folder of the run, the grid or the sweep
@@ -75,7 +75,7 @@ class Resume(shared.Hosts, shared.Cluster, shared.Quiet):
 
 
 @dataclasses.dataclass
-class Extract:
+class Extract(shared.Trust):
     """Copy some learners of a run into a run of their own, which goes on exactly from where they stand."""
 
     run: shared.Folder  # folder of the run
@@ -93,6 +93,7 @@ def train(arguments: list[str]) -> None:
         "seeds": range(options.seed, options.seed + options.seeds),
         "config": config,
         "online": shared.assignments(options.online, config, "--online") or None,
+        "trust": options.trust,
     }
     how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}
     if options.grid and options.coordinator is not None:
@@ -158,12 +159,14 @@ def resume(arguments: list[str]) -> None:
     if many is not None and options.coordinator is not None:
         raise ValueError(f"--coordinator joins hosts for one run, '{options.run}' holds many: --ray spreads them.")
     if many is not None:
-        print(many.resume(options.run, options.steps, quiet=options.quiet, workers=options.workers()))
+        how = {"quiet": options.quiet, "workers": options.workers(), "trust": options.trust}
+        print(many.resume(options.run, options.steps, **how))
     elif options.ray is not None:
         raise ValueError(f"--ray is for a grid or a sweep, '{options.run}' is a run.")
     else:
         options.join()
-        how = {**online, "quiet": options.quiet, "command": shlex.join(["rljax", "resume", *arguments])}
+        command = shlex.join(["rljax", "resume", *arguments])
+        how = {**online, "quiet": options.quiet, "command": command, "trust": options.trust}
         _print_once(run.resume(options.run, options.steps, **how))
 
 
@@ -172,7 +175,7 @@ def extract(arguments: list[str]) -> None:
     options = shared.parse(Extract, arguments, "extract")
     from rljax.runs import extract
 
-    print(extract.extract(options.run, options.learners, options.out))
+    print(extract.extract(options.run, options.learners, options.out, trust=options.trust))
 
 
 def _print_once(text: Any) -> None:

@@ -17,8 +17,13 @@ Other files may use these names, in this order of preference:
                        so they count as truncated.
 
 These names cover Tianshou's buffers, Stable-Baselines' expert recordings, NeoRL-2's files, and files of courses and
-repositories that follow Gymnasium's names. Archives that hold Python objects are refused: unpickling runs whatever code
+repositories that follow Gymnasium's names. Arrays that hold Python objects are refused: unpickling runs whatever code
 the file contains, and no layout here needs it.
+
+The imitation library's rollouts (HumanCompatibleAI/imitation, data/serialize.py) are read too: `acts` [M, A] and `rews`
+[M] of all trajectories, one after the other; `obs` [M + trajectories, O], which has one observation more for each;
+`indices` [trajectories - 1], the rows of `acts` at which trajectories begin, without the first; and `terminal`
+[trajectories]. Their `infos` are Python objects, which are left out.
 """
 
 from __future__ import annotations
@@ -27,8 +32,6 @@ import contextlib
 import json
 import os
 import secrets
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ from rljax.datasets import dataset as base
 from rljax.datasets import rows as table
 from rljax.datasets.dataset import Dataset
 from rljax.datasets.download import fingerprint
+from rljax.datasets.formats import is_hdf5, opened, schema, text
 from rljax.datasets.rows import Rows
 
 ALIASES = {
@@ -50,6 +54,7 @@ ALIASES = {
     "done": ("done", "dones"),
     "truncated": ("timeouts", "timeout", "truncations", "truncated", "timelimit_truncated"),
 }
+IMITATION = ("acts", "obs", "indices", "terminal")  # keys of the imitation library's rollouts
 FORMAT = "rljax dataset 1"
 SUFFIXES = (".npz", ".hdf5", ".h5")
 # Entries of the provenance that stay true of a copy.
@@ -75,23 +80,22 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
     rows.check_lengths()
     marked = bool(rows.terminated[-1] or rows.truncated[-1])
     rows = _selected(rows)
-    reference = metadata.get("reference")
-    provenance = {key: metadata[key] for key in KEPT if metadata.get(key) is not None} | {
+    provenance: dict[str, Any] = {key: metadata[key] for key in KEPT if metadata.get(key) is not None} | {
         "reader": "archive",
         "files": [fingerprint(path)],
         "notes": notes,
         "origin": metadata.get("provenance"),
-        "versions": base.versions("h5py") if _is_hdf5(path) else base.versions(),
+        "versions": base.versions("h5py") if is_hdf5(path) else base.versions(),
     }
     return table.assemble(
         name or str(path),
         rows,
         env=metadata.get("env"),
-        reference=None if reference is None else (float(reference[0]), float(reference[1])),
+        reference=metadata.get("reference"),
         bounds=metadata.get("action_bounds") if action_bounds is None else action_bounds,
         clip_actions=clip_actions,
-        unbounded=any(note.get("what") == "action" for note in metadata.get("corruptions") or ()),
-        complete=metadata.get("complete", marked),
+        unbounded="action" in _corrupted(metadata),
+        complete=bool(metadata.get("complete", marked)),
         provenance=provenance,
     )
 
@@ -100,6 +104,18 @@ def description(path: Path) -> dict[str, Any]:
     """The metadata of a file in our layout, with `name` and `env`; {} for other files. No rows are read."""
     with opened(path) as file:
         return _metadata(str(path), file)
+
+
+def unbounded_dimensions(path: Path) -> int | None:
+    """The dimensions of the actions in a file that does not say their bounds; None for all other files."""
+    if path.suffix.lower() not in SUFFIXES:
+        return None
+    with opened(path) as file:
+        key = next((key for key in (*ALIASES["action"], "acts") if key in file), None)
+        if key is None or _metadata(path.name, file).get("action_bounds") is not None:
+            return None
+        action = schema.actions(file[key], path.name, key)
+    return action.shape[1] if action.ndim == 2 else None
 
 
 def write(dataset: Dataset, path: Path) -> Path:
@@ -148,75 +164,10 @@ def write_hdf5(dataset: Dataset, path: Path, infos: Mapping[str, Any] | None = N
     return path
 
 
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The arrays of a .npz or HDF5 file by key. Each array is read when it is requested.
-
-    Raises `ValueError`, here or while reading, for a file that is missing, has another format, was cut, or holds Python
-    objects.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file '{path}'.")
-    size = f"{path.stat().st_size:,} bytes"
-    if _is_hdf5(path):
-        import h5py
-
-        try:
-            with h5py.File(path, "r") as file:
-                yield file  # pyright: ignore[reportReturnType]
-        except OSError as error:
-            raise ValueError(
-                f"'{path.name}' ({size}) is not a whole HDF5 file: {error}. "
-                "An interrupted download looks like this: delete the file and load it again."
-            ) from error
-        return
-    with path.open("rb") as stream:  # NumPy does not close a file that it cannot read
-        yield _Archive(path, stream)
-
-
-class _Archive(Mapping[str, np.ndarray]):
-    """A .npz file whose errors say what to do."""
-
-    def __init__(self, path: Path, stream: Any) -> None:
-        self.path = path
-        try:
-            self.file: Any = np.load(stream, allow_pickle=False)
-        except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
-            raise self._broken(error) from error
-        if isinstance(self.file, np.ndarray):
-            raise self._broken("it holds a single array")
-
-    def __getitem__(self, key: str) -> np.ndarray:
-        try:
-            return self.file[key]
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-            if "allow_pickle" in str(error):
-                raise ValueError(
-                    f"'{self.path.name}': '{key}' holds Python objects, and unpickling runs whatever code a file "
-                    "contains. If you trust its source, load it with numpy and save plain arrays of numbers: "
-                    "np.savez(path, observations=..., ...)"
-                ) from error
-            raise self._broken(error) from error
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.file.files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.file.files)
-
-    def __len__(self) -> int:
-        return len(self.file.files)
-
-    def _broken(self, reason: Any) -> ValueError:
-        return ValueError(
-            f"'{self.path.name}' ({self.path.stat().st_size:,} bytes) is not a whole .npz archive: {reason}. "
-            "An interrupted download looks like this: delete the file and load it again."
-        )
-
-
 def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     """All rows of a file, and notes on what had to be assumed."""
+    if all(key in file for key in IMITATION):
+        return _rows_of_imitation(name, file)
     found = {field: next((key for key in keys if key in file), None) for field, keys in ALIASES.items()}
     notes = []
     for field in ("observation", "action", "reward"):
@@ -231,18 +182,18 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     types: dict[str, str] = {}
 
     def read_array(key: str) -> Any:
-        array = table.numbers(file[key], name, key)
+        array = schema.numbers(file[key], name, key)
         types[key] = array.dtype.name
         return array
 
-    reward = table.column(read_array(keys["reward"]), name, keys["reward"], np.float32)
+    reward = schema.column(read_array(keys["reward"]), name, keys["reward"], np.float32)
     truncated = np.zeros(len(reward), np.bool_)
     if "truncated" in keys:
-        truncated = table.column(file[keys["truncated"]], name, keys["truncated"], np.bool_)
+        truncated = schema.marks(file[keys["truncated"]], name, keys["truncated"])
     if "terminated" in keys:
-        terminated = table.column(file[keys["terminated"]], name, keys["terminated"], np.bool_)
+        terminated = schema.marks(file[keys["terminated"]], name, keys["terminated"])
     elif "done" in keys:
-        terminated = table.column(file[keys["done"]], name, keys["done"], np.bool_)
+        terminated = schema.marks(file[keys["done"]], name, keys["done"])
         if "truncated" not in keys:
             notes.append(f"'{keys['done']}' is read as the environment's own end: time limits were not recorded")
         elif len(terminated) == len(truncated):
@@ -250,33 +201,62 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
         keys["terminated"] = keys["done"]
     else:
         terminated = np.zeros(len(reward), np.bool_)
-        truncated = truncated | _ends(name, file, len(reward))
+        ends = _ends(name, file, len(reward))
+        truncated = truncated | ends if len(ends) == len(truncated) else ends  # `check_lengths` reports another length
         keys["terminated"] = "episode_starts" if "episode_starts" in file else "episode_lengths"
+        keys.setdefault("truncated", keys["terminated"])
         notes.append("why episodes ended was not recorded: all ends count as truncated")
     key = keys.get("next_observation")
     rows = Rows(
         name,
         keys,
-        table.vectors(read_array(keys["observation"]), name, keys["observation"]),
-        table.actions(read_array(keys["action"]), name, keys["action"]),
+        schema.vectors(read_array(keys["observation"]), name, keys["observation"]),
+        schema.actions(read_array(keys["action"]), name, keys["action"]),
         reward,
         terminated,
         truncated,
-        None if key is None else table.vectors(read_array(key), name, key),
+        None if key is None else schema.vectors(read_array(key), name, key),
         types=types,
     )
     return rows, notes
 
 
+def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
+    """All rows of the imitation library's rollouts, and notes on what had to be assumed."""
+    if "rews" not in file:
+        raise ValueError(f"'{name}' has no 'rews': trajectories without rewards are not read. Save them with rewards.")
+    keys = {"observation": "obs", "action": "acts", "reward": "rews", "terminated": "terminal", "truncated": "indices"}
+    action = schema.actions(file["acts"], name, "acts")
+    reward = schema.column(file["rews"], name, "rews", np.float32)
+    seen = schema.vectors(file["obs"], name, "obs")
+    terminal = schema.marks(file["terminal"], name, "terminal")
+    # A file of one trajectory has no numbers here, and NumPy stores nothing as float64.
+    splits = schema.stored(file["indices"]).reshape(-1)
+    total = len(action)
+    starts = np.concatenate([[0], splits]).astype(np.int64) if splits.dtype.kind in "iuf" else np.array([-1])
+    rising = starts[0] == 0 and (np.diff(starts) > 0).all() and starts[-1] < total and (starts[1:] == splits).all()
+    if not rising or len(terminal) != len(starts) or len(seen) != total + len(starts):
+        raise ValueError(
+            f"'{name}' has {total} 'acts', {len(seen)} 'obs', {len(terminal)} 'terminal' and {len(splits)} 'indices'; "
+            "with N trajectories there are N more 'obs' than 'acts', N 'terminal', and N - 1 'indices' that rise from "
+            "1 to less than the number of 'acts'. The file was cut or assembled wrongly: make it again."
+        )
+    last = np.append(starts[1:], total) - 1
+    terminated, truncated = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
+    terminated[last], truncated[last] = terminal, ~terminal
+    here = np.arange(total) + np.repeat(np.arange(len(starts)), np.diff(np.append(starts, total)))
+    types = {key: file[key].dtype.name for key in ("obs", "acts", "rews")}
+    rows = Rows(name, keys, seen[here], action, reward, terminated, truncated, seen[here + 1], types=types)
+    return rows, ["'terminal' is read as the environment's own end: time limits were not recorded apart"]
+
+
 def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
     """[M] bool: the last rows of trajectories, from `episode_starts` or `episode_lengths`."""
     if "episode_starts" in file:
-        starts = table.column(file["episode_starts"], name, "episode_starts", np.bool_)
-        return np.append(starts[1:], True)
+        starts = schema.marks(file["episode_starts"], name, "episode_starts")
+        return np.append(starts[1:], np.ones(min(1, len(starts)), np.bool_))
     if "episode_lengths" in file:
-        last = np.cumsum(table.column(file["episode_lengths"], name, "episode_lengths", np.int64)) - 1
-        if len(last) == 0 or last[-1] != length - 1:
-            raise ValueError(f"'{name}': 'episode_lengths' sum up to {last[-1] + 1 if len(last) else 0}, not {length}.")
+        last = np.cumsum(schema.lengths(file["episode_lengths"], name, "episode_lengths", length)) - 1
         ends = np.zeros(length, np.bool_)
         ends[last] = True
         return ends
@@ -295,25 +275,34 @@ def _selected(rows: Rows) -> Rows:
 
 def _missing(name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: str) -> ValueError:
     others = ", ".join(repr(key) for key in keys[1:])
-    present = ", ".join(sorted(file)) or "nothing"
-    return ValueError(f"'{name}' has no '{keys[0]}' (nor {others}); it has: {present}.{hint}")
+    return ValueError(f"'{name}' has no '{keys[0]}' (nor {others}); it has: {text.listed(file)}.{hint}")
 
 
-def _metadata(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
+def _metadata(name: str, file: Any) -> dict[str, Any]:
     """The metadata that `_description` wrote; {} for other files."""
     key = next((key for key in ("metadata/rljax", "metadata") if key in file), None)
-    value = None if key is None else file[key]
-    if value is None or hasattr(value, "keys"):  # the metadata group of another layout
+    written = None if key is None else file.text(key)
+    if written is None:  # the metadata group of another layout
         return {}
     try:
-        found = json.loads(value[()])
-    except (TypeError, ValueError):
+        found = text.parse_json(written, name)
+    except text.RefusedFileError:
+        raise
+    except ValueError:
         return {}
     if not isinstance(found, dict) or not str(found.get("format", "")).startswith("rljax dataset"):
         return {}
     if found["format"] != FORMAT:
-        raise ValueError(f"'{name}' is a '{found['format']}', this rljax reads '{FORMAT}'. Install a newer rljax.")
+        raise ValueError(
+            f"'{name}' is a '{text.printable(found['format'])}', this rljax reads '{FORMAT}'. Install a newer rljax."
+        )
     return found
+
+
+def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
+    """The kinds of values that were corrupted on purpose. `assemble` checks the entries."""
+    notes = metadata.get("corruptions")
+    return {str(note.get("what")) for note in notes if isinstance(note, dict)} if isinstance(notes, list) else set()
 
 
 def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -339,14 +328,10 @@ def _description(dataset: Dataset) -> str:
             "action_bounds": base.json_able(dataset.action_bounds),
             "complete": dataset.complete,
             **{key: dataset.provenance.get(key) for key in KEPT},
-            "num_actions": dataset.action_size if dataset.discrete else None,
+            "num_actions": dataset.provenance.get("num_actions") if dataset.discrete else None,
             "provenance": base.json_able(dataset.provenance),
         }
     )
-
-
-def _is_hdf5(path: Path) -> bool:
-    return path.suffix.lower() in (".hdf5", ".h5")
 
 
 def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:

@@ -38,7 +38,7 @@ def load(
         clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
         strict: for D4RL's files: D4RL's own `next_observations`, leak included (see `rljax.datasets.d4rl`).
         action_bounds: low and high of the actions in a file given by its path, each a number or one per dimension; by
-            default those of the file's metadata, or else -1 and 1.
+            default those of the file's metadata, or else -1 and 1. Also for Minari's data whose actions have no bounds.
         progress: called while downloading with the file's name, the bytes so far and the bytes in all. A progress bar
             is the default.
 
@@ -51,14 +51,15 @@ def load(
     name = str(name)
     if _is_id(name):
         family = name.partition("/")[0]
-        if action_bounds is not None:
+        if action_bounds is not None and family != "minari":
             raise ValueError(f"action_bounds is for files given by their path; those of '{name}' are known.")
         if family == "d4rl":
             return d4rl.load(
                 name, folder, download=download, clip_actions=clip_actions, strict=strict, progress=progress
             )
         reader = _reader(family)
-        return reader.load(name, folder, download=download, clip_actions=clip_actions, progress=progress)
+        bounds = {"action_bounds": action_bounds} if family == "minari" else {}
+        return reader.load(name, folder, download=download, clip_actions=clip_actions, progress=progress, **bounds)
     path = _located(name, folder)
     if path.suffix.lower() not in SUFFIXES:
         prefixes = ", ".join(f"{prefix}/" for prefix in FAMILIES)
@@ -66,7 +67,7 @@ def load(
         if path.is_dir():
             hint = f" Files in '{name}': {', '.join(sorted(child.name for child in path.iterdir())[:5]) or 'none'}."
         raise ValueError(
-            f"'{name}' names no dataset: names begin with {prefixes}and files end in {', '.join(SUFFIXES)}.{hint} "
+            f"'{name}' names no dataset: names begin with {prefixes} and files end in {', '.join(SUFFIXES)}.{hint} "
             "All names: rljax data list"
         )
     if not path.is_file():

@@ -34,8 +34,8 @@ def check(dataset: Dataset) -> list[Finding]:
     """All faults of a dataset, errors first; [] if there are none.
 
     Errors: wrong_dtype, not_finite, actions_out_of_bounds, open_end, successors_do_not_follow. Warnings:
-    actions_at_bounds, both_ends, duplicated_rows, constant_rewards, constant_observations, large_observations,
-    episodes_too_long, no_terminals, stored_coarsely, assumed.
+    actions_at_bounds, actions_that_never_occur, both_ends, duplicated_rows, constant_rewards, constant_observations,
+    large_observations, episodes_too_long, no_terminals, only_terminals, stored_coarsely, assumed.
     """
     found = [finding for rule in RULES for finding in rule(dataset)]
     return sorted(found, key=lambda finding: finding.severity != "error")
@@ -79,6 +79,7 @@ def _not_finite(dataset: Dataset) -> Iterator[Finding]:
 def _actions(dataset: Dataset) -> Iterator[Finding]:
     action = _field(dataset, "action")
     if dataset.discrete:
+        yield from _choices(dataset)
         return
     beyond = _where(dataset, lambda rows: (np.abs(action[rows]) > 1).any(axis=1))
     if len(beyond):
@@ -99,6 +100,23 @@ def _actions(dataset: Dataset) -> Iterator[Finding]:
             f"{len(at) / dataset.num:.2%} of rows: {_rows(at)}",
             "Their inverse tanh is infinite: log-probabilities under a squashed Gaussian explode or are NaN.",
             "Clip actions to +-(1 - 1e-5) before computing their log-probabilities, as IQL's code does.",
+        )
+
+
+def _choices(dataset: Dataset) -> Iterator[Finding]:
+    """Whether each discrete action occurs."""
+    known, most = dataset.provenance.get("num_actions"), dataset.action_size
+    occurring = np.unique(_field(dataset, "action"))
+    if len(occurring) < max(most, 2):
+        number = f"{known} actions" if known else f"at least {most} actions (the file does not say how many)"
+        yield Finding(
+            "actions_that_never_occur",
+            "warning",
+            max(most, 2) - len(occurring),
+            f"{len(occurring)} of {number} occur: {_rows(occurring, 'actions')}",
+            "Nothing is known of the others: their values are guesses, which a policy may prefer.",
+            "Intended, or are rows missing? If the file does not say how many actions there are, the environment does: "
+            "rljax data convert FILE NEW --env NAME",
         )
 
 
@@ -174,13 +192,14 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
 def _rewards(dataset: Dataset) -> Iterator[Finding]:
     reward = _field(dataset, "reward")
     if dataset.num > 1 and reward.min() == reward.max():
+        choose = "Choose" if dataset.discrete else "Imitate (bc), or choose"  # bc needs continuous actions
         yield Finding(
             "constant_rewards",
             "warning",
             dataset.num,
             f"all {dataset.num} rows: {reward[0]:g}",
             "Values then depend only on when episodes end. If none ends, they depend on nothing.",
-            "Imitate (bc), or choose a dataset with rewards, for example OGBench's '-singletask' datasets.",
+            f"{choose} a dataset with rewards, for example OGBench's '-singletask' datasets.",
         )
 
 
@@ -228,6 +247,16 @@ def _lengths(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _terminals(dataset: Dataset) -> Iterator[Finding]:
+    if dataset.num > 1 and _field(dataset, "terminated").all():
+        yield Finding(
+            "only_terminals",
+            "warning",
+            dataset.num,
+            f"all {dataset.num} rows",
+            "Each row is then an episode of its own: nothing is bootstrapped, and each value is a single reward. That "
+            "is right for tasks of one step only.",
+            "Check how the marks were written: 'terminals' is 1 where an episode ended, and 0 elsewhere.",
+        )
     if not _field(dataset, "terminated").any():
         yield Finding(
             "no_terminals",

@@ -43,8 +43,8 @@ import numpy as np
 from rljax.datasets import dataset as base
 from rljax.datasets import download as files
 from rljax.datasets import rows as table
-from rljax.datasets.archive import opened
 from rljax.datasets.dataset import Dataset
+from rljax.datasets.formats import opened, schema, text
 from rljax.datasets.rows import Rows
 
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
@@ -163,12 +163,12 @@ def read(
     with opened(path) as file:
         for key in REQUIRED:
             if key not in file:
-                raise _missing(path.name, key, sorted(file))
-        reward = table.column(file["rewards"], path.name, "rewards", np.float32)
-        terminated = table.column(file["terminals"], path.name, "terminals", np.bool_)
+                raise _missing(path.name, key, list(file))
+        reward = schema.column(file["rewards"], path.name, "rewards", np.float32)
+        terminated = schema.marks(file["terminals"], path.name, "terminals")
         timed = "timeouts" in file
         if timed:
-            timeouts = table.column(file["timeouts"], path.name, "timeouts", np.bool_)
+            timeouts = schema.marks(file["timeouts"], path.name, "timeouts")
         elif limit is None:
             raise ValueError(
                 f"'{path.name}' has no 'timeouts', and its time limit is not known: episodes that end by time "
@@ -181,12 +181,12 @@ def read(
             path.name,
             dict(zip(("observation", "action", "reward", "terminated"), REQUIRED, strict=True))
             | {"truncated": "timeouts", "next_observation": "next_observations" if stored else "observations"},
-            table.vectors(file["observations"], path.name, "observations"),
-            table.actions(file["actions"], path.name, "actions"),
+            schema.vectors(file["observations"], path.name, "observations"),
+            schema.actions(file["actions"], path.name, "actions"),
             reward,
             terminated,
             timeouts,
-            table.vectors(file["next_observations"], path.name, "next_observations") if stored else None,
+            schema.vectors(file["next_observations"], path.name, "next_observations") if stored else None,
             types={key: file[key].dtype.name for key in REQUIRED},
         )
     rows.check_lengths()
@@ -246,6 +246,6 @@ def _missing(file: str, key: str, present: list[str]) -> ValueError:
         return ValueError(f"'{file}' is a Minari file. Name the folder above 'data/', or the dataset: minari/...")
     consequence = " Without them every end of an episode would be bootstrapped." if key == "terminals" else ""
     return ValueError(
-        f"'{file}' has no '{key}'; it has: {', '.join(present) or 'nothing'}. D4RL's layout needs "
+        f"'{file}' has no '{key}'; it has: {text.listed(present)}. D4RL's layout needs "
         f"{', '.join(REQUIRED)}.{consequence} Add it to the file, or record the file again."
     )

@@ -163,10 +163,11 @@ def as_bounds(bounds: Any, size: int) -> Bounds:
         )
         if np.isfinite(high - low).all() and (low < high).all():
             return low, high
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
+    shown = repr(bounds) if len(repr(bounds)) <= 200 else f"{repr(bounds)[:200]}..."
     raise ValueError(
-        f"action_bounds is {bounds!r}; it must be two, low below high, each a number or one per dimension ({size}), "
+        f"action_bounds is {shown}; it must be two, low below high, each a number or one per dimension ({size}), "
         "such as action_bounds=(-2.0, 2.0)."
     )
 
@@ -183,6 +184,16 @@ def denormalised(dataset: Dataset) -> np.ndarray:
         return action
     low, high = (bound.astype(np.float64) for bound in dataset.action_bounds)
     return (low + high) / 2 + (high - low) / 2 * action
+
+
+def holds_whole_numbers(dataset: Dataset) -> bool:
+    """Whether the actions in the file may be discrete ones that were stored as real numbers."""
+    return not dataset.discrete and are_whole(denormalised(dataset))
+
+
+def are_whole(action: np.ndarray) -> bool:
+    """Whether actions [N, A] are single whole numbers from 0 on."""
+    return action.shape[-1] == 1 and bool((action >= 0).all() and (np.rint(action) == action).all())
 
 
 def json_able(value: Any) -> Any:

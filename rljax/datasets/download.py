@@ -19,6 +19,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from rljax.datasets.formats import text
+
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all or None
 BLOCK = 1 << 20  # bytes
 ATTEMPTS = 3  # consecutive connections that may break without receiving any data
@@ -136,9 +138,22 @@ def source(path: Path) -> str | None:
 
 
 def known(path: Path) -> dict[str, Any]:
-    """The facts that `place` wrote beside `path`; {} if there are none."""
+    """The facts that `place` wrote beside `path`; {} if there are none.
+
+    Raises `ValueError` for a side file that holds something else.
+    """
     side = _side(path)
-    return json.loads(side.read_text(encoding="utf-8")) if side.is_file() else {}
+    if not side.is_file():
+        return {}
+    facts = text.read_json(side)
+    recorded = facts.get("recorded") if isinstance(facts, dict) else None
+    if not isinstance(facts, dict) or not (
+        isinstance(facts.get("bytes", 0), int)
+        and isinstance(facts.get("url", ""), str)
+        and (recorded is None or (isinstance(recorded, dict) and isinstance(recorded.get("id"), str)))
+    ):
+        raise ValueError(f"'{side.name}' does not describe the file beside it, as rljax writes it. Delete it.")
+    return facts
 
 
 def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
@@ -178,10 +193,8 @@ def _total(content_range: str | None) -> int | None:
 
 def _check_length(path: Path) -> None:
     side = _side(path)
-    if not side.is_file():
-        return
-    expected, found = json.loads(side.read_text(encoding="utf-8")).get("bytes"), path.stat().st_size
-    if expected != found:
+    expected, found = known(path).get("bytes"), path.stat().st_size
+    if expected is not None and expected != found:
         raise ValueError(
             f"'{path.name}' has {found:,} bytes, it had {expected:,} when it was downloaded: it was cut or replaced. "
             f"Delete it and load it again. If you replaced it on purpose, delete '{side.name}' beside it."

@@ -16,8 +16,8 @@ Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Found
 from __future__ import annotations
 
 import importlib
-import json
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,11 +29,12 @@ from rljax.datasets import dataset as base
 from rljax.datasets import download as files
 from rljax.datasets import minari_environments as environments
 from rljax.datasets import rows as table
-from rljax.datasets.archive import opened
 from rljax.datasets.dataset import Dataset
+from rljax.datasets.formats import opened, schema, text
 from rljax.datasets.rows import Rows
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
+PACKAGES = ("gymnasium_robotics", "ogbench", "rljax.envs.neorl2")  # they register environments of published data
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
 MUJOCO = (
     *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum", "invertedpendulum"),
@@ -62,6 +63,7 @@ def load(
     *,
     download: bool = True,
     clip_actions: bool = False,
+    action_bounds: Any = None,
     progress: files.Progress | None = None,
 ) -> Dataset:
     """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0"; see `rljax.datasets.load`.
@@ -87,7 +89,7 @@ def load(
             if not known and "no address" in str(error):
                 raise base.unknown(name, "Minari or the local folders", names()) from error
             raise
-    return read(paths[MAIN].parents[1], name, clip_actions=clip_actions)
+    return read(paths[MAIN].parents[1], name, clip_actions=clip_actions, action_bounds=action_bounds)
 
 
 def environment(name: str) -> str | None:
@@ -100,8 +102,10 @@ def environment(name: str) -> str | None:
         return None
 
 
-def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -> Dataset:
+def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, action_bounds: Any = None) -> Dataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
+
+    `action_bounds` are for data whose action space has no bounds: low and high, each a number or one per dimension.
 
     Raises `ValueError` for a folder or a file that is incomplete; for images, and spaces other than boxes, discrete
     choices, and dictionaries or tuples of these; and for everything that `rljax.datasets.load` refuses.
@@ -114,17 +118,15 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -
         env = environments.named(evaluation or recording)
     except ValueError as error:
         reason = str(error)
-    action_space = _json(metadata.get("action_space"))
-    observation_space = _json(metadata.get("observation_space"))
+    hand = environments.hand(str(metadata.get("dataset_id")))
     main = folder / MAIN
     file_name = f"{folder.name}/{MAIN}"
+    action_space = schema.space(_json(metadata.get("action_space")), file_name, "action_space")
+    observation_space = schema.space(_json(metadata.get("observation_space")), file_name, "observation_space")
     with opened(main) as file:
         rows = _rows(file_name, file, observation_space, action_space)
     rows.check_lengths()
-    bounds = None
-    if action_space and action_space.get("type") == "Box":
-        bounds = (np.ravel(action_space["low"]), np.ravel(action_space["high"]))
-    hand = environments.hand(str(metadata.get("dataset_id")))
+    bounds = _bounds(action_space, action_bounds, name or str(folder))
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     if (low is None or high is None) and hand is not None and hand.reference is not None:
         low, high = hand.reference
@@ -147,7 +149,7 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -
         name or str(folder),
         table.successors(rows, np.ones(len(rows.reward), np.bool_)),
         env=env,
-        reference=None if low is None or high is None else (float(low), float(high)),
+        reference=None if low is None or high is None else (low, high),
         bounds=bounds,
         clip_actions=clip_actions,
         provenance=provenance,
@@ -158,6 +160,7 @@ def write_minari(
     dataset: Dataset,
     identity: str,
     *,
+    env: str | None = None,
     author: str | None = None,
     author_email: str | None = None,
     code_permalink: str | None = None,
@@ -171,9 +174,18 @@ def write_minari(
     observation is the successor of its last row, so reading gives back the same transitions. If a terminal state's
     successor was not recorded, it is the terminal row's own observation.
 
-    Raises `ValueError` if the package is missing, if `identity` is taken, or if a successor within an episode is not
-    the next observation (Minari stores each observation once).
+    The package makes the environment. `env` names it in place of the data set, whose file may be somebody else's.
+
+    Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an episode is not the
+    next observation (Minari stores each observation once), and if the data set names an environment of an unknown
+    module, which would be imported: give it as `env`.
     """
+    module = (dataset.env or "").rpartition(":")[0]
+    if env is None and module not in ("", *PACKAGES):
+        raise ValueError(
+            f"'{dataset.name}' names the environment {dataset.env!r}, and Minari would import {module!r}. If you trust "
+            f"that code, name it yourself: --env {dataset.env!r} (in Python: env=...)."
+        )
     try:
         package: Any = importlib.import_module("minari")  # not this module, which is rljax.datasets.minari
         buffer: Any = importlib.import_module("minari.data_collector").EpisodeBuffer
@@ -218,7 +230,7 @@ def write_minari(
         written = package.create_dataset_from_buffers(
             identity,
             buffers,
-            env=environments.registered(dataset.env),
+            env=environments.registered(env or dataset.env),
             observation_space=observation_space,
             action_space=action_space,
             author=author,
@@ -243,22 +255,27 @@ def _library() -> Path:
 
 def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:
     """All episodes in the order of their numbers, read into preallocated arrays."""
-    episodes = sorted((key for key in file if key.startswith("episode_")), key=lambda key: int(key[8:]))
+    numbered = (key for key in file if re.fullmatch(r"episode_[0-9]{1,18}", key))
+    episodes = sorted(numbered, key=lambda key: int(key[8:]))
     if not episodes:
-        raise ValueError(f"'{name}' has no episodes; it has: {', '.join(sorted(file)) or 'nothing'}.")
-    for key in ("observations", "actions", "rewards", "terminations", "truncations"):
-        if key not in file[episodes[0]]:
-            raise ValueError(f"'{name}' has no '{key}' in {episodes[0]}; it has: {', '.join(file[episodes[0]])}.")
-    steps = [len(file[episode]["rewards"]) for episode in episodes]
+        raise ValueError(f"'{name}' has no episodes; it has: {text.listed(file)}.")
+    for episode in episodes:
+        for key in ("observations", "actions", "rewards", "terminations", "truncations"):
+            if not hasattr(file[episode], "keys") or key not in file[episode]:
+                present = text.listed(file[episode]) if hasattr(file[episode], "keys") else "no arrays"
+                raise ValueError(f"'{name}' has no '{key}' in {episode}; it has: {present}.")
+    steps = [len(schema.numbers(file[episode]["rewards"], name, f"{episode}/rewards")) for episode in episodes]
     total, offset = sum(steps), 0
+    start = int(action_space.get("start", 0)) if action_space and action_space["type"] == "Discrete" else 0
     reward, terminated, truncated = np.empty(total, np.float32), np.empty(total, np.bool_), np.empty(total, np.bool_)
     observation = following = action = None
     for episode, length in zip(episodes, steps, strict=True):
         group = file[episode]
         rows = slice(offset, offset + length)
         seen = _flattened(group["observations"], observation_space, name, f"{episode}/observations")
-        acted = table.actions(_leaf(group["actions"], name, f"{episode}/actions"), name, f"{episode}/actions")
-        marks = (group["terminations"], group["truncations"])
+        key = f"{episode}/actions"
+        acted = schema.actions(_leaf(group["actions"], name, key), name, key, start)
+        marks = [schema.marks(group[key], name, f"{episode}/{key}") for key in ("terminations", "truncations")]
         if len(seen) != length + 1 or {len(acted), *(len(mark) for mark in marks)} != {length}:
             raise ValueError(
                 f"'{name}': {episode} has {length} rewards, {len(seen)} observations (it must be {length + 1}), "
@@ -266,12 +283,20 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
                 "Download it again."
             )
         if observation is None or following is None or action is None:
+            text.require_memory(
+                name, "observations", text.nbytes_of((total, 2 * seen.shape[1] + acted[0:1].size + 1), 4)
+            )
             observation = np.empty((total, seen.shape[1]), np.float32)
             following = np.empty_like(observation)
             action = np.empty((total, *acted.shape[1:]), acted.dtype)
+        if seen.shape[1:] != observation.shape[1:] or acted.shape[1:] != action.shape[1:]:
+            raise ValueError(
+                f"'{name}': {episode} has observations {list(seen.shape[1:])} and actions {list(acted.shape[1:])}, the "
+                f"episodes before it {list(observation.shape[1:])} and {list(action.shape[1:])}. Download it again."
+            )
         observation[rows], following[rows], action[rows] = seen[:-1], seen[1:], acted
-        reward[rows] = group["rewards"][()]
-        terminated[rows], truncated[rows] = marks[0][()], marks[1][()]
+        reward[rows] = schema.column(group["rewards"], name, f"{episode}/rewards", np.float32)
+        terminated[rows], truncated[rows] = marks
         if length:
             truncated[offset + length - 1] |= not terminated[offset + length - 1]
         offset += length
@@ -280,8 +305,6 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         warnings.warn(
             f"'{name}': observations ({parts}) are flattened to {observation.shape[1]} numbers.", stacklevel=4
         )
-    if action_space and action_space.get("type") == "Discrete":
-        action = action - int(action_space.get("start", 0))  # pyright: ignore[reportOptionalOperand]
     keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
     fields = dict(zip(base.FIELDS, keys, strict=True))
     return Rows(name, fields, observation, action, reward, terminated, truncated, following)  # pyright: ignore
@@ -292,19 +315,30 @@ def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
     if not hasattr(stored, "keys"):
         if stored.dtype == np.uint8 and not (space and len(space.get("shape", ())) == 1):
             raise ValueError(f"'{name}': '{key}' holds images, the networks take vectors. Choose another dataset.")
-        if space and space.get("type") == "Discrete":  # one-hot, like Gymnasium's `flatten`
-            choices = np.asarray(stored[()]).astype(np.int64) - int(space.get("start", 0))
-            return np.eye(int(space["n"]), dtype=np.float32)[choices]
-        return table.vectors(_leaf(stored, name, key), name, key)
-    if space is None:
+        if space and space["type"] == "Discrete":  # one-hot, like Gymnasium's `flatten`
+            choices = schema.actions(_leaf(stored, name, key), name, key, int(space.get("start", 0)))
+            number = int(space["n"])
+            if choices.dtype != np.int32 or choices.max(initial=0) >= number:
+                raise ValueError(f"'{name}': '{key}' must hold {number} choices as integers. Download it again.")
+            text.require_memory(name, key, text.nbytes_of((len(choices), number), 4))
+            return (choices[:, None] == np.arange(number)).astype(np.float32)
+        return schema.vectors(_leaf(stored, name, key), name, key)
+    if key.count("/") > schema.DEEPEST:
+        raise ValueError(f"'{name}': '{key}' lies too deep within groups. Download it again.")
+    if space is None or space["type"] not in ("Dict", "Tuple"):
         parts: Iterator[tuple[str, Any]] = ((part, None) for part in sorted(stored))
     elif space["type"] == "Tuple":
         parts = ((f"_index_{index}", below) for index, below in enumerate(space["subspaces"]))
     else:
         parts = ((part, space["subspaces"][part]) for part in sorted(space["subspaces"]))
+    named = list(parts)
+    missing = [part for part, _ in named if part not in stored]
+    if missing or not named:
+        wanted = text.listed(missing or ["arrays"])
+        raise ValueError(f"'{name}': '{key}' lacks {wanted}; it has: {text.listed(stored)}. Download it again.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the caller warns once for all parts
-        return np.concatenate([_flattened(stored[part], below, name, f"{key}/{part}") for part, below in parts], axis=1)
+        return np.concatenate([_flattened(stored[part], below, name, f"{key}/{part}") for part, below in named], axis=1)
 
 
 def _leaf(stored: Any, name: str, key: str) -> Any:
@@ -329,22 +363,41 @@ def _metadata(folder: Path) -> dict[str, Any]:
             f"'{folder.name}' is not a Minari dataset in HDF5: it needs {METADATA} and {MAIN}. "
             "The minari package converts one in Arrow's format to HDF5: data_format='hdf5'."
         )
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"'{folder.name}/{METADATA}' is not JSON: {error}. Download the dataset again.") from error
+    return dict(schema.mapping(text.read_json(path, f"{folder.name}/{METADATA}"), folder.name, METADATA))
 
 
 def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The specifications of the environments of recording and of evaluation; {} for those that are not there."""
-    found = []
-    for key in ("env_spec", "eval_env_spec"):
-        spec = _json(metadata.get(key)) or {}
-        if not isinstance(spec, dict):
-            raise ValueError(f"'{key}' in {METADATA} must be a JSON object. Download the dataset again.")
-        found.append(spec)
-    return found[0], found[1]
+    found = [schema.mapping(_json(metadata.get(key)), METADATA, key) for key in ("env_spec", "eval_env_spec")]
+    return dict(found[0]), dict(found[1])
 
 
-def _json(text: Any) -> Any:
-    return json.loads(text) if isinstance(text, str) else text
+def _json(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return text.parse_json(value, METADATA)
+    except text.RefusedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"'{METADATA}' holds what is not JSON: {error}. Download the dataset again.") from error
+
+
+def _bounds(action_space: Any, given: Any, name: str) -> Any:
+    """The bounds of the actions: those of their space, or those `given` if the space has none.
+
+    Raises `ValueError` if both are there, or neither.
+    """
+    if not action_space or action_space["type"] != "Box":
+        return given
+    low, high = np.ravel(action_space["low"]), np.ravel(action_space["high"])
+    if np.isfinite(low).all() and np.isfinite(high).all():
+        if given is not None:
+            raise ValueError(f"action_bounds is for data without bounds; those of '{name}' are known.")
+        return low, high
+    if given is None:
+        raise ValueError(
+            f"the actions of '{name}' have no bounds in its action space. Name them: action_bounds=(low, high), or "
+            "rljax data convert DATA NEW --action-bounds LOW HIGH"
+        )
+    return given

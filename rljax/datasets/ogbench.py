@@ -43,8 +43,8 @@ import numpy as np
 from rljax.datasets import dataset as base
 from rljax.datasets import download as files
 from rljax.datasets import rows as table
-from rljax.datasets.archive import opened
 from rljax.datasets.dataset import Dataset
+from rljax.datasets.formats import opened, schema, text
 from rljax.datasets.rows import Rows
 
 URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
@@ -169,18 +169,18 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
         for key in needed:
             if key not in file:
                 raise ValueError(
-                    f"'{path.name}' has no '{key}'; it has: {', '.join(sorted(file))}. '{name}' needs "
+                    f"'{path.name}' has no '{key}'; it has: {text.listed(file)}. '{name}' needs "
                     f"{', '.join(needed)}. Download the file again, or record it with the simulator's state."
                 )
-        ends = table.column(file["terminals"], path.name, "terminals", np.bool_)
+        ends = schema.marks(file["terminals"], path.name, "terminals")
         rewards, terminated = np.zeros(len(ends), np.float32), np.zeros(len(ends), np.bool_)
         if parts.task is not None:
-            rewards, terminated = relabel(parts, file)
+            rewards, terminated = _relabelled(parts, file, path.name)
         rows = Rows(
             path.name,
             dict(zip(base.FIELDS, KEYS, strict=True)),
-            table.vectors(file["observations"], path.name, "observations"),
-            table.actions(file["actions"], path.name, "actions"),
+            schema.vectors(file["observations"], path.name, "observations"),
+            schema.actions(file["actions"], path.name, "actions"),
             rewards,
             terminated,
             ends,
@@ -231,6 +231,18 @@ def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarra
         placed = np.concatenate([*_placed(goal, file)], axis=1)
     count = placed.sum(axis=1)
     return (count - placed.shape[1]).astype(np.float32), count == placed.shape[1]
+
+
+def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """`relabel` of the arrays in the file called `name`. Raises `ValueError` if their shapes are not the task's."""
+    states = {key: schema.stored(schema.numbers(file[key], name, key)) for key in _needed(parts)}
+    try:
+        return relabel(parts, states)
+    except (IndexError, ValueError) as error:
+        shapes = ", ".join(f"'{key}' {list(state.shape)}" for key, state in states.items())
+        raise ValueError(
+            f"'{name}': the simulator's states ({shapes}) are not those of '{parts.environment}'. Download it again."
+        ) from error
 
 
 def _placed(goal: Mapping[str, Any], file: Mapping[str, Any]) -> Any:

@@ -46,6 +46,7 @@ from rljax.datasets import dataset as base
 from rljax.datasets import download as files
 from rljax.datasets import ogbench
 from rljax.datasets.archive import atomic
+from rljax.datasets.formats import opened, text
 
 LENGTH = 1000  # transitions of a trajectory
 EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}  # others: 1000
@@ -249,7 +250,7 @@ def _continue(folder: Path, settings: dict[str, Any]) -> None:
         with atomic(note) as temporary:
             temporary.write_text(json.dumps(settings, indent=1), encoding="utf-8")
         return
-    found = json.loads(note.read_text(encoding="utf-8"))
+    found = text.read_json(note)
     if found != settings:
         raise ValueError(
             f"'{folder}' holds trajectories of {found}, not of {settings}. Finish it with those settings, or delete it."
@@ -298,8 +299,8 @@ def _ignore_interrupts() -> None:
 def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
     columns: dict[str, list[np.ndarray]] = {}
     for piece in pieces:
-        with np.load(piece, allow_pickle=False) as arrays:
-            for key in arrays.files:
+        with opened(piece) as arrays:
+            for key in arrays:
                 columns.setdefault(key, []).append(arrays[key])
     return {key: np.concatenate(values) for key, values in columns.items()}
 

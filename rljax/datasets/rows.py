@@ -6,14 +6,14 @@ Axes: `M` rows of a file, `N` transitions that are kept, `O` dimensions of an ob
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rljax.agent import Transition
-from rljax.datasets.dataset import FIELDS, Bounds, Dataset, as_bounds, is_unit
+from rljax.datasets.dataset import FIELDS, Bounds, Dataset, are_whole, as_bounds, is_unit
+from rljax.datasets.formats import schema
 
 TOLERANCE = 1e-3  # half ranges: actions beyond their bounds by less are rounding errors, which are clipped silently
 
@@ -96,8 +96,8 @@ def assemble(
     name: str,
     rows: Rows,
     *,
-    env: str | None,
-    reference: tuple[float, float] | None,
+    env: Any,
+    reference: Any,
     bounds: Any = None,
     clip_actions: bool = False,
     unbounded: bool = False,
@@ -107,15 +107,19 @@ def assemble(
     """The dataset of `rows`, which have their successors. Normalises the actions.
 
     Args:
+        env, reference: see `rljax.datasets.formats.schema.facts`, which checks them and `provenance`.
         bounds: low and high of the actions, each a number or [A]; None means -1 and 1.
         clip_actions: whether actions beyond the bounds are clipped (True) or refused (False).
         unbounded: whether actions beyond the bounds are left unchanged, as in corrupted data.
 
     Raises:
-        ValueError: values that are not finite, actions beyond their bounds by more than 1e-3 half ranges.
+        ValueError: values that are not finite, actions beyond their bounds by more than 1e-3 half ranges, and
+            everything that `schema.facts` refuses.
     """
     for field in ("observation", "next_observation", "reward", "action"):
         _require_finite(rows, field)
+    most_action = int(rows.action.max()) if rows.action.ndim == 1 else None
+    reference = schema.facts(rows.file, env, reference, provenance, most_action)
     action, limits, clipped = _normalised(rows, bounds, clip_actions, unbounded)
     transitions = Transition(
         observation=rows.observation,  # pyright: ignore[reportArgumentType]
@@ -130,93 +134,6 @@ def assemble(
     if rows.both_ends:
         provenance["both_ends"] = rows.both_ends
     return Dataset(name, transitions, env, reference, limits, provenance, complete)
-
-
-def stored(array: Any, dtype: Any = None) -> np.ndarray:
-    """An array or an HDF5 dataset as an array. The latter is converted to `dtype` while it is read, without a copy."""
-    if isinstance(array, np.ndarray):
-        return array if dtype is None else array.astype(dtype, copy=False)
-    if dtype is None or array.shape == () or 0 in array.shape:
-        return np.asarray(array[()])
-    result = np.empty(array.shape, dtype)
-    array.read_direct(result)
-    return result
-
-
-def numbers(array: Any, file: str, key: str) -> Any:
-    """The array or HDF5 dataset [M, ...], unchanged. Each row must hold at least one number or truth value.
-
-    Raises `ValueError` for a group of arrays, text and other types, a scalar, and empty rows.
-    """
-    if hasattr(array, "keys"):
-        raise ValueError(
-            f"'{file}': '{key}' is a group ({', '.join(sorted(array)) or 'empty'}), it must be one array. Put the "
-            f"group's arrays side by side in a new file: '{key}' = np.concatenate([...], axis=1)"
-        )
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"'{file}': '{key}' is of type {array.dtype}, it must hold numbers. Store it as float32.")
-    if not array.shape or 0 in array.shape[1:]:
-        raise ValueError(
-            f"'{file}': '{key}' has shape {array.shape}, it must be [rows, ...] with at least one number in each row. "
-            "The file was assembled wrongly: make it again."
-        )
-    return array
-
-
-def vectors(array: Any, file: str, key: str) -> np.ndarray:
-    """Observations [M, ...] as float32 vectors [M, O]: numbers and arrays are flattened, arrays with a warning.
-
-    Raises `ValueError` for images (uint8 with three axes or more), and for everything that `numbers` refuses.
-    """
-    if numbers(array, file, key).ndim > 2:
-        if array.dtype == np.uint8:
-            raise ValueError(
-                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, the networks take vectors. "
-                "Choose the variant of the dataset that was recorded with states."
-            )
-        warnings.warn(f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2)
-    with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
-        return _flat(stored(array, np.float32))
-
-
-def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
-    """One number per row: [M] from [M] or [M, 1].
-
-    Raises `ValueError` for other shapes, truth values that are not finite, and everything that `numbers` refuses.
-    """
-    if numbers(array, file, key).shape[1:] not in ((), (1,)):
-        raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows] or [rows, 1].")
-    values = stored(array).reshape(-1)
-    if dtype == np.bool_ and not np.isfinite(values).all():
-        row = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise ValueError(
-            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, which says whether an episode "
-            "ended there. Correct the value in the file."
-        )
-    with np.errstate(over="ignore"):
-        return values.astype(dtype, copy=False)
-
-
-def actions(array: Any, file: str, key: str) -> np.ndarray:
-    """Actions as stored: floating-point vectors [M, A]; or [M] int32, if integers with one axis were stored.
-
-    Raises `ValueError` for more axes, for negative discrete actions, and for everything that `numbers` refuses.
-    """
-    array = stored(numbers(array, file, key))
-    if array.dtype.kind in "iub" and array.shape[1:] in ((), (1,)):
-        array = array.reshape(-1).astype(np.int32, copy=False)
-        if len(array) and array.min() < 0:
-            row = int(array.argmin())
-            raise ValueError(f"'{file}': '{key}' is {array[row]} in row {row}; discrete actions count from 0.")
-        return array
-    if array.ndim > 2:
-        raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows, dimensions].")
-    array = _flat(array)
-    return array if array.dtype.kind == "f" else array.astype(np.float32)
-
-
-def _flat(array: np.ndarray) -> np.ndarray:
-    return array.reshape(len(array), int(np.prod(array.shape[1:])))  # -1 would fail for an array without rows
 
 
 def _take(array: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
@@ -261,11 +178,15 @@ def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) ->
     if count and not clip_actions:
         index, place = (int(number) for number in np.argwhere(beyond)[0])
         row = index if rows.rows is None else int(rows.rows[index])
+        hint = ""
+        if are_whole(rows.action):
+            hint = " If they number discrete actions, store them in the file as integers: actions.astype(np.int64)"
         raise ValueError(
             f"'{rows.file}': '{rows.keys.get('action', 'action')}' is {rows.action[index, place]:g} in row {row}, "
             f"dimension {place}, outside [{low[place]:g}, {high[place]:g}], as {count} of {len(action)} rows are "
             f"(values from {rows.action.min():g} to {rows.action.max():g}). If the environment's bounds are wider, "
             "name them: action_bounds=(low, high), or rljax data convert FILE NEW --action-bounds LOW HIGH. If the "
             "environment clips actions, clip them too: clip_actions=True, or rljax data convert FILE NEW --clip-actions"
+            f"{hint}"
         )
     return np.clip(action, -1, 1), (low, high), count

@@ -122,16 +122,30 @@ def damage(path: Path) -> str | None:
     """Describe the damage of a checkpoint; None if every file is as it was written."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest:
         return f"no readable {MANIFEST}"
+    inside = {str(file.relative_to(path)) for file in _files(path)}
     for name, fingerprint in manifest.items():
+        if name not in inside and (path / name).exists():
+            return f"{MANIFEST} names a file outside of it"
         if not (path / name).exists():
             return f"'{name}' is missing"
         if _fingerprint(path / name) != fingerprint:
             return f"'{name}' has changed"
     return None
+
+
+def notes(path: Path) -> dict[str, Any]:
+    """The notes in checkpoint `path`. Raises `CheckpointError` where they cannot be read."""
+    try:
+        found = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {_first_line(error)}.") from error
+    if not isinstance(found, dict) or not isinstance(found.get("values") or {}, dict):
+        raise CheckpointError(f"'{path / 'run.json'}' does not hold the notes of a checkpoint.")
+    return found
 
 
 def restore(path: Path, name: str, template: Any) -> Any:
@@ -153,6 +167,8 @@ def restore(path: Path, name: str, template: Any) -> Any:
         raise CheckpointError(
             f"checkpoint '{path}' does not fit this run's settings ({_first_line(error)}). {_RESUMED_WITH}"
         ) from error
+    except Exception as error:  # changed bytes make orbax raise errors of many types
+        raise CheckpointError(f"checkpoint '{path}' cannot be read ({_first_line(error)}).") from error
     for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
         if expected.shape != found.shape or expected.dtype != found.dtype:
             raise CheckpointError(

@@ -40,6 +40,7 @@ def record(
     num_envs: int = 10,
     seed: int = 0,
     name: str = "recorded",
+    trust: bool = False,
 ) -> datasets.Dataset:
     """A data set called `name` with `steps` transitions from the run in `out`, or fewer where a replay holds fewer.
 
@@ -55,7 +56,7 @@ def record(
     task of the same name, where there is one.
 
     Raises `ValueError` for a run that does not fit, for an unknown source, and for environments inside the program,
-    which cannot be played.
+    which cannot be played. Code that the run names is run if this user began it, or with `trust`.
     """
     if source not in SOURCES:
         raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
@@ -70,9 +71,10 @@ def record(
             "played. Record what the learner stored while it was trained: --from replay"
         )
     if source == "replay":
-        transitions, bounds, step = _stored(Path(out), learner, steps)
+        transitions, bounds, step = _stored(Path(out), learner, steps, trust)
     else:
-        transitions, bounds, step = _played(out, described["env"], source, learner, best, steps, num_envs, seed)
+        env = described["env"]
+        transitions, bounds, step = _played(out, env, source, learner, best, steps, num_envs, seed, trust)
     provenance = {
         "reader": "record",
         "source": source,
@@ -92,9 +94,17 @@ def record(
 
 
 def _played(
-    out: str | Path, env: str, source: str, learner: int, best: bool, steps: int, num_envs: int, seed: int
+    out: str | Path,
+    env: str,
+    source: str,
+    learner: int,
+    best: bool,
+    steps: int,
+    num_envs: int,
+    seed: int,
+    trust: bool,
 ) -> tuple[Transition, Any, int]:
-    policies = policy.load_all(out, best=best)
+    policies = policy.load_all(out, best=best, trust=trust, parts=("agent", "env"))
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
     seen = observed(env, policies.experience)
     hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
@@ -121,8 +131,8 @@ def _played(
     return _in_turn(Transition(*columns), steps), bounds, policies.step
 
 
-def _stored(out: Path, learner: int, steps: int) -> tuple[Transition, Any, int]:
-    run = Run.open(out, console.View())
+def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transition, Any, int]:
+    run = Run.open(out, console.View(), trust=trust)
     try:
         training, kind = run.training, run.experiment.experience.kind
         if kind != "replay":

@@ -50,6 +50,7 @@ def corrupt(
     attacker: str | Path | None = None,
     learner: int = 0,
     best: bool = False,
+    trust: bool = False,
 ) -> datasets.Dataset:
     """A copy of the data set in which one or several elements are corrupted in part of the rows.
 
@@ -60,7 +61,7 @@ def corrupt(
         random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale), whatever it was
         adversarial   x + z std, where z lowers the attacker's value within [-scale, scale]; a reward r, -scale r
 
-    The attacker is the run in the folder `attacker`; `learner` and `best` choose its policy as in `rljax.load`. Any
+    The attacker is the run in the folder `attacker`; `learner`, `best` and `trust` are as in `rljax.load`. Any
     agent with a `value` of observation and action can attack. [2] uses EDAC with 10 critics, trained on the clean data
     set for 3 million updates. The attack finds z by 100 gradient steps that lower the critics' mean value at
 
@@ -112,7 +113,7 @@ def corrupt(
                 "how is 'adversarial', which needs an attacker: the folder of a run with critics, such as one of "
                 f"rljax train edac --data {dataset.name}"
             )
-        victim = _victim(attacker, learner, best, dataset)
+        victim = _victim(attacker, learner, best, dataset, trust)
 
     generator = np.random.RandomState(seed)  # the same generator as in [2]
     transitions, notes = dataset.transitions, []
@@ -160,8 +161,8 @@ def _elements(what: Any) -> list[str]:
     return [name for name in FIELDS if name in given]
 
 
-def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Dataset) -> _Victim:
-    policies = policy.load_all(attacker, best=best)
+def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Dataset, trust: bool) -> _Victim:
+    policies = policy.load_all(attacker, best=best, trust=trust)
     policy.require_learner(policies.settings, learner)
     spec = policies.spec
     given = (spec.observation_shape, spec.action_size, spec.discrete)

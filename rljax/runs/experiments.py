@@ -17,6 +17,7 @@ from rljax.buffers import Experience
 from rljax.distributed import hardware
 from rljax.runs import policy
 from rljax.training import configuration, registry
+from rljax.training import trust as trusting
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings, seeds_of
 
@@ -29,6 +30,7 @@ def prepare(
     data: str | None = None,
     seeds: int | Sequence[int] = 1,
     config: Any = None,
+    trust: bool = False,
     **settings: Any,
 ) -> Experiment:
     """Find the agent, its settings and its data; see `rljax.train` for the arguments and the errors."""
@@ -40,17 +42,24 @@ def prepare(
     chosen = Settings(agent, _environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
         config = configuration.replace(preset(agent, module, env, data), config or {}, "config")
-    experiment = Experiment(chosen, module, config, dataset, _base_of(chosen))
+    experiment = Experiment(chosen, module, config, dataset, _base_of(chosen, trust))
     _require_mixing(chosen, experiment.experience)
     return experiment
 
 
-def restored(settings: Settings, config: Mapping[str, Any], file: Path) -> Experiment:
-    """The experiment with these settings and `config`, which was read as JSON from `file`."""
+def restored(
+    settings: Settings, config: Mapping[str, Any], file: Path, *, seals: Any = None, trust: bool = False
+) -> Experiment:
+    """The experiment with these settings and `config`, which were read as JSON from `file`.
+
+    Raises `ValueError` if the settings name code, neither the file's `seals` nor `trust` vouch for it; see
+    `rljax.training.trust`.
+    """
+    trusting.require(dataclasses.asdict(settings), seals, file, trust)
     module = registry.load_agent(settings.agent)
     own = configuration.replace(module.Config(), config, f"'{file}'")
     dataset = None if settings.data is None else datasets.load(settings.data)
-    return Experiment(settings, module, own, dataset, _base_of(settings))
+    return Experiment(settings, module, own, dataset, _base_of(settings, trust))
 
 
 def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
@@ -129,12 +138,15 @@ def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) 
             f"data set '{dataset.name}' names no environment to evaluate in: {reason} "
             "To train without evaluations: --env none."
         )
+    trusting.require_named(dataset.env, dataset.name)
     return dataset.env
 
 
-def _base_of(settings: Settings) -> Callable[[], Base] | None:
+def _base_of(settings: Settings, trust: bool) -> Callable[[], Base] | None:
     """A function that reads the policy of the run named as base; it reads only once for all trainings of a grid."""
-    return None if settings.base is None else functools.cache(functools.partial(policy.base, settings.base))
+    if settings.base is None:
+        return None
+    return functools.cache(functools.partial(policy.base, settings.base, trust=trust))
 
 
 def _require_mixing(settings: Settings, experience: Experience) -> None:

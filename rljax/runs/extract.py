@@ -13,21 +13,23 @@ import jax
 
 from rljax.runs import checkpoints, console, records, run
 from rljax.training import configuration, population
+from rljax.training import trust as trusting
 from rljax.training.drivers.driver import environment_rows
 
 
-def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None = None) -> Path:
+def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None = None, *, trust: bool = False) -> Path:
     """Extract some learners of the run in `folder` into a new run in `out`, and return its folder.
 
     The new run has their records and a checkpoint with their complete state: agents, storage, random numbers and
     environments. It can be resumed, evaluated, filmed and plotted. Settings that changed during the run keep their
-    current values. By default `out` is the folder's name and the learners' numbers.
+    current values. By default `out` is the folder's name and the learners' numbers. With `trust`, code that the run
+    names and pickles in its checkpoint are run, whoever began it.
 
     Raises `ValueError` for learners that the run does not have, and for all of its learners; `FileExistsError` where
     `out` exists; `CheckpointError` without a usable checkpoint.
     """
     folder, learners = Path(folder), list(learners)
-    source = run.Run.open(folder, console.View())
+    source = run.Run.open(folder, console.View(), trust=trust)
     number = len(source.training.members)
     if not learners or len(set(learners)) < len(learners) or not set(learners) <= set(range(number)):
         raise ValueError(f"learners {learners}: the run in '{folder}' has {number}, 0 to {number - 1}, name each once.")
@@ -49,7 +51,7 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     taken = dataclasses.replace(experiment, settings=settings, config=config)
     own = run.Run(taken, partial, console.View())
     try:
-        _write(source, own, learners)
+        _write(source, own, learners, trust)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -58,7 +60,7 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     return target
 
 
-def _write(source: run.Run, own: run.Run, learners: Sequence[int]) -> None:
+def _write(source: run.Run, own: run.Run, learners: Sequence[int], trust: bool) -> None:
     path = checkpoints.newest(source.folder / "checkpoints")
     notes = source.notes_of(path)
     own.notes_of(path)
@@ -69,11 +71,13 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int]) -> None:
     best = checkpoints.restore(path, "best", many["agent"])
     items["best"] = _taken(best, many["agent"], few["agent"], len(whole.members), learners)
     blobs = {}
-    if notes["environments"] == "saved":
-        whole.driver.restore(arrays, (path / "environments").read_bytes())
+    environments = trusting.environments(path, notes, trust)
+    if environments is not None:
+        whole.driver.restore(arrays, environments)
         state = whole.driver.environments(learners)
         assert state is not None, "what was saved can be saved again"
         blobs["environments"] = state
+        notes["seal"] = trusting.seal("environments", state)
 
     place = {learner: number for number, learner in enumerate(learners)}
     diverged = [x | {"learner": place[x["learner"]]} for x in notes.get("diverged", []) if x["learner"] in place]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from rljax.envs.host import rendering
 from rljax.runs import checkpoints, records, statistics, videos
 from rljax.runs.records import read_config
 from rljax.training import action_cost, configuration, evaluation, registry
+from rljax.training import trust as trusting
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
-from rljax.training.settings import Settings, settings_of
+from rljax.training.settings import Settings, check_described, settings_of
 
 THINKING = "compute"  # the setting for the number of thinking steps, in torsos that think in steps
 
@@ -86,32 +86,39 @@ def unnormalise(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.nda
     return low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
 
 
-def load_all(out: str | Path, *, best: bool = False, compute: int | None = None) -> Policies:
+def load_all(
+    out: str | Path,
+    *,
+    best: bool = False,
+    compute: int | None = None,
+    trust: bool = False,
+    parts: Sequence[str] = ("agent",),
+) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or with `best` those of their best evaluations.
 
-    `compute` is the number of thinking steps; None is the number in training. Raises `ValueError` where `out` is not a
-    run, and where `compute` is given but the policies do not think in steps. Raises `CheckpointError` where there is no
-    usable checkpoint.
+    `compute` is the number of thinking steps; None is the number in training. `parts` are the settings of the run that
+    may name code, "agent" and "env": those that the caller uses. Raises `ValueError` where `out` is not a run, where
+    it names code that another user's command named (unless `trust`), and where `compute` is given but the policies do
+    not think in steps. Raises `CheckpointError` where there is no usable checkpoint.
     """
     folder = Path(out)
     described = read_config(folder)
+    check_described(described, folder / "config.json")
     settings = settings_of(described)
+    trusting.require(described, described.get("seals"), folder / "config.json", trust, parts)
     module = registry.load_agent(settings.agent)
     config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
-    tuples: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in described["spec"].items()
-    }
-    spec = EnvSpec(**tuples)
+    spec = _spec(described["spec"])
     if compute is not None:
         if THINKING not in configuration.as_json(config):
             raise ValueError(f"agent '{settings.agent}' does not think in steps: it has no --compute to choose.")
         config = configuration.replace(config, {THINKING: compute}, "--compute")
         module.check(spec, config)
     path = checkpoints.newest(folder / "checkpoints")
-    values = json.loads((path / "run.json").read_text()).get("values") or {}
+    values = checkpoints.notes(path).get("values") or {}
     stacked = configuration.stack(dataclasses.replace(config, **values), len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
-    used = None if settings.base is None else base(settings.base)
+    used = None if settings.base is None else base(settings.base, trust=trust)
 
     def init(key: Any, config: Any) -> Any:
         state = module.init(key, spec, config)
@@ -122,13 +129,21 @@ def load_all(out: str | Path, *, best: bool = False, compute: int | None = None)
     return Policies(settings, spec, module, stacked, state, int(path.name), described.get("reference"))
 
 
-def base(out: str | Path) -> Base:
-    """The policy of the first learner of the run in `out`, as another agent's input.
+def _spec(described: Mapping[str, Any]) -> EnvSpec:
+    """The specification of an environment from a run's config.json."""
+    known = {field.name for field in dataclasses.fields(EnvSpec)}
+    values: dict[str, Any] = {name: value for name, value in described.items() if name in known}
+    tuples: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+    return EnvSpec(**tuples)
+
+
+def base(out: str | Path, *, trust: bool = False) -> Base:
+    """The policy of the first learner of the run in `out`, as another agent's input. `trust` is that of `load_all`.
 
     Raises `ValueError` where `out` is not a run, or has no usable checkpoint.
     """
     try:
-        policies = load_all(out)
+        policies = load_all(out, trust=trust)
     except (ValueError, checkpoints.CheckpointError) as error:
         raise ValueError(
             f"--base {out} cannot be read: {error} Name the folder of a run that has a checkpoint. A run reads its "
@@ -138,9 +153,9 @@ def base(out: str | Path) -> Base:
     return Base(state, config, policies.module, policies.spec)
 
 
-def load(out: str | Path, *, learner: int = 0, best: bool = False) -> Policy:
+def load(out: str | Path, *, learner: int = 0, best: bool = False, trust: bool = False) -> Policy:
     """The policy of one learner of the run in `out`; see `load_all`."""
-    return Policy(load_all(out, best=best), learner)
+    return Policy(load_all(out, best=best, trust=trust), learner)
 
 
 def evaluate_run(
@@ -151,6 +166,7 @@ def evaluate_run(
     best: bool = False,
     seed: int = 0,
     compute: int | None = None,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner; return their records and summary, and the cost of an action.
 
@@ -159,7 +175,8 @@ def evaluate_run(
     """
     if episodes < 1:
         raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
-    policies = load_all(out, best=best, compute=compute)
+    parts = ("agent", "env") if env is None else ("agent",)
+    policies = load_all(out, best=best, compute=compute, trust=trust, parts=parts)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
     seen = observed(name, policies.experience)
     if name == "none":
@@ -241,13 +258,14 @@ def play(
     seed: int = 0,
     max_steps: int = 1_000,
     output: Path | None = None,
+    trust: bool = False,
 ) -> Sequence[Path]:
     """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view. Returns the written files.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
     rendering.choose_renderer()
-    name, seen, policy, start = _player(out, learner, best, seed)
+    name, seen, policy, start = _player(out, learner, best, seed, trust)
     output = output or Path(out) / "play.mp4"
     if envs.is_compiled(name):
         filmed = videos.brax if name.startswith("brax/") else videos.drawn
@@ -273,20 +291,21 @@ def tell(
     seed: int = 0,
     max_steps: int = 1_000,
     colours: bool = False,
+    trust: bool = False,
 ) -> Iterator[str]:
     """One episode as text, state by state, for environments on grids and for your own environments with a `text`.
 
     Raises `ValueError` for all other environments.
     """
-    name, seen, policy, start = _player(out, learner, best, seed)
+    name, seen, policy, start = _player(out, learner, best, seed, trust)
     if not envs.is_compiled(name):
         raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
     return videos.told(envs.make(seen), policy, start, max_steps, colours)
 
 
-def _player(out: str | Path, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
+def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
     """The run's environment, the environment as its agent observes it, a learner's policy, and the episode's seed."""
-    policies = load_all(out, best=best)
+    policies = load_all(out, best=best, trust=trust, parts=("agent", "env"))
     policy = Policy(policies, learner)
     name = policies.settings.env
     if name == "none":

@@ -190,7 +190,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"'{folder}' is not a run: it has no config.json. {hint}")
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"'{folder}' is not a run: its config.json cannot be read ({error}).") from None
     if not isinstance(described, dict):
         raise ValueError(f"'{folder}' is not a run: its config.json is not a JSON object.")

@@ -19,9 +19,10 @@ from rljax.runs import checkpoints, console, experiments, records, statistics
 from rljax.runs.interruption import Interrupt
 from rljax.runs.records import read_config
 from rljax.training import population
+from rljax.training import trust as trusting
 from rljax.training.loop import NoLearnerLeft, Training
 from rljax.training.plan import Experiment
-from rljax.training.settings import settings_of
+from rljax.training.settings import check_described, settings_of
 
 
 class RunError(Exception):
@@ -43,6 +44,7 @@ def train(
     out: str | Path | None = None,
     quiet: bool = True,
     command: str | None = None,
+    trust: bool = False,
     **settings: Any,
 ) -> Path:
     """Train one learner per seed and return the run's folder.
@@ -57,6 +59,7 @@ def train(
         config: an agent's Config, a mapping of changes to the preset, or None. Its floats may be sequences, one value
             per learner.
         out: the run's folder; None is a new one in runs/.
+        trust: whether code that the config.json of `base` names may run, if another user began that run.
         settings: further fields of `rljax.training.settings.Settings`.
 
     Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles; `FileExistsError` if
@@ -66,7 +69,7 @@ def train(
     process writes the files and shows the progress.
     """
     experiment = processes.on_all(
-        lambda: experiments.prepare(agent, env, steps, data=data, seeds=seeds, config=config, **settings)
+        lambda: experiments.prepare(agent, env, steps, data=data, seeds=seeds, config=config, trust=trust, **settings)
     )
     folder = (
         Path(out) if out is not None else processes.on_first(lambda: experiments.default_folder(experiment.settings))
@@ -82,14 +85,16 @@ def resume(
     offline_share: float | str | None = None,
     quiet: bool = True,
     command: str | None = None,
+    trust: bool = False,
 ) -> Path:
     """Continue the run in folder `out` to its end, or to `steps`. The result equals that of a run without a stop.
 
     With `then_online`, a run from a data set goes on in its environment for so many steps after its updates, with
     `offline_share`. The result is the same as if it had begun with these settings.
 
-    Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way; `CheckpointError` without
-    a usable checkpoint.
+    Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and where continuing it
+    would run code or load a pickle that another user's command named or made. With `trust`, it does. Raises
+    `CheckpointError` without a usable checkpoint.
     """
     given = {"then_online": then_online, "offline_share": offline_share}
     online = {name: value for name, value in given.items() if value is not None}
@@ -98,9 +103,9 @@ def resume(
             "to go on in an environment, give --then-online N of at least 1, with or without --offline-share; the "
             "updates before it stay as planned, so without --steps."
         )
-    run = processes.on_all(lambda: Run.open(Path(out), console.create(quiet), online))
+    run = processes.on_all(lambda: Run.open(Path(out), console.create(quiet), online, trust))
     processes.require_same(lambda: experiments.shared(run.experiment) | {"run": str(out), "--steps": steps})
-    run.resume(steps, command or shlex.join(sys.argv))
+    run.resume(steps, command or shlex.join(sys.argv), trust)
     return run.execute()
 
 
@@ -111,7 +116,7 @@ class Run:
         """Check everything that can be wrong. Nothing is written or compiled yet."""
         self.experiment, self.folder, self.view = experiment, folder, view
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
-        self.wall = 0.0
+        self.wall, self.warned_of_pickle = 0.0, False
 
     @classmethod
     def begin(cls, experiment: Experiment, folder: Path, view: console.View, command: str) -> Run:
@@ -124,6 +129,7 @@ class Run:
         described = {
             **experiments.described(experiment),
             **training.described(),
+            "seals": trusting.seals(dataclasses.asdict(experiment.settings)),
             "command": command,
             **hardware.provenance(),
         }
@@ -160,16 +166,23 @@ class Run:
         )
 
     @classmethod
-    def open(cls, folder: Path, view: console.View, online: Mapping[str, Any] | None = None) -> Run:
-        """The run in `folder` with the settings in its config.json, and with an added online stage for `online`."""
+    def open(
+        cls, folder: Path, view: console.View, online: Mapping[str, Any] | None = None, trust: bool = False
+    ) -> Run:
+        """The run in `folder` with the settings in its config.json, and with an added online stage for `online`.
+
+        Raises `ValueError` where it names code that nobody vouches for; see `rljax.training.trust`.
+        """
         described = read_config(folder)
+        check_described(described, folder / "config.json")
         settings = dataclasses.replace(settings_of(described), **(online or {}))
         if online and described.get("then_online"):
             raise ValueError(f"'{folder}' goes on online already. For another number of steps in all: --steps N")
         if online:
             changes = experiments.preset_online(settings.agent, settings.env, settings.data)
             settings = dataclasses.replace(settings, online=changes)
-        experiment = experiments.restored(settings, described["config"], folder / "config.json")
+        file, seals = folder / "config.json", described.get("seals")
+        experiment = experiments.restored(settings, described["config"], file, seals=seals, trust=trust)
         then, now = described["dataset"], experiments.described_data(experiment.dataset)
         if now is not None and now != then:
             raise ValueError(
@@ -187,10 +200,14 @@ class Run:
             run.training.check_memory()
         return run
 
-    def resume(self, steps: int | None, command: str) -> None:
-        """Continue from the newest undamaged checkpoint, to `steps` where given. config.json records `command`."""
+    def resume(self, steps: int | None, command: str, trust: bool = False) -> None:
+        """Continue from the newest undamaged checkpoint, to `steps` where given. config.json records `command`.
+
+        Raises `ValueError` for a pickle in the checkpoint that neither its seal nor `trust` vouches for.
+        """
         path = processes.on_first(lambda: checkpoints.newest(self.folder / "checkpoints"))
         notes = processes.on_all(lambda: self._continued(path, steps))
+        environments = processes.on_all(lambda: trusting.environments(path, notes, trust))
         processes.on_first(lambda: self._note_resumption(notes["step"], command))
         self.recorder = processes.on_all(self._record)
         self.recorder.truncate(notes["step"])
@@ -200,7 +217,6 @@ class Run:
             template = training.driver.template(training.settings.seeds)
             arrays = {name: checkpoints.restore(path, name, template[name]) for name in template}
             best = checkpoints.restore(path, "best", template["agent"])
-        environments = (path / "environments").read_bytes() if notes["environments"] == "saved" else None
         training.restore(arrays, best, notes, environments)
         self.wall = notes["wall_seconds"]
         if notes["environments"] == "lost":
@@ -233,7 +249,7 @@ class Run:
 
     def notes_of(self, path: Path) -> dict[str, Any]:
         """Read the notes of checkpoint `path`, and enter the stage in which it was saved."""
-        notes = json.loads((path / "run.json").read_text())
+        notes = checkpoints.notes(path)
         self.training.enter_stage(notes)
         return notes
 
@@ -255,6 +271,7 @@ class Run:
         if settings.then_online and not described.get("then_online"):
             described["state_bytes"] = self.training.needed_bytes
         described |= {name: getattr(settings, name) for name in ("steps", "then_online", "offline_share", "online")}
+        described["seals"] = trusting.seals(dataclasses.asdict(settings))
         described["resumed"] = [*described.get("resumed", []), {"step": step, "command": command}]
         records.write_json(self.folder / "config.json", described)
 
@@ -344,7 +361,11 @@ class Run:
         environments = training.driver.environments()
         if environments is not None:
             blobs["environments"] = environments
+            if trusting.is_pickle(environments) and not self.warned_of_pickle:
+                self.warned_of_pickle = True
+                self.view.warn(trusting.PICKLED.format(env=training.settings.env))
         notes = training.notes(environments) | {"wall_seconds": time.perf_counter() - self.began}
+        notes["seal"] = None if environments is None else trusting.seal("environments", environments)
         blobs["run.json"] = json.dumps(notes).encode()
         keep = training.settings.keep_checkpoints
         checkpoints.save(self.folder / "checkpoints", training.step, training.arrays(), blobs, keep=keep)

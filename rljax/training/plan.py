@@ -296,19 +296,28 @@ def _other_bounds(dataset: datasets.Dataset | None, evaluator: Any) -> str | Non
 def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
     """Raise `ValueError` where the shapes of a data set and an environment differ.
 
-    With `goals`, the environment's observations hold a goal behind the state.
+    With `goals`, the environment's observations hold a goal behind the state. Where the data do not say how many
+    discrete actions there are, the environment does.
     """
     given = {
         "observation_shape": (dataset.observation_size * (2 if goals else 1),),
-        "action_size": dataset.action_size,
         "discrete": dataset.discrete,
+        "action_size": dataset.action_size,
     }
+    if dataset.discrete and dataset.provenance.get("num_actions") is None:
+        given["action_size"] = max(dataset.action_size, spec.action_size)
     for name, value in given.items():
-        if value != getattr(spec, name):
+        if value == getattr(spec, name):
+            continue
+        if name == "discrete" and spec.discrete and datasets.holds_whole_numbers(dataset):
             raise ValueError(
-                f"data set '{dataset.name}' has {name} = {value}, environment '{spec.name}' has {getattr(spec, name)}. "
-                "Name one that fits with --env, or none to train without evaluations."
+                f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{spec.name}' has "
+                f"{spec.action_size} discrete actions. Store them in the file as integers: actions.astype(np.int64)"
             )
+        raise ValueError(
+            f"data set '{dataset.name}' has {name} = {value}, environment '{spec.name}' has {getattr(spec, name)}. "
+            "Name one that fits with --env, or none to train without evaluations."
+        )
 
 
 def _require_same_spaces(base: Base, folder: str | None, spec: EnvSpec) -> None:

@@ -46,6 +46,12 @@ def load_agent(name: str) -> types.ModuleType:
     return importlib.import_module(f"rljax.agents.{name}")
 
 
+def file_of(name: str) -> str | None:
+    """The path of the file that holds an agent of the user's own; None for an agent that ships with rljax."""
+    own = name.endswith(".py") and Path(name).resolve().parent != AGENTS.resolve()
+    return name if own else None
+
+
 def source(name: str) -> str:
     """The text of an agent that ships with rljax. Raises `ValueError` for an unknown name."""
     if name not in names():

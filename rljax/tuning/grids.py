@@ -23,6 +23,7 @@ from rljax.agent import float_fields
 from rljax.distributed import hardware, ray_cluster
 from rljax.runs import checkpoints, console, experiments, records, run
 from rljax.training import configuration, population
+from rljax.training import trust as trusting
 from rljax.training.loop import Training, prefer_devices
 from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
@@ -186,6 +187,7 @@ def write(plan: Plan, folder: Path, command: str) -> None:
             for i, launch in enumerate(plan.launches)
         ],
         "command": command,
+        "seals": trusting.seals(dataclasses.asdict(plan.experiment.settings)),
     }
     records.write_json(folder / PLAN, described)
 
@@ -201,16 +203,21 @@ def runs(folder: Path) -> list[Path]:
 
 
 def resume(
-    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
+    folder: Path,
+    steps: int | None = None,
+    *,
+    quiet: bool = True,
+    workers: ray_cluster.Cluster | None = None,
+    trust: bool = False,
 ) -> Path:
-    """Continue the launches of the grid in `folder`, to `steps` where given.
+    """Continue the launches of the grid in `folder`, to `steps` where given. `trust` is that of `rljax.resume`.
 
     Raises `ValueError` where all launches are done. Raises `RunError` at the end, where all learners of a launch have
     diverged.
     """
     if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
         raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
-    if not execute(folder, steps, quiet=quiet, workers=workers):
+    if not execute(folder, steps, quiet=quiet, workers=workers, trust=trust):
         console.create(quiet).say(f"To go on with all of the grid: rljax resume {folder}")
         return folder
     lost = [inside.name for inside in runs(folder) if state(inside, steps) == "diverged"]
@@ -222,7 +229,12 @@ def resume(
 
 
 def execute(
-    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
+    folder: Path,
+    steps: int | None = None,
+    *,
+    quiet: bool = True,
+    workers: ray_cluster.Cluster | None = None,
+    trust: bool = False,
 ) -> bool:
     """Train the unfinished launches in `folder`, to `steps` where given. Returns False where this was interrupted.
 
@@ -231,11 +243,22 @@ def execute(
     """
     left = [inside.name for inside in runs(folder) if state(inside, steps) in ("new", "begun")]
     if workers is not None and left:
-        return workers.run(launch, [(folder.resolve(), name, steps) for name in left])
-    return all(launch(folder, name, steps, quiet) for name in left)
+        _require_trust(folder, left, trust)  # here: other machines have no key of this user
+        return workers.run(launch, [(folder.resolve(), name, steps, True, True) for name in left])
+    return all(launch(folder, name, steps, quiet, trust) for name in left)
 
 
-def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True) -> bool:
+def _require_trust(folder: Path, names: Sequence[str], trust: bool) -> None:
+    """Raise `ValueError` for launches that name code which nobody vouches for."""
+    plan = json.loads((folder / PLAN).read_text())
+    trusting.require(plan["settings"], plan.get("seals"), folder / PLAN, trust)
+    for name in names:
+        if (folder / name / "config.json").exists():
+            described = records.read_config(folder / name)
+            trusting.require(described, described.get("seals"), folder / name / "config.json", trust)
+
+
+def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True, trust: bool = False) -> bool:
     """Train one launch of the grid in `folder`, or continue it. Returns False where it was interrupted.
 
     Where all its learners diverge, only the launch's summary says so.
@@ -251,11 +274,12 @@ def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True
         (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
         settings = settings_of({**described["settings"], "seeds": entry["seeds"]})
         settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
-        experiment = experiments.restored(settings, entry["config"], folder / PLAN)
+        seals = described.get("seals")
+        experiment = experiments.restored(settings, entry["config"], folder / PLAN, seals=seals, trust=trust)
         going = run.Run.begin(experiment, inside, view, described["command"])
     else:
-        going = run.Run.open(inside, view)
-        going.resume(steps, shlex.join(sys.argv))
+        going = run.Run.open(inside, view, trust=trust)
+        going.resume(steps, shlex.join(sys.argv), trust)
     with contextlib.suppress(run.Diverged):  # a diverged launch does not stop the next one
         going.execute()
         return going.training.complete

@@ -16,6 +16,7 @@ from typing import Any
 from rljax.distributed import hardware, ray_cluster
 from rljax.runs import console, experiments, records, statistics
 from rljax.training import configuration, population
+from rljax.training import trust as trusting
 from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
 from rljax.tuning import grids, search_spaces
@@ -63,6 +64,7 @@ def begin(
         "space": space.entries,
         "learners_per_launch": most,
         "command": command,
+        "seals": trusting.seals(dataclasses.asdict(settings)),
         **hardware.provenance(),
     }
     try:
@@ -81,15 +83,24 @@ def is_sweep(folder: Path) -> bool:
 
 
 def resume(
-    folder: Path, steps: int | None = None, *, quiet: bool = True, workers: ray_cluster.Cluster | None = None
+    folder: Path,
+    steps: int | None = None,
+    *,
+    quiet: bool = True,
+    workers: ray_cluster.Cluster | None = None,
+    trust: bool = False,
 ) -> Path:
-    """Continue the sweep in `folder`. Raises `ValueError` where the sweep is complete."""
+    """Continue the sweep in `folder`. `trust` vouches for its agent and environment, and not for those of its launches.
+
+    Raises `ValueError` where the sweep is complete.
+    """
     if steps is not None:
         raise ValueError("a sweep cannot have more steps: its trials would not compare. Begin another: rljax sweep")
     if (folder / RESULT).exists():
         raise ValueError(f"the sweep in '{folder}' is complete: {folder / RESULT} is what it found.")
     described = json.loads((folder / SWEEP).read_text())
-    experiment = experiments.restored(settings_of(described["settings"]), described["config"], folder / SWEEP)
+    settings, seals = settings_of(described["settings"]), described.get("seals")
+    experiment = experiments.restored(settings, described["config"], folder / SWEEP, seals=seals, trust=trust)
     listed = described["protocol"]
     listed |= {name: tuple(listed[name]) for name in ("tuning_seeds", "test_seeds")}
     space = search_spaces.Space(described["space"], experiment.config)

@@ -227,7 +227,7 @@ def test_refuses_discrete_actions(name: str) -> None:
     with pytest.raises(
         ValueError,
         match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. Choose an "
-        rf"environment with a Box action space, for example: rljax train {name} --env Pendulum-v1$",
+        rf"environment, or data, whose actions are continuous \(a Box\), such as Pendulum-v1\.$",
     ):
         subject(name).module.check(spec, subject(name).config)
 

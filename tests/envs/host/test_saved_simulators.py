@@ -1,10 +1,16 @@
 """Saved states: restored environments continue bit for bit, and states that do not fit are refused."""
 
+import collections
 import functools
 import importlib
+import json
+import os
+import pickle
+import struct
 import subprocess
 import sys
 import types
+import zlib
 from typing import Any
 
 import gymnasium
@@ -12,7 +18,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rljax.envs.host import saved_simulators
+from rljax.envs.host import plain_state, saved_simulators
 from rljax.envs.host.gymnasium import make_hosted
 from rljax.envs.host.hosted import Hosted
 from tests.envs.host.walk import FIELDS, Batch, Walk, actions_for, assert_same, inner, limited, roll
@@ -62,6 +68,7 @@ def hosted_observation(make: Any, actions: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", SAVED)
 def test_restored_continues_bit_for_bit(name):
     blob = check_continuation(functools.partial(make_hosted, name, 2, max_episode_steps=35), before=23, after=40)
+    assert saved_simulators.is_plain(blob)
     assert len(blob) < 2 * 150_000
 
 
@@ -227,7 +234,7 @@ def test_states_that_do_not_fit(monkeypatch):
     with_extra = hosted.save() or b""
     monkeypatch.delattr(sys.modules[__name__], "Extra")
     with pytest.raises(ValueError, match=r"the saved state does not fit 'Hopper-v5': AttributeError.* the same code"):
-        make_hosted("Hopper-v5", 2).restore(with_extra)
+        make_hosted("Hopper-v5", 2).restore(saved_simulators.Trusted(with_extra))
     with pytest.raises(ValueError, match=r"this is not a state of 'Hopper-v5' saved by Hosted.save"):
         hosted.restore(blob[:-20])
     with pytest.raises(ValueError, match="'Walk' cannot be restored: Batch keeps the state of its environments out"):
@@ -235,6 +242,104 @@ def test_states_that_do_not_fit(monkeypatch):
     monkeypatch.setattr(mujoco, "__version__", "1.2.3")
     with pytest.raises(ValueError, match=r"was saved with mujoco .*, this is 1.2.3.*pip install mujoco=="):
         hosted.restore(blob)
+
+
+class Canary:
+    """An object whose pickle makes a folder when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+@pytest.mark.parametrize("kind", ["of an attribute", "of everything", "of a simulator"])
+def test_a_pickle_is_not_loaded_unless_it_is_trusted(tmp_path, kind):
+    canary = Canary(str(tmp_path / "canary"))
+    hosted = make_hosted("Hopper-v5", 1)
+    hosted.reset([0])
+    layers = saved_simulators._layer_names(hosted._environments)
+    simulators = {(3, "data"): (pickle.dumps(canary), {})} if kind == "of a simulator" else {}
+    state = {"layers": layers, "versions": {}, "simulators": simulators, "hosted": (), "attributes": b""}
+    if kind == "of an attribute":
+        state["attributes"] = pickle.dumps(canary)
+    blob = zlib.compress(pickle.dumps(canary if kind == "of everything" else state))
+    with pytest.raises(ValueError, match="the state of 'Hopper-v5' is a pickle, which can run any code, and is not"):
+        hosted.restore(blob)
+    assert not (tmp_path / "canary").exists()
+    with pytest.raises(ValueError, match="state"):
+        hosted.restore(saved_simulators.Trusted(blob))
+    assert (tmp_path / "canary").exists()
+
+
+def test_plain_data_keep_types_sharing_and_cycles():
+    shared = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    value: dict[Any, Any] = {
+        "numbers": (1, -0.0, float("inf"), 2**200, True, None, "text", b"bytes"),
+        "arrays": [shared, shared, np.float32(0.1), np.zeros((0, 3), np.int8), np.array(3), np.dtype("<f4")],
+        ("key", 1): {frozenset({1}), "set"},
+        "deque": collections.deque([1, 2], 3),
+        "generators": [np.random.default_rng(3), np.random.Generator(np.random.MT19937(4))],
+        "space": gymnasium.spaces.Dict({"a": gymnasium.spaces.Box(-1, 1, (2,)), "b": gymnasium.spaces.Discrete(3)}),
+    }
+    value["generators"][0].bit_generator.seed_seq.spawn(2)
+    value["generators"][0].random(3)
+    value["itself"] = value
+    encoder = plain_state.Encoder({}, {}, lambda value: False)
+    root = encoder.encode(value)
+    found = plain_state.Decoder(json.loads(json.dumps(encoder.nodes)), encoder.buffers, {}, {}).decode(root)
+    assert found["itself"] is found
+    assert found["arrays"][0] is found["arrays"][1]
+    assert found["arrays"][0].flags.f_contiguous
+    assert found["arrays"][0].flags.writeable
+    assert str(found["numbers"]) == str(value["numbers"])
+    for one, other in zip(found["arrays"], value["arrays"], strict=True):
+        assert type(one) is type(other)
+        np.testing.assert_array_equal(one, other)
+    assert [found[key] for key in (("key", 1), "deque", "space")] == [value[k] for k in (("key", 1), "deque", "space")]
+    assert found["deque"].maxlen == 3
+    for one, other in zip(found["generators"], value["generators"], strict=True):
+        assert one.random() == other.random()
+        assert one.spawn(1)[0].random() == other.spawn(1)[0].random()
+
+
+@pytest.mark.parametrize("value", [Canary("x"), print, collections.Counter(), [object()], np.array([object()])])
+def test_other_objects_are_not_plain_data(value):
+    with pytest.raises(plain_state.NotPlainError):
+        plain_state.Encoder({}, {}, lambda value: False).encode(value)
+
+
+HOSTILE = [
+    ([["list", [[0], [1]]]], "no node 1"),
+    ([["tuple", [[0]]]], "a tuple that holds itself"),
+    ([["array", "O", [1], "C", 0]], "an array of objects"),
+    ([["array", "<f8", [10**12], "C", 0]], "an array longer than its bytes"),
+    ([["same", 0, "attribute", "os.system"]], "a function that the environment does not have"),
+    ([["object", "Popen", [1]], ["dict", []]], "an object of another class"),
+    ([["bits", "getrandbits", None, None]], "other random numbers"),
+    ([["eval", "1"]], "another kind"),
+    ([["part", 0, "env"]], "a part that is not there"),
+]
+
+
+@pytest.mark.parametrize("nodes", [pytest.param(nodes, id=name) for nodes, name in HOSTILE])
+def test_plain_data_that_nobody_encoded_are_refused(nodes):
+    hosted = make_hosted("Hopper-v5", 1)
+    hosted.reset([0])
+    head = {"roots": {key: [0] for key in ("layers", "versions", "simulators", "hosted", "attributes")}}
+    head = json.dumps(head | {"nodes": nodes, "sizes": [3]}).encode()
+    blob = saved_simulators.PLAIN + zlib.compress(struct.pack("<Q", len(head)) + head + b"abc")
+    with pytest.raises(ValueError, match="this is not a state of 'Hopper-v5'"):
+        hosted.restore(blob)
+
+
+def test_a_state_that_would_fill_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(saved_simulators, "MOST", 1 << 20)
+    hosted = make_hosted("Hopper-v5", 1)
+    hosted.reset([0])
+    with pytest.raises(ValueError, match=r"not a state of 'Hopper-v5'.* has more than 1,048,576 bytes"):
+        hosted.restore(saved_simulators.PLAIN + zlib.compress(bytes(1 << 22)))
 
 
 @pytest.mark.parametrize("former", sorted(saved_simulators.MOVED))
@@ -269,7 +374,7 @@ def test_states_that_name_former_modules_are_restored(monkeypatch, former, name)
     if former != current:
         monkeypatch.setitem(sys.modules, former, None)  # importing it fails
     hosted = make_hosted("Hopper-v5", 1)
-    hosted.restore(blob)
+    hosted.restore(saved_simulators.Trusted(blob))
     assert inner(hosted)[0].extra == [kept]
 
 

@@ -1,0 +1,163 @@
+"""HDF5 files, without anything that lies outside of them.
+
+HDF5 can name other files: by external links, in external storage, and in virtual datasets. A filter that the library
+does not have makes it load a plugin. All of these are refused before they are followed. Soft links are followed here,
+step by step, so that none leads out of the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.datasets.formats import text
+from rljax.datasets.formats.text import RefusedFileError
+
+KIND = "HDF5 file"
+FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # gzip, shuffle, fletcher32, szip, nbit, scaleoffset; LZF, which h5py brings
+MOST_LINKS = 16  # soft links behind one name
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Group]:
+    """The root group of the HDF5 file `path`. Raises `RefusedFileError`."""
+    import h5py
+
+    with contextlib.ExitStack() as stack:
+        with text.guarded(path, KIND):
+            file = stack.enter_context(h5py.File(path, "r"))
+            root = Group(path, "", file.id)
+        yield root
+
+
+class Group(Mapping[str, Any]):
+    """A group of an HDF5 file: its `Group`s and `Array`s by name, or by path below it."""
+
+    def __init__(self, path: Path, place: str, identifier: Any) -> None:
+        import h5py
+
+        self.path, self.place, self._group = path, place, h5py.Group(identifier)
+
+    def __getitem__(self, key: str) -> Group | Array:
+        with text.guarded(self.path, KIND):
+            found = self._find(key, MOST_LINKS)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        with text.guarded(self.path, KIND):
+            return self._find(str(key), MOST_LINKS) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        with text.guarded(self.path, KIND):
+            names = list(self._group)
+        return iter(names)
+
+    def __len__(self) -> int:
+        with text.guarded(self.path, KIND):
+            return len(self._group)
+
+    def text(self, key: str) -> str | None:
+        """The text under `key`; None for anything else. Raises `RefusedFileError` for a text that is too long."""
+        found = self.get(key)
+        return found.text() if isinstance(found, Array) else None
+
+    def _find(self, key: str, links: int) -> Group | Array | None:
+        """What lies at the path `key`, after at most `links` soft links. None if there is nothing."""
+        here: Group | Array | None = self._root() if key.startswith("/") else self
+        for name in key.split("/"):
+            if not isinstance(here, Group):
+                return None
+            if name not in ("", "."):
+                here = here._member(name, links)
+        return here
+
+    def _member(self, name: str, links: int) -> Group | Array | None:
+        h5py: Any = importlib.import_module("h5py")
+        place, word = f"{self.place}/{name}".lstrip("/"), name.encode("utf-8", "surrogateescape")
+        if not self._group.id.links.exists(word):
+            return None
+        kind = self._group.id.links.get_info(word).type
+        if kind == h5py.h5l.TYPE_SOFT and links:
+            return self._find(self._group.id.links.get_val(word).decode("utf-8", "surrogateescape"), links - 1)
+        if kind != h5py.h5l.TYPE_HARD:
+            raise self._outside(place, "a link to another file" if kind != h5py.h5l.TYPE_SOFT else "a chain of links")
+        opened = h5py.h5o.open(self._group.id, word)
+        if isinstance(opened, h5py.h5g.GroupID):
+            return Group(self.path, place, opened)
+        return Array(self.path, place, opened) if isinstance(opened, h5py.h5d.DatasetID) else None
+
+    def _root(self) -> Group:
+        return Group(self.path, "", self._group.file.id)
+
+    def _outside(self, place: str, what: str) -> RefusedFileError:
+        return _outside(self.path, place, what)
+
+
+class Array:
+    """An array in an HDF5 file. It is read when it is indexed."""
+
+    def __init__(self, path: Path, place: str, identifier: Any) -> None:
+        """Raises `RefusedFileError` for an array whose numbers lie in another file, or need a plugin."""
+        h5py: Any = importlib.import_module("h5py")
+        self.path, self.place = path, place
+        layout = identifier.get_create_plist()
+        if layout.get_layout() == h5py.h5d.VIRTUAL:
+            raise _outside(path, place, "a virtual dataset, whose numbers lie in other files")
+        if layout.get_external_count():
+            raise _outside(path, place, "stored in other files")
+        filters = {layout.get_filter(index)[0] for index in range(layout.get_nfilters())}
+        if filters - FILTERS:
+            raise RefusedFileError(
+                f"'{path.name}': '{text.printable(place)}' is compressed by filter {min(filters - FILTERS)}, which is "
+                "a plugin, and plugins are not loaded. Compress it with gzip: h5repack -f GZIP=1 FILE NEW"
+            )
+        self._array = h5py.Dataset(identifier)
+        self.shape: tuple[int, ...] = self._array.shape or ()
+        self.dtype: np.dtype[Any] = self._array.dtype
+        self.ndim = len(self.shape)
+        self._chunk: tuple[int, ...] = self._array.chunks or ()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        self._require_memory(self.dtype)
+        with text.guarded(self.path, KIND):
+            return self._array[index]
+
+    def read(self, dtype: Any) -> np.ndarray:
+        """The whole array, converted to `dtype` while it is read, without a copy."""
+        self._require_memory(np.dtype(dtype))
+        result = np.empty(self.shape, dtype)
+        with text.guarded(self.path, KIND):
+            self._array.read_direct(result)
+        return result
+
+    def text(self) -> str | None:
+        """The text that this is; None for numbers and for several texts. Raises `RefusedFileError` if it is long."""
+        if self.shape or self.dtype.kind not in "OSU":
+            return None
+        if self.dtype.itemsize > text.LONGEST:
+            raise RefusedFileError(f"'{self.path.name}': '{self.place}' is a text that is too long to be read.")
+        value = self[()]
+        value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return value if isinstance(value, str) else None
+
+    def _require_memory(self, dtype: np.dtype[Any]) -> None:
+        whole = text.nbytes_of(self.shape, max(dtype.itemsize, self.dtype.itemsize))
+        block = text.nbytes_of(self._chunk, self.dtype.itemsize) if self._chunk else 0
+        text.require_memory(self.path.name, self.place, max(whole, block))
+
+
+def _outside(path: Path, place: str, what: str) -> RefusedFileError:
+    return RefusedFileError(
+        f"'{path.name}': '{text.printable(place)}' is {what}. A data set must hold all of its numbers itself: copy "
+        "them into one file, for example with h5repack or h5py."
+    )

@@ -1,0 +1,87 @@
+"""Archives of NumPy arrays, without Python objects and without arrays that would fill the memory."""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.datasets.formats import text
+from rljax.datasets.formats.text import RefusedFileError
+
+KIND = ".npz archive"
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Archive]:
+    """The arrays of the .npz file `path`. Raises `RefusedFileError`."""
+    with contextlib.ExitStack() as stack:
+        with text.guarded(path, KIND):
+            stream = stack.enter_context(path.open("rb"))
+            if stream.read(6) == np.lib.format.MAGIC_PREFIX:
+                raise text.broken(path, KIND, "it holds a single array")
+            archive = stack.enter_context(zipfile.ZipFile(stream))
+        yield Archive(path, archive)
+
+
+class Archive(Mapping[str, np.ndarray]):
+    """The arrays of a .npz file. No member is extracted to the disk, and none is unpickled."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path, self._archive = path, archive
+        self._members = {
+            info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")
+        }
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        shape, dtype = self._header(key)
+        text.require_memory(self.path.name, key, text.nbytes_of(shape, dtype.itemsize))
+        with text.guarded(self.path, KIND), self._archive.open(self._members[key]) as member:
+            return np.lib.format.read_array(member, allow_pickle=False)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def text(self, key: str) -> str | None:
+        """The text under `key`; None for anything else. Raises `RefusedFileError` for a text that is too long."""
+        if key not in self:
+            return None
+        shape, dtype = self._header(key)
+        if shape != () or dtype.kind not in "US":
+            return None
+        if dtype.itemsize > 4 * text.LONGEST:
+            raise RefusedFileError(f"'{self.path.name}': '{key}' is a text of {dtype.itemsize:,} bytes: too long.")
+        value: Any = self[key][()]
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+    def _header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and type of an array, which must have the length that the archive says."""
+        info = self._members[key]
+        with text.guarded(self.path, KIND), self._archive.open(info) as member:
+            version = np.lib.format.read_magic(member)
+            read: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            if version not in read:
+                raise text.broken(self.path, KIND, f"'{text.printable(key)}' has the unknown version {version}")
+            shape, _, dtype = read[version](member)
+            start = member.tell()
+        if dtype.hasobject:
+            raise RefusedFileError(
+                f"'{self.path.name}': '{text.printable(key)}' holds Python objects, and unpickling runs whatever code "
+                "a file contains. If you trust its source, load it with numpy and save plain arrays of numbers: "
+                "np.savez(path, observations=..., ...)"
+            )
+        if min(shape, default=0) < 0 or start + text.nbytes_of(shape, dtype.itemsize) != info.file_size:
+            raise text.broken(
+                self.path, KIND, f"'{text.printable(key)}' should be {dtype}{list(shape)} and has another length"
+            )
+        return shape, dtype

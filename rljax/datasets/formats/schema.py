@@ -1,0 +1,239 @@
+"""The schema of all readers: which arrays and which facts a data set may hold.
+
+Arrays: numbers of at least one per row; observations are vectors, rewards and marks have one value per row, marks are 0
+or 1, discrete actions are int32 from 0. `facts` says what is accepted beside the arrays. All functions raise
+`ValueError` for everything else, with the row or the entry that is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rljax.datasets.formats.text import RefusedFileError, listed, printable
+
+INT32 = np.iinfo(np.int32)
+DEEPEST = 8  # levels of spaces within spaces
+KNOWN_SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
+
+
+def stored(array: Any, dtype: Any = None) -> np.ndarray:
+    """An array, or an `Array` of an HDF5 file, as an array. The latter is converted to `dtype` while it is read."""
+    if isinstance(array, np.ndarray):
+        return array if dtype is None else array.astype(dtype, copy=False)
+    if dtype is None or array.shape == () or 0 in array.shape:
+        return np.asarray(array[()])
+    return array.read(dtype)
+
+
+def numbers(array: Any, file: str, key: str) -> Any:
+    """The array or HDF5 array [M, ...], unchanged. Each row must hold at least one number or truth value.
+
+    Raises `ValueError` for a group of arrays, text and other types, a scalar, and empty rows.
+    """
+    if hasattr(array, "keys"):
+        raise ValueError(
+            f"'{file}': '{key}' is a group ({listed(array) if len(array) else 'empty'}), it must be one array. Put the "
+            f"group's arrays side by side in a new file: '{key}' = np.concatenate([...], axis=1)"
+        )
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"'{file}': '{key}' is of type {array.dtype}, it must hold numbers. Store it as float32.")
+    if not array.shape or 0 in array.shape[1:]:
+        raise ValueError(
+            f"'{file}': '{key}' has shape {array.shape}, it must be [rows, ...] with at least one number in each row. "
+            "The file was assembled wrongly: make it again."
+        )
+    return array
+
+
+def vectors(array: Any, file: str, key: str) -> np.ndarray:
+    """Observations [M, ...] as float32 vectors [M, O]: numbers and arrays are flattened, arrays with a warning.
+
+    Raises `ValueError` for images (uint8 with three axes or more), and for everything that `numbers` refuses.
+    """
+    if numbers(array, file, key).ndim > 2:
+        if array.dtype == np.uint8:
+            raise ValueError(
+                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, the networks take vectors. "
+                "Choose the variant of the dataset that was recorded with states."
+            )
+        warnings.warn(f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2)
+    with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
+        return _flat(stored(array, np.float32))
+
+
+def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
+    """One number per row: [M] from [M] or [M, 1].
+
+    Raises `ValueError` for other shapes, and for everything that `numbers` refuses.
+    """
+    if numbers(array, file, key).shape[1:] not in ((), (1,)):
+        raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows] or [rows, 1].")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return stored(array).reshape(-1).astype(dtype, copy=False)
+
+
+def marks(array: Any, file: str, key: str) -> np.ndarray:
+    """Marks of ends, one per row: bool [M] from [M] or [M, 1] of truth values, or of numbers that are 0 or 1.
+
+    Raises `ValueError` for any other number, and for everything that `column` refuses.
+    """
+    values = column(array, file, key, numbers(array, file, key).dtype)
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise ValueError(
+            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, which says whether an episode "
+            f"ended there ({int(wrong.sum())} of {len(values)} rows are neither). Correct the values in the file."
+        )
+    return values.astype(np.bool_)
+
+
+def lengths(array: Any, file: str, key: str, total: int) -> np.ndarray:
+    """Lengths of trajectories as int64 [trajectories]: whole numbers of at least 1 with the sum `total`."""
+    values = column(array, file, key, numbers(array, file, key).dtype)
+    good = (values >= 1) & (values <= total) & (np.floor(values) == values)
+    if not good.all():
+        index = int(np.flatnonzero(~good)[0])
+        raise ValueError(
+            f"'{file}': '{key}' is {values[index]} at index {index}; lengths of trajectories are whole numbers from 1 "
+            f"to the number of rows, {total}. Correct the file."
+        )
+    values = values.astype(np.int64)
+    if values.sum() != total:
+        raise ValueError(f"'{file}': '{key}' sum up to {values.sum()}, not {total}.")
+    return values
+
+
+def actions(array: Any, file: str, key: str, start: int = 0) -> np.ndarray:
+    """Actions as stored: floating-point vectors [M, A]; or [M] int32 from 0, if integers with one axis were stored.
+
+    `start` is the number of the first discrete action in the file.
+
+    Raises `ValueError` for more axes, for discrete actions below `start` or beyond int32, and for everything that
+    `numbers` refuses.
+    """
+    array = stored(numbers(array, file, key))
+    if array.dtype.kind in "iub" and array.shape[1:] in ((), (1,)):
+        array = array.reshape(-1)
+        if len(array):
+            low, high = int(array.min()) - start, int(array.max()) - start
+            if low < 0:
+                row = int(array.argmin())
+                raise ValueError(
+                    f"'{file}': '{key}' is {array[row]} in row {row}; discrete actions count from {start}."
+                )
+            if high > INT32.max:
+                row = int(array.argmax())
+                raise ValueError(
+                    f"'{file}': '{key}' is {array[row]} in row {row}, the largest number of a discrete action is "
+                    f"{INT32.max + start}. If actions are continuous, store them as float32."
+                )
+        return (array.astype(np.int64) - start).astype(np.int32) if start else array.astype(np.int32, copy=False)
+    if array.ndim > 2:
+        raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows, dimensions].")
+    array = _flat(array)
+    return array if array.dtype.kind == "f" else array.astype(np.float32)
+
+
+def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], most_action: int | None) -> Any:
+    """Check the facts beside the arrays; return the reference as two floats, or None.
+
+    Args:
+        env: the name of an environment, a text, or None.
+        reference: two finite numbers that differ, or None.
+        provenance: `max_episode_steps` and `num_actions` are None or whole numbers of at least 1; `corruptions` is None
+            or a list of mappings with a text `what`.
+        most_action: the largest discrete action; None if actions are continuous. `num_actions` must be larger.
+    """
+    if env is not None and not (isinstance(env, str) and env and env.isprintable()):
+        raise _wrong(file, "env", env, "the name of an environment, such as 'Hopper-v5'")
+    if reference is not None:
+        pair = reference if isinstance(reference, list | tuple) and len(reference) == 2 else ()
+        if not pair or not all(_is_number(x) for x in pair) or pair[0] == pair[1]:
+            raise _wrong(
+                file, "reference", reference, "two finite numbers that differ: the returns of scores 0 and 100"
+            )
+        reference = (float(pair[0]), float(pair[1]))
+    for name in ("max_episode_steps", "num_actions"):
+        value = provenance.get(name)
+        if value is not None and not is_count(value):
+            raise _wrong(file, name, value, "a whole number of at least 1")
+    both = provenance.get("both_ends")
+    if both is not None and both != 0 and not is_count(both):
+        raise _wrong(file, "both_ends", both, "a number of rows")
+    count = provenance.get("num_actions")
+    if most_action is not None and count is not None and count <= most_action:
+        raise _wrong(file, "num_actions", count, f"more than {most_action}, the largest action in the file")
+    corruptions = provenance.get("corruptions") or []
+    if not isinstance(corruptions, list) or not all(
+        isinstance(note, Mapping) and isinstance(note.get("what"), str) for note in corruptions
+    ):
+        raise _wrong(file, "corruptions", corruptions, "a list of mappings, each with a text 'what'")
+    return reference
+
+
+def mapping(value: Any, file: str, key: str) -> Mapping[str, Any]:
+    """A mapping in a file's JSON; {} for None. Raises `ValueError` for another value."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _wrong(file, key, value, "a JSON object")
+    return value
+
+
+def space(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] | None:
+    """A space in a file's JSON, as Minari writes spaces; None for None. Raises `ValueError` for another value."""
+    if value is None:
+        return None
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind not in KNOWN_SPACES or depth > DEEPEST:
+        raise _wrong(file, key, value, f"a space: its 'type' is one of {', '.join(KNOWN_SPACES)}")
+    value = mapping(value, file, key)
+    if kind == "Box" and not all(_is_numbers(value.get(name)) for name in ("low", "high")):
+        raise _wrong(file, key, value, "a Box with numbers as 'low' and 'high'")
+    if kind == "Discrete" and not (is_count(value.get("n")) and isinstance(value.get("start", 0), int)):
+        raise _wrong(file, key, value, "a Discrete space with a whole number 'n' of at least 1")
+    if kind in ("Dict", "Tuple"):
+        parts = value.get("subspaces")
+        if not isinstance(parts, Mapping if kind == "Dict" else list) or not parts:
+            raise _wrong(file, key, value, "a space with 'subspaces'")
+        named = parts.items() if isinstance(parts, Mapping) else enumerate(parts)
+        for name, part in named:
+            space(part, file, f"{key}/{name}", depth + 1)
+    return value
+
+
+def is_count(value: Any) -> bool:
+    """Whether `value` is a whole number from 1 to the largest of int32."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= INT32.max
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether `value` is a number or an array of numbers."""
+    try:
+        return np.asarray(value).dtype.kind in "iuf"
+    except (ValueError, OverflowError):
+        return False
+
+
+def _wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
+    return RefusedFileError(
+        f"'{file}': '{printable(key)}' is {printable(repr(value), 80)}, it must be {right}. "
+        "Correct the file's metadata."
+    )
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.reshape(len(array), int(np.prod(array.shape[1:])))  # -1 would fail for an array without rows

@@ -1,0 +1,133 @@
+"""JSON and words from a file, the error for a file that cannot be read, and files that stand for others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rljax.distributed import hardware
+
+LONGEST = 1 << 24  # bytes of a JSON text in a data set
+SMALL = 1 << 24  # bytes that always fit in memory
+MOST_SHOWN = 20  # names in a message
+POINTERS = {
+    b"version https://git-lfs.github.com/spec/": "a pointer of Git LFS, not the data: git lfs pull",
+    b"/annex/objects/": "a pointer of git-annex, not the data: git annex get FILE",
+}
+PAGES = (b"<!doctype html", b"<html", b"<?xml")
+AGAIN = "An interrupted download looks like this: delete the file and load it again."
+
+
+class RefusedFileError(ValueError):
+    """A file cannot be read. The message says why and what to do."""
+
+
+@contextlib.contextmanager
+def guarded(path: Path, kind: str) -> Iterator[None]:
+    """Turn every error of the libraries that read the file `path` into one `RefusedFileError`.
+
+    Damaged bytes make these libraries raise errors of many types.
+    """
+    try:
+        yield
+    except RefusedFileError:
+        raise
+    except Exception as error:
+        reason = printable(str(error) or type(error).__name__)
+        raise broken(path, kind, reason) from error
+
+
+def broken(path: Path, kind: str, reason: str) -> RefusedFileError:
+    """The error for a file that is damaged or has another format."""
+    return RefusedFileError(f"'{path.name}' ({path.stat().st_size:,} bytes) is not a whole {kind}: {reason}. {AGAIN}")
+
+
+def require_memory(name: str, key: str, nbytes: int) -> None:
+    """Raise `RefusedFileError` if reading `nbytes` of `key` from the file called `name` would fill the memory.
+
+    Reading takes about twice the size of the array.
+    """
+    if nbytes <= SMALL:
+        return
+    free = hardware.available_memory()
+    if free is not None and 2 * nbytes > free:
+        raise RefusedFileError(
+            f"'{name}': '{printable(key)}' is {_size(nbytes)} by the file's own account, and reading takes twice as "
+            f"much memory; {_size(free)} are free. If the file should be smaller, it is damaged: download it again. If "
+            "not, split it, or read it on a machine with more memory."
+        )
+
+
+def nbytes_of(shape: Iterable[int], itemsize: int) -> int:
+    """Bytes of an array, as an integer of any size."""
+    return math.prod(int(size) for size in shape) * itemsize
+
+
+def parse_json(text: str | bytes, name: str) -> Any:
+    """The value of a JSON text from the file called `name`.
+
+    Raises `ValueError` for a text that is not JSON, and `RefusedFileError` if it is too long or nested too deeply.
+    """
+    if len(text) > LONGEST:
+        raise RefusedFileError(f"'{name}': its JSON has {len(text):,} characters, at most {LONGEST:,} are read.")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise RefusedFileError(f"'{name}': its JSON is nested too deeply to be read.") from None
+
+
+def read_json(path: Path, name: str | None = None) -> Any:
+    """The value in the JSON file `path`, called `name` in messages. Raises `RefusedFileError` if there is none."""
+    name = name or path.name
+    size = path.stat().st_size
+    if size > LONGEST:
+        raise RefusedFileError(f"'{name}' has {size:,} bytes, at most {LONGEST:,} of JSON are read.")
+    require_content(path)
+    try:
+        return parse_json(path.read_text(encoding="utf-8"), name)
+    except RefusedFileError:
+        raise
+    except ValueError as error:
+        raise RefusedFileError(f"'{name}' is not JSON: {printable(str(error))}. Download it again.") from error
+
+
+def require_content(path: Path) -> None:
+    """Raise `RefusedFileError` for a small file that stands for the data, as Git LFS, git-annex and servers make."""
+    with path.open("rb") as file:
+        start = file.read(512)
+    for mark, meaning in POINTERS.items():
+        if start.startswith(mark):
+            raise RefusedFileError(f"'{path.name}' is {meaning.replace('FILE', path.name)}")
+    if start.lstrip().lower().startswith(PAGES):
+        raise RefusedFileError(
+            f"'{path.name}' is a web page, not the data. Open the page's address in a browser, and download the file "
+            "itself (on GitHub: 'Download raw file')."
+        )
+
+
+def annexed(path: Path) -> str:
+    """What to do about a missing file that is a link into git-annex; "" for all others."""
+    if path.is_symlink() and ".git/annex/" in path.readlink().as_posix():
+        return f" It is a link of git-annex to data that are not here: git annex get {path.name}"
+    return ""
+
+
+def printable(text: str, most: int = 300) -> str:
+    """A text from a file without control characters, which could change a terminal; at most `most` characters."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:most])
+    return shown + "..." * (len(text) > most)
+
+
+def listed(keys: Iterable[str]) -> str:
+    """Names from a file for a message, in alphabetical order; "nothing" if there are none."""
+    names = sorted(keys)
+    shown = ", ".join(printable(name, 60) for name in names[:MOST_SHOWN])
+    return (shown or "nothing") + f", ... ({len(names):,} in all)" * (len(names) > MOST_SHOWN)
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:,.1f} GB"

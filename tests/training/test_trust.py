@@ -1,0 +1,183 @@
+"""Code that a run's folder names: it runs for the user who named it, and for others only if they say so."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax import envs
+from rljax.datasets import Dataset
+from rljax.runs import checkpoints, collect, experiments, extract, policy, records, run
+from rljax.training import registry, trust
+from rljax.tuning import grids
+from tests import folders
+
+SETTINGS = {"agent": "./mine.py", "env": "./walk.py:Walk"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's own folder, with no key in it."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "home"
+    trust._key_in.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("Hopper-v5", None),
+        ("async/Hopper-v5", None),
+        ("brax/ant", None),
+        ("ALE/Pong-v5", None),
+        ("ogbench:cube-single-v0", None),
+        ("goals/ogbench:cube-single-v0", None),
+        ("gymnasium_robotics:AdroitHandPen-v1", None),
+        ("rljax.envs.neorl2:SafetyHalfCheetah-v0", None),
+        ("evil:Env-v0", "evil"),
+        ("async/evil:Env-v0", "evil"),
+        ("timed/async/evil:Env-v0", "evil"),
+        ("ogbench.evil:Env-v0", "ogbench.evil"),
+        ("rljax.evil:Env-v0", "rljax.evil"),
+        ("ogbench:evil:Env-v0", "ogbench:evil"),
+        ("evil.py:Env", "evil.py"),
+        ("timed/evil.py:Env", "evil.py"),
+        ("timed/timed/evil.py:Env", "evil.py"),
+        ("brax/evil.py:Env", "brax/evil.py"),
+        ("async/evil.py:Env", "async/evil.py"),
+    ],
+)
+def test_the_code_of_an_environment_is_known_from_its_name(name: str, code: str | None) -> None:
+    assert envs.code_of(name) == code
+
+
+def test_the_code_of_an_agent_is_known_from_its_name() -> None:
+    assert registry.file_of("sac") is None
+    assert registry.file_of(str(registry.AGENTS / "sac.py")) is None
+    assert registry.file_of("./mine.py") == "./mine.py"
+
+
+def test_what_is_sealed_is_trusted_by_its_maker_alone(home: Path, tmp_path: Path) -> None:
+    seals = trust.seals(SETTINGS)
+    assert set(seals) == {"agent", "env"}
+    trust.require(SETTINGS, seals, tmp_path, False)
+    assert (home / ".rljax" / "key").stat().st_mode & 0o777 == 0o600
+    for settings, given in [
+        (SETTINGS, {}),
+        (SETTINGS, None),
+        (SETTINGS, ["agent"]),
+        (SETTINGS, {"agent": seals["env"], "env": seals["agent"]}),
+        (SETTINGS | {"agent": "./other.py"}, seals),
+        (SETTINGS | {"env": "evil:Walk-v0"}, seals),
+        (SETTINGS, seals | {"agent": 3}),
+        (SETTINGS, seals | {"agent": "\ud800"}),
+    ]:
+        with pytest.raises(ValueError, match=r"names code as its (agent|env), '.*no command of yours .*--trust"):
+            trust.require(settings, given, tmp_path, False)
+        trust.require(settings, given, tmp_path, True)
+    trust._key_in.cache_clear()
+    (home / ".rljax" / "key").unlink()  # another user, or another machine
+    with pytest.raises(ValueError, match="names code as its agent"):
+        trust.require(SETTINGS, seals, tmp_path, False)
+
+
+def test_nothing_is_sealed_where_no_key_can_be_made(home: Path, tmp_path: Path) -> None:
+    home.write_text("a file, not a folder")
+    assert trust.seals(SETTINGS) == {}
+    with pytest.raises(ValueError, match="names code"):
+        trust.require(SETTINGS, {"agent": "", "env": ""}, tmp_path, False)
+
+
+def test_names_of_rljax_itself_need_no_seal(home: Path, tmp_path: Path) -> None:
+    settings = {"agent": "sac", "env": "Hopper-v5"}
+    assert trust.seals(settings) == {}
+    trust.require(settings, None, tmp_path, False)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("env", ["evil.py:Env", "evil:Env-v0", "timed/evil.py:Env"])
+def test_a_data_set_does_not_choose_code(env: str) -> None:
+    data: Any = Dataset("a.npz", None, env, None, None, {})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"the file of 'a.npz' names the environment .*name it yourself: --env"):
+        experiments._environment("sac", None, data)
+    assert experiments._environment("sac", env, data) == env  # the user's own command names it
+
+
+CANARY = "from pathlib import Path\n\nPath({canary!r}).touch()\n"
+
+
+@pytest.fixture
+def strangers(tmp_path: Path) -> Path:
+    """A run whose agent is a file, which leaves a canary when it is imported."""
+    spec = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": 200}
+    env = "gymnax/Pendulum-v1"
+    folder = folders.write(tmp_path / "run", environment=env, config={"replay_size": 100}, spec=spec, dataset=None)
+    source = registry.source("sac").replace("import jax\n", f"import jax\n{CANARY.format(canary='canary')}", 1)
+    (tmp_path / "mine.py").write_text(source)
+    described = records.read_config(folder)
+    records.write_json(folder / "config.json", described | {"agent": "./mine.py", "seals": {"agent": "0" * 64}})
+    return folder
+
+
+WAYS = {
+    "load": policy.load,
+    "load as a base": policy.base,
+    "resume": lambda out, **trusting: run.resume(out, 150, **trusting),
+    "eval": lambda out, **trusting: policy.evaluate_run(out, episodes=1, **trusting),
+    "play": policy.play,
+    "text": policy.tell,
+    "record": lambda out, **trusting: collect.record(out, source="replay", **trusting),
+    "extract": lambda out, **trusting: extract.extract(out, [0], **trusting),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_strangers_run_runs_nothing(strangers: Path, way: str) -> None:
+    with pytest.raises(ValueError, match=r"names code as its agent, '.*mine.py', and no command of yours"):
+        WAYS[way](strangers)
+    assert not Path("canary").exists()
+
+
+def test_a_strangers_grid_runs_nothing(strangers: Path) -> None:
+    described = records.read_config(strangers)
+    grid = strangers.parent / "grid"
+    grid.mkdir()
+    entry = {"folder": "launch-000", "seeds": [0], "config": described["config"]}
+    records.write_json(grid / grids.PLAN, {"settings": described, "launches": [entry], "command": "", "points": []})
+    with pytest.raises(ValueError, match="names code as its agent"):
+        grids.resume(grid)
+    shutil.copytree(strangers, grid / "launch-000")
+    (grid / "launch-000" / "summary.json").unlink()
+    with pytest.raises(ValueError, match="names code as its agent"):
+        grids.resume(grid)
+    assert not Path("canary").exists()
+
+
+def test_trust_lets_it_run(strangers: Path) -> None:
+    with pytest.raises((ValueError, checkpoints.CheckpointError)):  # the folder has no checkpoint
+        policy.load(strangers, trust=True)
+    assert Path("canary").exists()
+
+
+def test_a_pickle_of_an_environment_needs_its_seal_or_trust(tmp_path: Path) -> None:
+    (tmp_path / "environments").write_bytes(b"a pickle")
+    notes: dict[str, Any] = {"environments": "saved", "seal": trust.seal("environments", b"a pickle")}
+    assert trust.environments(tmp_path, notes, False) == b"a pickle"
+    for changed in (None, 3, "0" * 64, trust.seal("agent", b"a pickle")):
+        with pytest.raises(ValueError, match=r"is a pickle, and no command of yours on this machine made it.*--trust"):
+            trust.environments(tmp_path, notes | {"seal": changed}, False)
+        assert trust.environments(tmp_path, notes | {"seal": changed}, True) == b"a pickle"
+    assert trust.environments(tmp_path, {"environments": "lost"}, False) is None
+
+
+def test_a_manifest_opens_nothing_outside(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("")
+    inside = tmp_path / "000000000100"
+    inside.mkdir()
+    records.write_json(inside / checkpoints.MANIFEST, {"../secret": [0, 0]})
+    assert checkpoints.damage(inside) == "manifest.json names a file outside of it"
