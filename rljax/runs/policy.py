@@ -186,7 +186,9 @@ def evaluate_run(
         evaluator: Any = evaluation.CompiledEvaluator(policies.module, environment, number)
         spec = environment.spec
     else:
-        hosted = envs.make_hosted(envs.evaluated(seen), number * episodes)
+        limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
+        options = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
+        hosted = envs.make_hosted(envs.evaluated(seen), number * episodes, **options)
         evaluator, spec = evaluation.HostedEvaluator(policies.module, hosted, number), hosted.spec
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]

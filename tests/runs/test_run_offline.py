@@ -283,6 +283,8 @@ def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
     assert all(length == 30 for line in records.read(out, "evaluations") for length in line["lengths"])
     ended = [line["episode/length"][0] for line in records.read(out, "metrics")[2:]]
     assert ended == [30.0, 30.0], "in training too"
+    again = policy.evaluate_run(out, episodes=2)["episodes"]
+    assert [line["lengths"] for line in again] == [[30, 30]], "and when the run is evaluated again"
     other = train("td3_bc", 100, tmp_path / "other", data, env="async/Pendulum-v1")
     assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], "one that was asked for is as it is"
 
