@@ -206,7 +206,7 @@ def likeness(slope: Array) -> Array:
     direction = slope / (optax.safe_norm(slope, 1e-20, axis=-1, keepdims=True) + 1e-10)
     # The sum over all pairs: |sum_c g_c|^2 = sum_c |g_c|^2 + sum_{c != k} <g_c, g_k>.
     pairs = jnp.square(direction.sum(axis=0)).sum(axis=-1) - jnp.square(direction).sum(axis=(0, -1))
-    return pairs / (number * (number - 1))
+    return pairs / float(number * (number - 1))  # an int may be more than int32 holds
 
 
 def actor_loss(

@@ -136,7 +136,11 @@ class Training:
     @functools.cached_property
     def templates(self) -> list[dict[str, Any]]:
         """The structure, shapes and dtypes of each stage's arrays. They are traced once, which takes some time."""
-        return [stage.driver.template(self.settings.seeds) for stage in self.stages]
+        try:
+            return [stage.driver.template(self.settings.seeds) for stage in self.stages]
+        except OverflowError as error:
+            agent = self.settings.agent
+            raise ValueError(f"a number in the settings of '{agent}' is too large to compute with: {error}") from error
 
     @property
     def shared_bytes(self) -> int:
@@ -163,8 +167,8 @@ class Training:
         number = processes.process_count()
         limit, kind = hardware.device_memory(), jax.local_devices()[0].device_kind
         for stage, template in zip(self.stages, self.templates, strict=True):
-            data = None if self.dataset is None else self.dataset.transitions
-            parts = sizes.memory(template, stage.driver.hyper.experience, data, len(self.members))
+            data = stage.driver.data
+            parts = sizes.memory(template, stage.driver.learner, stage.driver.hyper, data)
             remedies = {name: sizes.remedy(name) for name in parts}
             parts = {name: size // number for name, size in parts.items()}
             if self.dataset is not None and not self.settings.data_on_host:

@@ -12,7 +12,7 @@ from rljax.buffers import Experience, Rollout
 from rljax.buffers.draws import NStep
 from rljax.distributed import hardware
 from rljax.training.evaluation import LIMIT
-from rljax.training.learner import LearnerState
+from rljax.training.learner import Hyperparameters, Learner, LearnerState
 from rljax.training.settings import Settings
 
 HOSTED_BYTES = 4_000  # of the smallest environments on the host
@@ -59,11 +59,12 @@ def require_environments(settings: Settings, experience: Experience, on_host: bo
         require_room(parts, hardware.available_memory(), "this machine", remedies)
 
 
-def memory(template: Mapping[str, Any], experience: Experience, data: Any, num_learners: int) -> dict[str, int]:
-    """The bytes of the parts of a stage's state, by name, at the least.
+def memory(template: Mapping[str, Any], learner: Learner, hyper: Hyperparameters, data: Any) -> dict[str, int]:
+    """The bytes of the parts of a stage's state and of its updates, by name, at the least.
 
     `template` has the shapes of a driver's state, and `data` [N, ...] is its data set, where there is one.
     """
+    experience, num_learners = hyper.experience, learner.num_learners
     is_learners = lambda x: isinstance(x, LearnerState)  # noqa: E731
     (learners,) = filter(is_learners, jax.tree.leaves(template["training"], is_leaf=is_learners))
     agents, storage = hardware.nbytes(template["agent"]), hardware.nbytes(learners.storage)
@@ -73,7 +74,27 @@ def memory(template: Mapping[str, Any], experience: Experience, data: Any, num_l
         experience.kind: storage,
         "environments": hardware.nbytes(template["training"]) - storage,
         "batches of an iteration": _batches(experience, learners.storage, data, num_learners),
+        "layers of an update": _largest_product(learner, learners.replace(agent=template["agent"]), hyper, data),
     }
+
+
+def _largest_product(learner: Learner, state: LearnerState, hyper: Hyperparameters, data: Any) -> int:
+    """The bytes of the largest matrix product of an iteration's updates. All of a product is in memory at some time."""
+    if hyper.experience.streams:
+        return 0
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), data)
+    program = jax.make_jaxpr(learner.update)(state, hyper, shapes)
+    products = [x for x in _equations(program.jaxpr) if x.primitive.name in ("dot_general", "conv_general_dilated")]
+    return max((hardware.nbytes([x.aval for x in product.outvars]) for product in products), default=0)
+
+
+def _equations(program: Any) -> Iterator[Any]:
+    """All equations of a program, also those of the programs in it."""
+    for equation in program.eqns:
+        yield equation
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(value, "eqns"):
+                yield from _equations(value)
 
 
 def _batches(experience: Experience, storage: Any, data: Any, num_learners: int) -> int:
@@ -98,6 +119,7 @@ def remedy(part: str) -> str:
         "rollout": "--config.num-envs, --config.num-steps or --seeds",
         "environments": "--config.num-envs or --seeds",
         "batches of an iteration": "--config.batch-size, --config.num-updates or --seeds",
+        "layers of an update": "--config.batch-size, the sizes of the networks or --seeds",
     }
     return f"Lower {known.get(part, 'the sizes of the networks or --seeds')}."
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import platform
 import shlex
 import shutil
@@ -26,7 +27,7 @@ from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.loop import Training, prefer_devices
 from rljax.training.plan import Experiment
-from rljax.training.settings import settings_of
+from rljax.training.settings import MOST_LEARNERS, settings_of
 
 PLAN = "plan.json"
 SHARE = 0.8  # of the available memory: a program's needs beside its state are known only after compilation
@@ -92,7 +93,13 @@ def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All combinations of the axes' values. The last axis varies fastest."""
+    """All combinations of the axes' values. The last axis varies fastest.
+
+    Raises `ValueError` for more than `MOST_LEARNERS`, before they are listed.
+    """
+    number = math.prod(map(len, axes.values()))
+    if number > MOST_LEARNERS:
+        raise ValueError(f"--grid asks for {number:,} combinations, there must be at most {MOST_LEARNERS:,}.")
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
@@ -308,6 +315,7 @@ def _measure(experiment: Experiment, launch: Launch) -> tuple[int, int]:
     trial = Training(_of(experiment, first))
     try:
         trial.module.check(trial.spec, launch.config)
+        trial.check_memory()
         return trial.shared_bytes, trial.needed_bytes - trial.shared_bytes
     finally:
         trial.close()

@@ -14,6 +14,7 @@ import numpy as np
 
 from rljax.agent import float_fields
 from rljax.training import configuration, registry
+from rljax.training.settings import MOST_LEARNERS
 
 SPACES = registry.AGENTS / "spaces"
 METHODS = ("random", "tpe", "hyperband", "pbt")
@@ -43,6 +44,8 @@ def check(protocol: Protocol) -> None:
     for name, least in (("trials", 1), ("population", 2 if protocol.method == "pbt" else 1), ("eta", 2)):
         if getattr(protocol, name) < least:
             raise ValueError(f"--{name} is {getattr(protocol, name)}, it must be at least {least}.")
+        if getattr(protocol, name) > MOST_LEARNERS:
+            raise ValueError(f"--{name} is {getattr(protocol, name):,}, it must be at most {MOST_LEARNERS:,}.")
     both = sorted(set(protocol.tuning_seeds) & set(protocol.test_seeds))
     if both:
         raise ValueError(
@@ -78,8 +81,11 @@ class Space:
             if "choices" in entry:
                 made[name] = distributions.CategoricalDistribution([_text(choice) for choice in entry["choices"]])
             else:
-                kind = distributions.FloatDistribution if self.is_traced(name) else distributions.IntDistribution
-                made[name] = kind(entry["low"], entry["high"], log=entry.get("log", False))
+                low, high, log = entry["low"], entry["high"], entry.get("log", False)
+                if self.is_traced(name):
+                    made[name] = distributions.FloatDistribution(low, high, log=log)
+                else:  # a file may say 1e6
+                    made[name] = distributions.IntDistribution(int(low), int(high), log=log)
         return made
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:

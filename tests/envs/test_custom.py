@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from rljax import envs
+from rljax.cli import options, training
+from rljax.runs import experiments, records
+from rljax.training.loop import Training
 from tests import small_runs
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
@@ -28,6 +31,35 @@ def test_the_recipe_trains(tmp_path: Path) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert summary["steps"] == 150
     assert -100.0 < summary["final"]["mean"] < 0.0
+
+
+def of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The words of the page's command, in a folder with the example's file."""
+    (command,) = re.findall(r"^rljax (train sac --env \./corridor.*)$", PAGE.read_text(), re.M)
+    written(tmp_path, RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return command.split()
+
+
+def test_the_command_of_the_page_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = of_the_page(monkeypatch, tmp_path)
+    asked, config = options.parse_with_agent(training.Train, words[1:], "train")
+    made = Training(experiments.prepare(**options.run_settings(asked), config=config))
+    assert not made.warnings
+    made.close()
+    short, config = options.parse_with_agent(training.Train, words[1:-2], "train")
+    made = Training(experiments.prepare(**options.run_settings(short), config=config))
+    (warning,) = made.warnings
+    assert re.match(r"nothing will be learnt: the first update comes after 10,000 .* with --steps, or lower", warning)
+    made.close()
+
+
+@pytest.mark.learn
+def test_the_command_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = small_runs.command(*of_the_page(monkeypatch, tmp_path), "--quiet", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert records.read(tmp_path / "run", "metrics")[-1]["update"] == 4501
 
 
 def test_its_spec_is_read(tmp_path: Path) -> None:

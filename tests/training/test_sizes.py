@@ -64,15 +64,32 @@ def test_memory_is_that_of_the_shapes() -> None:
     """Nothing of such a size is allocated, not even the keys of its environments."""
     config = settings(1000, num_envs=10**6, replay_size=10**9, batch_size=10**8, num_updates=2)
     environment = AutoReset(Counter())
-    driver = CompiledDriver(Learner(Fake(), environment.spec, 1000), environment, config)
+    learner = Learner(Fake(), environment.spec, 1000)
+    driver = CompiledDriver(learner, environment, config)
     template = driver.template(range(1000))
-    sizes_of = sizes.memory(template, driver.hyper.experience, None, 1000)
+    sizes_of = sizes.memory(template, learner, driver.hyper, None)
     row = 4 * (2 + 2 + 1 + 1 + 1) + 2  # two observations, action, reward, `acted`; two flags
     assert sizes_of["replay"] == 1000 * 10**9 * row + 8
     assert sizes_of["batches of an iteration"] == pytest.approx(1000 * 2 * 10**8 * row)
     assert sizes_of["agents"] == hardware.nbytes(template["agent"])
     assert sizes_of["copies of the agents"] == 2 * sizes_of["agents"]
     assert sizes_of["environments"] > 1000 * 10**6 * 4 * 2
+
+
+class Wide(Fake):
+    """A Fake whose update makes a wide layer."""
+
+    def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
+        """As a Fake does."""
+        new, metrics = super().update(state, batch, key, step, config)
+        return new, metrics | {"wide": (batch.observation @ jnp.ones((2, 10**9))).mean()}
+
+
+def test_layers_of_an_update_are_counted() -> None:
+    learner, config = Learner(Wide(), EnvSpec("Some", (2,), 1), 3), settings(3, num_updates=2)
+    driver = CompiledDriver(learner, AutoReset(Counter()), config)
+    found = sizes.memory(driver.template(range(3)), learner, driver.hyper, None)
+    assert found["layers of an update"] == 3 * 4 * 10**9 * 4
 
 
 REPLAY = buffers.Replay(replay_size=1000, batch_size=32, warmup_steps=100)

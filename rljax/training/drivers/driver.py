@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.agent import EnvSpec
 from rljax.distributed.devices import Spread, local
-from rljax.training.learner import Hyperparameters, LearnerState, Tally
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
 
@@ -70,6 +70,8 @@ class Driver(Protocol):
     """Moves P learners through time. It holds the state that a checkpoint saves."""
 
     spec: EnvSpec
+    learner: Learner
+    data: Any  # the data set [N, ...], where there is one
     hyper: Hyperparameters  # of the learners, and the experience that is declared for them
     spread: Spread  # how the learners are spread over devices
 
