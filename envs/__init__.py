@@ -1,8 +1,8 @@
 """Environments, made from their names.
 
 The name says where an environment comes from. `brax/...`, `gymnax/...`, `playground/...`, `rljax/...` and
-`path/to/file.py:Name` run inside the compiled program. All others run on the host: `envpool/...` is EnvPool,
-`atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
+`path/to/file.py:Name` run inside the compiled program. All others run on the host, among them a `file.py:Name` whose
+class derives from `gymnasium.Env`: `envpool/...` is EnvPool, `atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
 with one process per environment.
 
 Two prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
@@ -42,9 +42,11 @@ __path__.append(str(Path(__file__).parent / "moved"))
 
 
 def is_compiled(name: str) -> bool:
-    """Whether the environment called `name` runs inside the compiled program."""
+    """Whether the environment called `name` runs inside the compiled program. A file of the user's is imported."""
     name = _split(name)[1]
-    return (name.partition("/")[0] in _COMPILED and "/" in name) or _is_file(name)
+    if _is_file(name):
+        return not _module("custom").is_gymnasium(name.removeprefix("async/"))
+    return name.partition("/")[0] in _COMPILED and "/" in name
 
 
 def make(name: str) -> AutoReset:
