@@ -122,25 +122,24 @@ def failure(who: str, place: str, error: BaseException) -> EnvironmentFailed:
     text = str(error).strip()
     message = f"{who} raised {type(error).__name__} {place}" + (f": {text}" if text else "")
     message += "" if message.endswith((".", "!", "?")) else "."
-    if own is None or isinstance(error, TypeError) and "unexpected keyword argument" in text:
-        message += f" {_INTERFACE}"  # a wrapper of Gymnasium could not use what the environment returned or takes
-    trace = traceback.format_exception(type(error), error, own or error.__traceback__)
+    if own is None and isinstance(error, (TypeError, ValueError)):
+        message += f" {_INTERFACE}"  # a wrapper of Gymnasium could not use what the environment takes or returned
+    trace = [] if own is None else traceback.format_exception(type(error), error, own)
     return EnvironmentFailed(message, "".join(trace))
 
 
 def _own_frames(error: BaseException) -> Any:
     """The traceback from the environment's own code on. None where Gymnasium's wrappers raised the error."""
-    frame, found = error.__traceback__, None
-    while frame is not None:
-        found = None if _is_wrapper(frame.tb_frame.f_code.co_filename) else found or frame
+    frame = error.__traceback__
+    while frame is not None and _is_wrapper(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
-    return found
+    return frame
 
 
 def _is_wrapper(file: str) -> bool:
     """Whether the code in `file` stands between the training and an environment's own code."""
     inside = Path(file).parents
-    return file == __file__ or (_GYMNASIUM in inside and _GYMNASIUM / "envs" not in inside)
+    return Path(file).parent == Path(__file__).parent or (_GYMNASIUM in inside and _GYMNASIUM / "envs" not in inside)
 
 
 def _what(returned: Any) -> str:

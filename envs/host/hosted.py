@@ -252,7 +252,7 @@ class Hosted:
         asynchronous = isinstance(self.vector_env.unwrapped, AsyncVectorEnv)
         level = gymnasium.logger.min_level
         if asynchronous:  # Gymnasium would print the environments' errors before it raises the last one
-            gymnasium.logger.min_level = gymnasium.logger.DISABLED
+            gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
         try:
             return function(*arguments, **named)
         except EnvironmentFailed as error:

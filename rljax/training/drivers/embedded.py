@@ -26,7 +26,7 @@ from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.training.drivers.compiled import Carry, CompiledDriver
-from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, split
+from rljax.training.drivers.driver import TRAIN, continued, cut_episodes, environment_rows, environment_seeds, split
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
 
 # Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
@@ -83,6 +83,7 @@ class EmbeddedDriver(CompiledDriver):
                 pause = min(2 * pause, longest)
         except BaseException as error:
             self.failure = error  # makes the program end with its next step
+            self._results.put(np.zeros(self._packed, np.float32))  # or at once, where the simulators do not return
             raise
         if self.failure is not None:
             raise self.failure
@@ -112,14 +113,16 @@ class EmbeddedDriver(CompiledDriver):
         self.data = jax.device_put(self.data)
         learners, action, extras = arrays["training"]
         seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
-        carry = self._carry(learners.replace(agent=arrays["agent"]), jnp.asarray(self._per_learner(seen)))
-        known = environments is not None
+        learners, known = learners.replace(agent=arrays["agent"]), environments is not None
+        if not known:
+            learners = cut_episodes(learners, self.hyper.experience.num_envs)
+        carry = self._carry(learners, jnp.asarray(self._per_learner(seen)))
         self.carry = carry.replace(action=action, extras=extras) if known else self._begin(carry, self.hyper)
 
     def close(self) -> None:
-        """Close the simulators."""
+        """Close the simulators. After an interruption they may hang in a step, and are left as they are."""
         self._end_thread()
-        self.hosted.close()
+        self.hosted.close(at_once=isinstance(self.failure, KeyboardInterrupt))
 
     def _start(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, keys: Array, observation: Array, hyper: Hyperparameters, data: Any, learnt: LearnerState | None = None

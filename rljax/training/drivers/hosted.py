@@ -18,7 +18,16 @@ import numpy as np
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
-from rljax.training.drivers.driver import TRAIN, Report, continued, environment_rows, environment_seeds, report, split
+from rljax.training.drivers.driver import (
+    TRAIN,
+    Report,
+    continued,
+    cut_episodes,
+    environment_rows,
+    environment_seeds,
+    report,
+    split,
+)
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
 
 
@@ -128,8 +137,10 @@ class HostedDriver:
         """Continue exactly from a checkpoint; without `environments`, fresh episodes begin."""
         self.data = self.spread.everywhere(self.data)
         learners, self.action, self.extras = self.spread.learners(arrays["training"])
-        agent = self.spread.learners(arrays["agent"])
-        self.learnt, self.storage = learners.replace(agent=agent, storage=None), learners.storage
+        learners = learners.replace(agent=self.spread.learners(arrays["agent"]))
+        if environments is None:
+            learners = cut_episodes(learners, self.hyper.experience.num_envs)
+        self.learnt, self.storage = learners.replace(storage=None), learners.storage
         self.steps = int(learners.steps)
         self._forget()
         if environments is not None:
