@@ -228,7 +228,8 @@ class Hosted:
         base = self.vector_env.unwrapped
         if isinstance(base, AsyncVectorEnv):
             stuck = base._state != AsyncState.DEFAULT or not all(process.is_alive() for process in base.processes)
-            self._call("close", self.vector_env.close, **({"terminate": True} if stuck or at_once else {}))
+            base._state = AsyncState.DEFAULT  # Gymnasium would wait for the step of a process that hangs or has ended
+            self._call("close", self.vector_env.close, terminate=stuck or at_once)
         elif not at_once:
             self._call("close", self.vector_env.close)
 

@@ -42,6 +42,8 @@ class Spaces:
         self.bounds: tuple[np.ndarray, np.ndarray] | None = None
         if isinstance(action, spaces.Discrete):
             self._start, self.action_size = int(action.start), int(action.n)
+            if self.action_size == 1:
+                raise ValueError(f"'{name}' acts in {action}: there is nothing to choose. Give it two actions or more.")
         else:
             self.bounds = low, high = action_bounds(action, name)
             self._center, self._half = (low + high) / 2, (high - low) / 2
@@ -82,7 +84,7 @@ class Spaces:
         # One clip serves both: [-1, 1], and the bounds, which rounding could exceed.
         action = np.minimum(np.maximum(self._center + self._half * action, low), high)
         space: Any = self.action
-        return action.astype(space.dtype).reshape(*action.shape[:-1], *space.shape)
+        return action.astype(space.dtype).reshape((*action.shape[:-1], *space.shape))
 
     def described(self) -> dict[str, Any]:
         """Both spaces, ready for JSON."""
@@ -114,7 +116,7 @@ def action_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarra
         )
     low, high = space.low.ravel(), space.high.ravel()
     if not low.size:
-        raise ValueError(f"'{name}' acts in {space}, which has no dimension: there is nothing to choose. {_CORRECT}")
+        raise ValueError(f"'{name}' acts in {space}, which has no dimension: there is nothing to choose. {CORRECT}")
     with np.errstate(over="ignore", invalid="ignore"):
         usable = np.isfinite(high - low)  # also where the bounds are finite and their distance is not
     for dim in np.flatnonzero(~usable)[:1]:
@@ -126,7 +128,7 @@ def action_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarra
     for dim in np.flatnonzero(low > high)[:1]:
         raise ValueError(
             f"'{name}' acts within [{low[dim]}, {high[dim]}] in dimension {dim}: the lower bound is above the upper "
-            f"one. {_CORRECT}"
+            f"one. {CORRECT}"
         )
     return low, high
 
@@ -147,7 +149,7 @@ def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), par
     expected = (*leading, *(space.shape or ()))
     if array.shape != expected:
         raise ValueError(
-            f"{_called(part, leading)} of shape {array.shape}, its observation_space promises {expected}. {_CORRECT}"
+            f"{_called(part, leading)} of shape {array.shape}, its observation_space promises {expected}. {CORRECT}"
         )
     if array.dtype != space.dtype and not np.can_cast(array.dtype, space.dtype, "same_kind"):
         with np.errstate(invalid="ignore"):
@@ -193,7 +195,7 @@ def cast(space: spaces.Space, value: Any) -> Any:
     return np.array(value, space.dtype)
 
 
-_CORRECT = "Correct the space, or what step and reset return."
+CORRECT = "Correct the space, or what step and reset return."
 
 
 def _seen(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Literal["first", "last"] | None, str | None]:
@@ -289,7 +291,7 @@ def _called(part: str, leading: tuple[int, ...]) -> str:
 
 
 def _promise(space: spaces.Space) -> str:
-    return f"its observation_space promises {space}. {_CORRECT}"
+    return f"its observation_space promises {space}. {CORRECT}"
 
 
 def _described(space: spaces.Space) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Interrupt:
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self.requested, self._say = False, say
+        self.requested, self._announced, self._say = False, False, say
 
     def __enter__(self) -> Interrupt:
         self.before: dict[int, Any] = {}
@@ -51,7 +51,10 @@ class Interrupt:
         """Count signals as they arrive, also while the main thread cannot handle them."""
         number = 0
         while number < 2 and (arrived := os.read(reading, 1)):
-            number += arrived[0] in (signal.SIGINT, signal.SIGTERM)
+            if arrived[0] in (signal.SIGINT, signal.SIGTERM):
+                number += 1
+                if number == 1 and not self._over.wait(1.0):
+                    self._announce(arrived[0])
         if number == 2 and not self._over.wait(PATIENCE):
             print("error: stopped at once; the last checkpoint is safe.", file=sys.stderr)
             leave_at_once(EXIT_INTERRUPT)
@@ -62,7 +65,13 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        self._say(f"{signal.Signals(number).name}: finishing this chunk and saving. Again to stop at once.")
+        self._announce(number)
+
+    def _announce(self, number: int) -> None:
+        """Say once that the request was heard, from the main thread or, where that is busy, from the other one."""
+        if not self._announced:
+            self._announced = True
+            self._say(f"{signal.Signals(number).name}: finishing this chunk and saving. Again to stop at once.")
 
     def __exit__(self, *_: Any) -> None:
         for number, handler in self.before.items():

@@ -152,6 +152,8 @@ class Policy:
 
     def _translated(self, observation: Any, step: Any) -> np.ndarray:
         """The environment's own observations as the agent sees them."""
+        from rljax.envs.host.spaces import CORRECT
+
         spaces, shape = self._policies.spaces, self.spec.observation_shape
         if spaces is None:
             raise ValueError(
@@ -161,8 +163,9 @@ class Policy:
         try:
             seen = spaces.observe(observation, leading)
         except ValueError as error:
+            given = str(error).replace(f" {CORRECT}", "")
             raise ValueError(
-                f"the policy was given {error} It needs what '{spaces.name}' returns: {spaces.observation}, or "
+                f"the policy was given {given} It needs what '{spaces.name}' returns: {spaces.observation}, or "
                 "several with a leading axis."
             ) from None
         if not self._policies.observes_time:
