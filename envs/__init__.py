@@ -1,9 +1,9 @@
 """Environments, made from their names.
 
 The name says where an environment comes from. `brax/...`, `gymnax/...`, `playground/...`, `rljax/...` and
-`path/to/file.py:Name` run inside the compiled program. All others run on the host, among them a `file.py:Name` whose
-class derives from `gymnasium.Env`: `envpool/...` is EnvPool, `atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
-with one process per environment.
+`path/to/file.py:Name` run inside the compiled program. All others run on the host: `envpool/...` is EnvPool,
+`atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
+with one process per environment. A `path/to/file.py:Name` whose class derives from `gymnasium.Env` runs on the host.
 
 Two prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
 OGBench environment that has tasks with goals, adds the goal.

@@ -121,7 +121,7 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
 
 
 def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:
-    """An environment of a user's class in a file. Its attribute `max_episode_steps` is its time limit, if it has one."""
+    """An environment of a user's class in a file. The class may have a time limit, `max_episode_steps`."""
     made_by: Any = custom.load(name)
     limit = getattr(made_by, "max_episode_steps", None)
     try:

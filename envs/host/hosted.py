@@ -188,7 +188,7 @@ class Hosted:
         batch = saved_simulators.restore(blob, self._environments, self.name)
         self._observation, self._return, self._length, self.success = batch
         if isinstance(self.vector_env, Serial):
-            self.vector_env.continue_episodes(self._length)
+            self.vector_env.continue_episodes(self._length.tolist())
         return self._observation
 
     def render(self) -> np.ndarray:

@@ -64,9 +64,9 @@ class Spaces:
 
     def leading(self, observation: Any) -> tuple[int, ...]:
         """The leading axes of the environment's own observations: () for one, (N,) for N; () where it is not clear."""
-        space = self.observation
+        space: Any = self.observation
         while isinstance(space, (spaces.Dict, spaces.Tuple)):
-            keys: Any = list(space.keys()) if isinstance(space, spaces.Dict) else range(len(space))
+            keys: Any = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
             key = next((key for key in keys if _holds_numbers(space[key])), None)
             try:
                 observation, space = observation[key], space[key]
@@ -151,9 +151,10 @@ def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), par
         raise ValueError(
             f"{_called(part, leading)} of shape {array.shape}, its observation_space promises {expected}. {CORRECT}"
         )
-    if array.dtype != space.dtype and not np.can_cast(array.dtype, space.dtype, "same_kind"):
+    dtype: Any = space.dtype
+    if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         with np.errstate(invalid="ignore"):
-            held = array.astype(space.dtype)
+            held = array.astype(dtype)
         if not np.array_equal(held, array):
             example = array[held != array].flat[0]
             raise ValueError(
@@ -215,7 +216,8 @@ def _seen(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Literal["fir
     if channels is None:
         kind = f"a Box of shape {space.shape}" if isinstance(space, spaces.Box) else f"a {type(space).__name__}"
         return (size,), None, f"'{name}' observes {kind}: it is flattened to {size} numbers."
-    first, second, third = space.shape or ()
+    shape: Any = space.shape
+    first, second, third = shape
     if channels == "first":
         note = f"'{name}' observes pictures of shape {space.shape}, channels first: agents see {(second, third, first)}"
         return (second, third, first), "first", f"{note}, channels last."
@@ -327,7 +329,8 @@ def _space(described: Mapping[str, Any]) -> spaces.Space:
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(np.array(described["nvec"]), start=np.array(described["start"]))
     if kind == "MultiBinary":
-        return spaces.MultiBinary(described["shape"])
+        shape = described["shape"]
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
     shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
     low, high = (_read_bound(described[side], shape, dtype) for side in ("low", "high"))
     return spaces.Box(low, high, shape, dtype.type)

@@ -84,9 +84,9 @@ class Policies:
 class Policy:
     """The policy of one learner.
 
-        policy = rljax.load(out)
-        observation, _ = env.reset()
-        observation, reward, terminated, truncated, info = env.step(policy(observation))
+    policy = rljax.load(out)
+    observation, _ = env.reset()
+    observation, reward, terminated, truncated, info = env.step(policy(observation))
     """
 
     def __init__(self, policies: Policies, learner: int) -> None:

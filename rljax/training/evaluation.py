@@ -107,9 +107,7 @@ class CompiledEvaluator:
         played = jax.device_get(local(self._play(state, keys, drawn, config)))
         return Episodes(*jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played))
 
-    def _episodes(
-        self, state: Any, keys: Array, drawn: Array, config: Any
-    ) -> tuple[Array, Array, Array, Array | None]:
+    def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array, Array | None]:
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
         act = policy(self.agent)

@@ -221,7 +221,7 @@ class Training:
         if steps > (limit or LIMIT) or (limit is None and self.complete):
             self._warn_once(
                 "endless",
-                f"no episode of training has ended in {steps:,} steps of each environment, so metrics have no returns. "
+                f"no episode of training has ended in {steps:,} steps of each environment: metrics have no returns. "
                 f"{self._limitless()}",
             )
 
