@@ -229,8 +229,8 @@ class Training:
         if self.spec.max_episode_steps is not None:
             return f"'{self.settings.env}' goes on beyond the time limit that it is registered with."
         return (
-            f"'{self.settings.env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), or "
-            "max_episode_steps in the class of an environment in a file."
+            f"'{self.settings.env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), "
+            "or max_episode_steps in the class of an environment in a file."
         )
 
     def _warn_once(self, what: str, warning: str) -> None:
