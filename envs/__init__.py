@@ -3,7 +3,7 @@
 The name says where an environment comes from. `brax/...`, `gymnax/...`, `playground/...`, `rljax/...` and
 `path/to/file.py:Name` run inside the compiled program. All others run on the host: `envpool/...` is EnvPool,
 `atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
-with one process per environment.
+with one process per environment. A `path/to/file.py:Name` whose class derives from `gymnasium.Env` runs on the host.
 
 Names of Gymnasium's environments may carry the arguments of the environment, as one JSON object after a question mark:
 `Hopper-v5?{"reset_noise_scale": 0.1}`.
@@ -39,7 +39,12 @@ _HOSTED = {
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not which task it is
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
-_KNOWN_MODULES = ("ogbench", "gymnasium_robotics")  # packages that register environments in Gymnasium
+_KNOWN_MODULES = (
+    "ogbench",
+    "gymnasium_robotics",
+    "minigrid",
+    "ale_py",
+)  # packages that register environments in Gymnasium
 _TIMED, _GOALS = "timed/", "goals/"
 
 # Users' files may import modules under the names that they had before they moved; see the files in moved/.
@@ -47,9 +52,11 @@ __path__.append(str(Path(__file__).parent / "moved"))
 
 
 def is_compiled(name: str) -> bool:
-    """Whether the environment called `name` runs inside the compiled program."""
+    """Whether the environment called `name` runs inside the compiled program. A file of the user's is imported."""
     name = _split(without_arguments(name))[1]
-    return (name.partition("/")[0] in _COMPILED and "/" in name) or _is_file(name)
+    if _is_file(name):
+        return not _module("custom").is_gymnasium(name.removeprefix("async/"))
+    return name.partition("/")[0] in _COMPILED and "/" in name
 
 
 def make(name: str) -> AutoReset:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import EnvSpec
-from rljax.envs.environment import Environment
+from rljax.envs.environment import Environment, EnvironmentFailed
 
 
 def make(name: str) -> Environment:
@@ -20,24 +22,68 @@ def make(name: str) -> Environment:
     Raises `ValueError` where there is no such file or class, and where the environment breaks the protocol of
     `rljax.envs.environment.Environment`: parts are missing, or shapes differ from its `spec`.
     """
-    file, _, wanted = name.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise ValueError(f"no file '{path}' for the environment '{name}'. What goes in it: docs/environments.md")
-    spec = importlib.util.spec_from_file_location(f"rljax_user_environment_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"'{path}' cannot be read as Python.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    if not hasattr(module, wanted):
-        raise ValueError(f"'{path}' has no class '{wanted}'. Name the environment's class: {path}:Name")
-    environment = getattr(module, wanted)()
+    made_by: Any = load(name)
+    try:
+        environment = made_by()
+    except Exception as error:
+        raise _failed(name, "when it was made", error) from error
     _check(environment, name)
     return environment
 
 
+def is_gymnasium(name: str) -> bool:
+    """Whether `name`, such as "./file.py:Name", is a class that derives from `gymnasium.Env`.
+
+    Such environments run on the host. Raises what `load` raises, but False where there is no such file.
+    """
+    if not Path(name.rpartition(":")[0]).is_file():
+        return False
+    found = load(name)
+    gymnasium = sys.modules.get("gymnasium")  # where nothing has imported it, nothing derives from its classes
+    return gymnasium is not None and isinstance(found, type) and issubclass(found, gymnasium.Env)
+
+
+def load(name: str) -> Any:
+    """What is called `Name` in the file of "path/to/file.py:Name".
+
+    A file is imported once as long as it does not change. Raises `ValueError` where there is no such file or name.
+    """
+    file, _, wanted = name.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"no file '{path}' for the environment '{name}'. What goes in it: docs/environments.md")
+    try:
+        module = _module(path.resolve(), path.stat().st_mtime_ns)
+    except Exception as error:
+        raise _failed(name, "when its file was imported", error) from error
+    if not hasattr(module, wanted):
+        raise ValueError(f"'{path}' has no class '{wanted}'. Name the environment's class: {path}:Name")
+    return getattr(module, wanted)
+
+
+@functools.lru_cache(maxsize=8)  # a second import would make other classes, of which saved environments are not
+def _module(path: Path, changed: int) -> Any:
+    del changed
+    spec = importlib.util.spec_from_file_location(f"rljax_user_environment_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"'{path}' cannot be read as Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+def _failed(name: str, place: str, error: Exception) -> EnvironmentFailed:
+    trace = "".join(traceback.format_exception(error))
+    return EnvironmentFailed(f"'{name}' raised {type(error).__name__} {place}: {error}", trace)
+
+
 def _check(environment: Any, name: str) -> None:
+    if hasattr(environment, "observation_space"):
+        raise ValueError(
+            f"'{name}' makes one of Gymnasium's environments. Name its class, which derives from gymnasium.Env, or "
+            "register it and name it with its module: --env my_module:Name-v0"
+        )
     missing = [part for part in ("spec", "params", "reset", "step") if not hasattr(environment, part)]
     if missing:
         raise ValueError(f"'{name}' is not an environment: it lacks {', '.join(missing)}. See docs/environments.md")

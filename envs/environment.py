@@ -91,6 +91,31 @@ class MissingPackageError(ValueError):
         super().__init__(f"'{family}/' environments need the package '{package}', which is not installed: {command}")
 
 
+class EnvironmentFailed(ValueError):
+    """An environment on the host raised an error, or returned what Gymnasium's interface does not allow.
+
+    The message says what happened, in which environment and at which step. `trace` is the traceback of the
+    environment's own code as text, and "" where it raised nothing.
+    """
+
+    def __init__(self, message: Any, trace: str = "") -> None:
+        if isinstance(message, EnvironmentFailed):  # Gymnasium's processes hand an error on as its own argument
+            message, trace = message.args
+        super().__init__(message, trace)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def trace(self) -> str:
+        """The traceback of the environment's own code, or ""."""
+        return self.args[1]
+
+    def with_advice(self, advice: str) -> EnvironmentFailed:
+        """The same error, whose message ends with `advice`."""
+        return EnvironmentFailed(f"{self} {advice}", self.trace)
+
+
 @contextlib.contextmanager
 def foreign(name: str) -> Iterator[None]:
     """A context for code of another package: import, construction and tracing of the environment or family `name`.

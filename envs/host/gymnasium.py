@@ -12,17 +12,22 @@ import functools
 import importlib
 import importlib.util
 import json
+import os
 import re
+import signal
 from typing import Any
 
 import gymnasium
-from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from rljax.envs.environment import silent_mujoco, unknown
+from rljax.envs import custom
+from rljax.envs.environment import EnvironmentFailed, silent_mujoco, unknown
 from rljax.envs.host import ogbench, rendering
+from rljax.envs.host.checks import Checked, failure
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
+from rljax.envs.host.spaces import Spaces
 
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid")  # that register environments of published data sets
 
@@ -50,12 +55,7 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
         return Hosted(Serial(ogbench.with_goals(_make_all(name, num_envs, make_kwargs), name), name), name)
     if name.startswith("async/"):
         return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
-    environments = _make_all(name, num_envs, make_kwargs)
-    if isinstance(environments[0].observation_space, spaces.Box):
-        return Hosted(Serial(environments, name), name)
-    made = iter(environments)
-    mode = AutoresetMode.DISABLED
-    return Hosted(SyncVectorEnv([lambda: next(made)] * num_envs, copy=False, autoreset_mode=mode), name)
+    return Hosted(Serial(_make_all(name, num_envs, make_kwargs), name), name)
 
 
 def hosted_names() -> list[str]:
@@ -65,11 +65,21 @@ def hosted_names() -> list[str]:
 
 def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> AsyncVectorEnv:
     """Environments in processes of their own. These are not forked: that would copy JAX's threads with their locks."""
-    _make(name, make_kwargs).close()  # so that errors are raised here, and not in a process
-    makers = [functools.partial(_make, name, make_kwargs)] * num_envs
+    first = _make(name, make_kwargs)  # so that errors are raised here, and not in a process
+    Spaces(first.observation_space, first.action_space, name)
+    spec = first.spec
+    first.close()
+    makers = [functools.partial(_make_in_process, name, index, make_kwargs, os.getpid()) for index in range(num_envs)]
     vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
-    vector_env.spec = gymnasium.spec(_parsed(name)[0].rpartition(":")[2])
+    vector_env.spec = spec
     return vector_env
+
+
+def _make_in_process(name: str, index: int, make_kwargs: dict[str, Any], parent: int) -> gymnasium.Env:
+    """One environment in a process of its own. Ctrl-C reaches all processes: only the training answers it."""
+    if os.getpid() != parent:  # Gymnasium makes one in the training's process too, for its spaces
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return Checked(_make(name, make_kwargs), name, index)
 
 
 def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any]:
@@ -99,6 +109,8 @@ def _parsed(name: str) -> tuple[str, dict[str, Any]]:
 def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
     bare, arguments = _parsed(name)
     module, _, within = bare.rpartition(":")
+    if module.endswith(".py"):
+        return _made_of_class(bare, make_kwargs | arguments)
     if name.startswith("ALE/"):
         try:
             importlib.import_module("ale_py")  # registers them
@@ -115,6 +127,8 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
                 f"'{name}': the module '{module}' cannot be imported ({error}). It must register the environment and "
                 "be on Python's path. If it is in the current folder: PYTHONPATH=. rljax ..."
             ) from error
+        except Exception as error:
+            raise failure(f"the module '{module}' of '{name}'", "when it was imported", error) from error
     try:
         with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():
             return gymnasium.make(within, **(make_kwargs | arguments))
@@ -131,9 +145,24 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
             raise ValueError(
                 f"'{bare}' cannot be made with the arguments {json.dumps(arguments)}: {type(error).__name__}: {error}"
             ) from error
-        if make_kwargs.get("render_mode") is None or not isinstance(error, AssertionError | TypeError):
-            raise
-        raise ValueError(f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}") from error
+        raise _unmade(name, make_kwargs, error) from error
+
+
+def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:
+    """An environment of a user's class in a file. The class may have a time limit, `max_episode_steps`."""
+    made_by: Any = custom.load(name)
+    limit = getattr(made_by, "max_episode_steps", None)
+    try:
+        return gymnasium.make(EnvSpec(f"{made_by.__name__}-v0", made_by, max_episode_steps=limit), **make_kwargs)
+    except Exception as error:
+        raise _unmade(name, make_kwargs, error) from error
+
+
+def _unmade(name: str, make_kwargs: dict[str, Any], error: Exception) -> EnvironmentFailed:
+    """The error for an environment whose own code fails when it is made."""
+    if make_kwargs.get("render_mode") is not None and isinstance(error, (AssertionError, TypeError)):
+        return EnvironmentFailed(f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}")
+    return failure(f"'{name}'", "when it was made", error)
 
 
 def _uses_mujoco(name: str) -> bool:

@@ -8,18 +8,21 @@ Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Lear
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 
 from rljax.agent import EnvSpec, Step
+from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import ogbench, rendering, saved_simulators
+from rljax.envs.host.checks import failure
 from rljax.envs.host.serial import SUCCESS, Serial
-from rljax.envs.host.spaces import action_bounds, observation_shape
+from rljax.envs.host.spaces import Spaces
 from rljax.envs.timed import share_of_time, spec_with_time
 
 
@@ -31,6 +34,7 @@ class Hosted:
 
     Attributes:
         spec: the specification of one environment.
+        spaces: the environment's own spaces, and their translation.
         num_envs: N.
         action_bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
         success: [N] float64, about the last episode that ended in each environment: 1 or 0 where it reported success
@@ -44,28 +48,21 @@ class Hosted:
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
         """Wrap `vector_env`. Error messages and `spec` call it `name`.
 
-        Observations are float32: vectors, or pictures [H, W, K] where the environment's pictures are uint8.
-        Dictionaries, tuples and other shapes are flattened to vectors, with a warning.
-        Raises `ValueError` for actions without bounds, and `TypeError` for spaces of other kinds.
+        Observations are float32: vectors, or pictures [H, W, K]. Dictionaries, tuples, discrete observations and other
+        shapes are flattened to vectors, with a warning. Raises what `Spaces` raises.
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
         self._environments: Sequence[Any] | None = getattr(vector_env.unwrapped, "envs", None)
         self._mode = _autoreset_mode(vector_env, name)
-        self._flatten, self._shape = observation_shape(vector_env.single_observation_space, name)
-        actions = vector_env.single_action_space
-        self._discrete = isinstance(actions, spaces.Discrete)
-        self.action_bounds: tuple[np.ndarray, np.ndarray] | None = None
-        if isinstance(actions, spaces.Discrete):
-            self._start, action_size = int(actions.start), int(actions.n)
-        else:
-            self._low, self._high = action_bounds(actions, name)
-            self._center, self._half = (self._low + self._high) / 2, (self._high - self._low) / 2
-            action_size = self._low.size
-            self.action_bounds = (self._low, self._high)
-        self._action_space = actions
+        self.spaces = Spaces(vector_env.single_observation_space, vector_env.single_action_space, name)
+        if self.spaces.note is not None:
+            warnings.warn(self.spaces.note, stacklevel=3)  # the level of the caller of `make_hosted`
+        self.action_bounds = self.spaces.bounds
         made = vector_env.spec or (self._environments[0].spec if self._environments else None)
-        self.spec = EnvSpec(name, self._shape, action_size, self._discrete, made.max_episode_steps if made else None)
+        limit = made.max_episode_steps if made else None
+        spaces = self.spaces
+        self.spec = EnvSpec(name, spaces.observation_shape, spaces.action_size, spaces.discrete, limit)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.num_tasks: int = next(
             (first.num_tasks for first in self._environments or () if isinstance(first, ogbench.WithGoal)), 1
@@ -87,17 +84,19 @@ class Hosted:
 
         `seeds` are N integers, one per environment. Later episodes continue with the environment's own random numbers,
         and so do all episodes without `seeds`. A vector environment that accepts a single seed gets the first one.
-        Raises `ValueError` for another number of seeds, and for negative seeds.
+        Raises `ValueError` for another number of seeds, and for negative seeds, and `EnvironmentFailed` for what an
+        environment raises or wrongly returns.
         """
         given = None if seeds is None else [int(seed) for seed in seeds]
         if given is not None and (len(given) != self.num_envs or min(given) < 0):
             raise ValueError(f"seeds are {given}, '{self.name}' needs {self.num_envs}, each at least 0.")
         try:
-            observation, _ = self.vector_env.reset(seed=given)  # pyright: ignore[reportArgumentType]
-        except (TypeError, gymnasium.error.Error):
-            if given is None or isinstance(self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv)):
+            observation, _ = self._call("reset", self.vector_env.reset, seed=given)
+        except EnvironmentFailed as error:
+            takes_all = isinstance(self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv))
+            if given is None or takes_all or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error)):
                 raise
-            observation, _ = self.vector_env.reset(seed=given[0])
+            observation, _ = self._call("reset", self.vector_env.reset, seed=given[0])
         self._forget()
         self._observation = self._with_time(self._vectors(observation))
         self._require_finite(self._observation, "observation")
@@ -111,9 +110,11 @@ class Hosted:
         episode and `next_observation` is the last of the old one.
 
         Raises `FloatingPointError` for an action, observation or reward that is not finite. If `tolerant` is set, it
-        replaces such an action by 0 and returns the rest as it is. Raises `ValueError` for a wrong shape.
+        replaces such an action by 0 and returns the rest as it is. Raises `ValueError` for a wrong shape, and
+        `EnvironmentFailed` for what an environment raises or wrongly returns.
         """
-        raw, reward, terminated, truncated, info = self.vector_env.step(self._denormalised(np.asarray(action)))
+        own = self._denormalised(np.asarray(action))
+        raw, reward, terminated, truncated, info = self._call("step", self.vector_env.step, own)
         next_observation = observation = self._vectors(raw)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         with np.errstate(over="ignore"):
@@ -187,12 +188,15 @@ class Hosted:
         assert self._environments is not None
         batch = saved_simulators.restore(blob, self._environments, self.name)
         self._observation, self._return, self._length, self.success = batch
+        if isinstance(self.vector_env, Serial):
+            self.vector_env.continue_episodes(self._length.tolist())
         return self._observation
 
     def render(self) -> np.ndarray:
         """A picture of environment 0, uint8 [H, W, 3].
 
-        Raises `ValueError` where it was made without `render_mode="rgb_array"`, and where rendering fails.
+        Raises `ValueError` where it was made without `render_mode="rgb_array"`, and `EnvironmentFailed` where
+        rendering fails.
         """
         if self.vector_env.render_mode != "rgb_array":
             raise ValueError(
@@ -205,19 +209,30 @@ class Hosted:
             else:
                 frame = (self.vector_env.render() or (None,))[0]
         except Exception as error:
-            raise ValueError(
+            raise EnvironmentFailed(
                 f"'{self.name}' could not be rendered, with {type(error).__name__}: {error}."
-                + (rendering.HINT if self._has_mujoco() else "")
+                + (rendering.HINT if self._has_mujoco() else ""),
+                failure(f"'{self.name}'", "in render", error).trace,
             ) from error
         if frame is None:
             raise ValueError(f"'{self.name}' returned no picture for render_mode='rgb_array': it cannot be rendered.")
         return np.asarray(frame)
 
-    def close(self) -> None:
-        """Close the environments. A second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self.vector_env.close()
+    def close(self, at_once: bool = False) -> None:
+        """Close the environments. A second call does nothing. Raises `EnvironmentFailed` for what one of them raises.
+
+        With `at_once`, for environments that do not return from a step: end their processes, and leave the others.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        base = self.vector_env.unwrapped
+        if isinstance(base, AsyncVectorEnv):
+            stuck = base._state != AsyncState.DEFAULT or not all(process.is_alive() for process in base.processes)
+            base._state = AsyncState.DEFAULT  # Gymnasium would wait for the step of a process that hangs or has ended
+            self._call("close", self.vector_env.close, terminate=stuck or at_once)
+        elif not at_once:
+            self._call("close", self.vector_env.close)
 
     def _forget(self) -> None:
         self._return = np.zeros(self.num_envs)
@@ -228,29 +243,41 @@ class Hosted:
         expected = (self.num_envs, *self.spec.action_shape)
         if action.shape != expected:
             raise ValueError(f"actions have shape {action.shape}, {self.num_envs} of '{self.name}' need {expected}.")
-        if self._discrete:
-            return action + self._start
-        self._require_finite(action, "action")
-        if self.tolerant:
-            action = np.nan_to_num(action, nan=0.0, posinf=0.0, neginf=0.0)
-        # One clip serves both: [-1, 1], and the bounds, which rounding could exceed.
-        action = np.minimum(np.maximum(self._center + self._half * action, self._low), self._high)
-        return action.astype(self._action_space.dtype).reshape(self.num_envs, *self._action_space.shape)  # pyright: ignore
+        if not self.spec.discrete:
+            self._require_finite(action, "action")
+            if self.tolerant:
+                action = np.nan_to_num(action, nan=0.0, posinf=0.0, neginf=0.0)
+        return self.spaces.act(action)
+
+    def _call(self, part: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call the vector environment. Raises `EnvironmentFailed` for everything that its environments raise."""
+        asynchronous = isinstance(self.vector_env.unwrapped, AsyncVectorEnv)
+        level = gymnasium.logger.min_level
+        if asynchronous:  # Gymnasium would print the environments' errors before it raises the last one
+            gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
+        try:
+            return function(*arguments, **named)
+        except EnvironmentFailed as error:
+            raise EnvironmentFailed(*error.args) from error.__cause__
+        except (EOFError, ConnectionError) as error:
+            if not asynchronous:
+                raise failure(f"'{self.name}'", f"in {part}", error) from error
+            raise EnvironmentFailed(
+                f"a process of '{self.name}' has ended by itself, in {part}: it crashed, or was killed (as for lack of "
+                "memory). Without processes, the name without 'async/' shows more."
+            ) from error
+        except (Exception, SystemExit) as error:
+            raise failure(f"'{self.name}'", f"in {part}", error) from error
+        finally:
+            if asynchronous:
+                gymnasium.logger.min_level = level
 
     def _vectors(self, observation: Any) -> np.ndarray:
         """The batch as a new float32 array [N, O...]."""
-        if self._flatten:
-            rows = gymnasium.vector.utils.iterate(self.vector_env.observation_space, observation)
-            return np.stack([self._vector(row) for row in rows])
-        observation = np.asarray(observation)
-        expected = (self.num_envs, *self._shape)
-        if observation.shape != expected:
-            raise ValueError(
-                f"'{self.name}' returned observations of shape {observation.shape}, its observation_space promises "
-                f"{expected}. Correct the environment's space, or what its step and reset return."
-            )
-        with np.errstate(over="ignore"):  # what float32 cannot hold is reported as not finite
-            return observation.astype(np.float32)
+        try:
+            return self.spaces.observe(observation, (self.num_envs,))
+        except ValueError as error:
+            raise EnvironmentFailed(f"'{self.name}' returned {error}") from None
 
     def _with_time(self, observation: np.ndarray, length: np.ndarray | None = None) -> np.ndarray:
         """Observations [N, O] with the time, if agents observe it, after `length` [N] steps of the episode.
@@ -262,13 +289,6 @@ class Hosted:
         time = share_of_time(self._length if length is None else length, self.spec)
         return np.concatenate([observation, time[:, None].astype(np.float32)], axis=1)
 
-    def _vector(self, observation: Any) -> np.ndarray:
-        """One observation as a float32 array [O...]."""
-        if self._flatten:
-            observation = spaces.flatten(self.vector_env.single_observation_space, observation)
-        with np.errstate(over="ignore"):
-            return np.asarray(observation, np.float32)
-
     def _final_observation(self, observation: np.ndarray, ended: np.ndarray, info: dict[str, Any]) -> np.ndarray:
         if "final_obs" not in info:
             raise ValueError(
@@ -277,12 +297,12 @@ class Hosted:
             )
         final = observation.copy()
         for index in np.flatnonzero(ended):
-            final[index] = self._vector(info["final_obs"][index])
+            final[index] = self.spaces.observe(info["final_obs"][index], ())
         return final
 
     def _begin_again(self, last: np.ndarray, ended: np.ndarray) -> np.ndarray:
         """Reset the environments whose episode has `ended`, even if they would reset themselves in the next step."""
-        fresh, _ = self.vector_env.reset(options={"reset_mask": ended.copy()})
+        fresh, _ = self._call("reset", self.vector_env.reset, options={"reset_mask": ended.copy()})
         observation = self._vectors(fresh)
         if not np.array_equal(observation[~ended], last[~ended]):
             raise ValueError(

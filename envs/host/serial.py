@@ -7,16 +7,23 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.host.checks import Checks
+from rljax.envs.host.spaces import cast
 
 SUCCESS = ("success", "is_success")  # keys of `info` by which environments report success
 
 
 class Serial(VectorEnv):
-    """Environments stepped one after another: `SyncVectorEnv` without autoreset, for Box observations.
+    """Environments stepped one after another: `SyncVectorEnv` without autoreset.
 
     `SyncVectorEnv` gathers the whole `info` of every step, which can take as long as the simulation. This class keeps
-    only what `Hosted` reads of `info`, and only where an episode ends.
+    only what `Hosted` reads of `info`, and only where an episode ends. It checks what environments return, and raises
+    `EnvironmentFailed` for what they raise or wrongly return.
     """
 
     def __init__(self, environments: Sequence[gymnasium.Env], name: str) -> None:
@@ -26,41 +33,58 @@ class Serial(VectorEnv):
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode, self.spec = first.render_mode, first.spec
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
-        self.observation_space = gymnasium.vector.utils.batch_space(first.observation_space, self.num_envs)
-        self.action_space = gymnasium.vector.utils.batch_space(first.action_space, self.num_envs)
-        self._observations = np.zeros(self.observation_space.shape, first.observation_space.dtype)  # pyright: ignore
+        self.observation_space = batch_space(first.observation_space, self.num_envs)
+        self.action_space = batch_space(first.action_space, self.num_envs)
+        self._checks = [Checks(environment, name, index) for index, environment in enumerate(self.envs)]
+        self._latest: list[Any] = [None] * self.num_envs  # the environments' own observations
+        self._is_box = isinstance(first.observation_space, spaces.Box)
+        self._observations: Any = create_empty_array(first.observation_space, self.num_envs)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all environments, or only in those of `options["reset_mask"]`."""
         which = (options or {}).get("reset_mask")
         for index, environment in enumerate(self.envs):
             if which is None or which[index]:
                 self._require_spaces(index, environment)
-                observation, _ = environment.reset(seed=None if seed is None else seed[index])
+                observation, _ = self._checks[index].reset(seed=None if seed is None else seed[index])
                 self._put(index, observation)
-        return self._observations, {}
+        return self._gathered(), {}
 
-    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply one action to each environment. The next call overwrites the observations."""
         reward = np.empty(self.num_envs)
         terminated = np.empty(self.num_envs, np.bool_)
         truncated = np.empty(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
-        for index, environment in enumerate(self.envs):
-            observation, reward[index], terminated[index], truncated[index], info = environment.step(actions[index])
+        scalar_box = isinstance(self.single_action_space, spaces.Box) and not self.single_action_space.shape
+        for index, checks in enumerate(self._checks):
+            action = np.asarray(actions[index]) if scalar_box else actions[index]
+            observation, reward[index], terminated[index], truncated[index], info = checks.step(action)
             self._put(index, observation)
             if terminated[index] or truncated[index]:
                 infos = self._add_info(infos, {key: info[key] for key in SUCCESS if key in info}, index)
-        return self._observations, reward, terminated, truncated, infos
+        return self._gathered(), reward, terminated, truncated, infos
+
+    def continue_episodes(self, lengths: Sequence[int]) -> None:
+        """Set the number of steps of the running episodes, for error messages."""
+        for checks, length in zip(self._checks, lengths, strict=True):
+            checks.length = int(length)
 
     def render(self) -> tuple[Any, ...]:
         """A picture of each environment."""
         return tuple(environment.render() for environment in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments."""
-        for environment in self.envs:
-            environment.close()
+        """Close all environments. Raises `EnvironmentFailed` where one of them raised an error, after the last."""
+        self.closed = True
+        failures = []
+        for checks in self._checks:
+            try:
+                checks.close()
+            except EnvironmentFailed as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _require_spaces(self, index: int, environment: gymnasium.Env) -> None:
         for space in ("observation_space", "action_space"):
@@ -72,10 +96,12 @@ class Serial(VectorEnv):
                 )
 
     def _put(self, index: int, observation: Any) -> None:
-        row = self._observations[index]
-        if np.shape(observation) != row.shape:  # NumPy would broadcast some shapes
-            raise ValueError(
-                f"environment {index} of '{self.name}' returned an observation of shape {np.shape(observation)}, its "
-                f"observation_space promises {row.shape}. Correct the space, or what step and reset return."
-            )
-        row[...] = observation
+        if self._is_box:
+            self._observations[index, ...] = observation
+        else:
+            self._latest[index] = cast(self.single_observation_space, observation)
+
+    def _gathered(self) -> Any:
+        if not self._is_box:
+            self._observations = concatenate(self.single_observation_space, self._latest, self._observations)
+        return self._observations

@@ -44,6 +44,11 @@ class Row:
         )
 
     @property
+    def cut(self) -> int:
+        """The number of episodes behind the row's numbers that were cut before their end."""
+        return sum(learner.evaluations[index].get("cut", 0) for learner, index in self.counted)
+
+    @property
     def runs(self) -> list[Run]:
         """The runs that the learners come from."""
         return list({id(learner.run): learner.run for learner in self.learners}.values())

@@ -54,6 +54,13 @@ class ReplayBuffer(struct.PyTreeNode):
             size=jnp.minimum(self.size + number, self.capacity),
         )
 
+    def cut_episodes(self, num_envs: int) -> ReplayBuffer:
+        """Mark the newest row of each environment as truncated, unless it has ended: the next row begins an episode."""
+        newest = (self.position - num_envs + jnp.arange(num_envs)) % self.capacity
+        cut = ~self.data.terminated[:, newest] & (self.size > 0)
+        truncated = self.data.truncated.at[:, newest].set(self.data.truncated[:, newest] | cut)
+        return self.replace(data=self.data.replace(truncated=truncated))
+
 
 @declaration
 class Replay(Experience):

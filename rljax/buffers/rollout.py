@@ -36,6 +36,13 @@ class RolloutBuffer(struct.PyTreeNode):
         data = jax.tree.map(write, self.data, transitions)
         return self.replace(data=data, position=(self.position + 1) % self.data.reward.shape[1])
 
+    def cut_episodes(self, num_envs: int) -> RolloutBuffer:
+        """Mark the newest step of each environment as truncated, unless it has ended: the next begins an episode."""
+        del num_envs
+        newest = (self.position - 1) % self.data.reward.shape[1]
+        truncated = self.data.truncated[:, newest] | ~self.data.terminated[:, newest]
+        return self.replace(data=self.data.replace(truncated=self.data.truncated.at[:, newest].set(truncated)))
+
 
 @declaration
 class Rollout(Experience):

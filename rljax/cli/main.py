@@ -45,6 +45,7 @@ COLLECT_AFTER = (100_000, 20, 100)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 2 for a mistake that the user can correct, with 1 for a run that failed."""
     gc.set_threshold(*COLLECT_AFTER)
+    is_own_process = arguments is None  # and not a call from Python
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
@@ -62,6 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(commands[arguments[0]], arguments[1:])
     except SystemExit as end:
         _leave_processes(end.code, arguments)
+        if end.code == EXIT_INTERRUPT and is_own_process:
+            from rljax.runs import interruption
+
+            interruption.leave_at_once(EXIT_INTERRUPT)
         raise
 
 
@@ -96,7 +101,8 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
     except (ValueError, TypeError, FileExistsError) as error:
         if os.environ.get("RLJAX_TRACEBACK"):
             raise
-        _fail(str(error))
+        trace = getattr(error, "trace", "")  # of an environment's own code
+        _fail(f"{error}\n\n{trace.rstrip()}" if trace else str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:

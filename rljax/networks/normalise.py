@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -161,6 +163,18 @@ def scale_reward(
     running = discount * (1.0 - ended) * total.running + reward
     moments = count(total.moments, running)
     return DiscountedSum(running, moments), reward / jnp.sqrt(moments.variance + 1e-8)
+
+
+def restart(state: Any) -> Any:
+    """A pytree, such as an agent's State, in which the sums of streams' rewards are 0: their episodes were lost."""
+
+    def is_sum(node: Any) -> bool:
+        return isinstance(node, DiscountedSum)
+
+    def cleared(node: Any) -> Any:
+        return node.replace(running=jnp.zeros_like(node.running)) if is_sum(node) else node
+
+    return jax.tree.map(cleared, state, is_leaf=is_sum)
 
 
 def _compensated(total: Array, lost: Array | float, term: Array) -> tuple[Array, Array]:

@@ -97,6 +97,19 @@ def adaptive_obgd(
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
+def restart(state: Any) -> Any:
+    """A pytree, such as an agent's State, in which all traces are 0: the episode that they stand for was lost."""
+
+    def cleared(node: Any) -> Any:
+        return node.replace(trace=jax.tree.map(jnp.zeros_like, node.trace)) if _is_state(node) else node
+
+    return jax.tree.map(cleared, state, is_leaf=_is_state)
+
+
+def _is_state(node: Any) -> bool:
+    return isinstance(node, (ObGDState, AdaptiveObGDState))
+
+
 def _decayed(trace: Any, gradient: Any, decay: Array | float) -> Any:
     return jax.tree.map(lambda e, g: decay * e + g, trace, gradient)
 

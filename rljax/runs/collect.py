@@ -119,14 +119,14 @@ def _played(
         elif source == "random":
             action = generator.uniform(-1, 1, (num_envs, *hosted.spec.action_shape)).astype(np.float32)
         else:
-            action = act(observation, explore=source == "exploring")
+            action = act(observation, explore=source == "exploring", normalised=True)
         step: Any = hosted.step(action)
         fields = (observation[:, :size], action, step.reward, step.terminated, step.truncated)
         fields += (step.next_observation[:, :size],)
         rows.append(fields)
         observation = step.observation
     bounds = hosted.action_bounds
-    hosted.close()
+    policy.close(hosted)
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
     return _in_turn(Transition(*columns), steps), bounds, policies.step
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,7 +15,9 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import Base, EnvSpec
 from rljax.buffers import Experience
+from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import rendering
+from rljax.envs.timed import share_of_time
 from rljax.runs import checkpoints, records, statistics, videos
 from rljax.runs.records import read_config
 from rljax.training import action_cost, configuration, evaluation, registry
@@ -21,6 +25,9 @@ from rljax.training import trust as trusting
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
 from rljax.training.settings import Settings, check_described, settings_of
+
+if TYPE_CHECKING:
+    from rljax.envs.host.spaces import Spaces
 
 THINKING = "compute"  # the setting for the number of thinking steps, in torsos that think in steps
 
@@ -36,6 +43,37 @@ class Policies:
     state: Any  # the agent's State, [P, ...]
     step: int  # the checkpoint's step
     reference: Sequence[float] | None  # the returns with scores 0 and 100; None where the run's data have none
+    described_spaces: Mapping[str, Any] | None = None  # of the environment, as config.json has them
+
+    @functools.cached_property
+    def spaces(self) -> Spaces | None:
+        """The environment's own spaces. None inside the program, where observations and actions are as agents see them.
+
+        Runs from before spaces were stored make the environment. Raises `ValueError` where that is not possible.
+        """
+        from rljax.envs.host.spaces import Spaces
+
+        name = self.settings.env
+        if self.described_spaces is not None:
+            return Spaces.read(self.described_spaces, name)
+        if name == "none" or envs.is_compiled(name):
+            return None
+        seen = observed(name, self.experience)
+        try:
+            hosted = envs.make_hosted(envs.evaluated(seen), 1)
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"the run does not hold the spaces of '{name}', because an older version wrote it, and the environment "
+                f"cannot be made to ask for them: {error} To do without: policy(observation, normalised=True)"
+            ) from error
+        hosted.close()
+        return hosted.spaces
+
+    @property
+    def observes_time(self) -> bool:
+        """Whether the agent sees the time after the environment's own observation."""
+        seen = observed(self.settings.env, self.experience)
+        return seen != "none" and envs.with_time(seen) == seen
 
     @property
     def experience(self) -> Experience:
@@ -44,12 +82,18 @@ class Policies:
 
 
 class Policy:
-    """The policy of one learner."""
+    """The policy of one learner.
+
+    policy = rljax.load(out)
+    observation, _ = env.reset()
+    observation, reward, terminated, truncated, info = env.step(policy(observation))
+    """
 
     def __init__(self, policies: Policies, learner: int) -> None:
         """Raises `ValueError` if the run has no such learner."""
         require_learner(policies.settings, learner)
         self.spec = policies.spec
+        self._policies = policies
         self._state, self._config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
         module = policies.module
 
@@ -59,19 +103,80 @@ class Policy:
         self._act = jax.jit(act, static_argnames="explore")
         self._calls = 0
 
-    def __call__(self, observation: np.ndarray, explore: bool = False) -> np.ndarray:
-        """Actions for one observation [O...] or several [N, O...], in [-1, 1] (integers where actions are discrete).
+    def __call__(
+        self, observation: Any, explore: bool = False, *, normalised: bool = False, step: Any = None
+    ) -> np.ndarray:
+        """Actions for one observation of the environment, or for N of them, in the environment's own terms.
 
-        Environments of `rljax.envs` rescale actions to their bounds; for others use `unnormalise`. Raises `ValueError`
-        for an observation of another shape.
+        `observation` is what the environment's `reset` and `step` return: an array, a dictionary, a tuple, a number.
+        Several observations have a leading axis in each array. The actions have the bounds, the shape and the dtype
+        of the environment's action space, and discrete actions begin at its `start`: `env.step(policy(observation))`
+        works. Environments inside the program, such as brax/ant, are rljax's own adapters (`rljax.envs.make`), whose
+        actions lie in [-1, 1].
+
+        With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and actions are in
+        [-1, 1], or count from 0: what `rljax.envs.make_hosted` takes. Policies that also observe the time need `step`,
+        the number of steps since the reset, for each observation. Raises `ValueError` for other observations.
         """
-        observation = np.asarray(observation, np.float32)
-        shape = self.spec.observation_shape
-        if observation.shape[-len(shape) :] != shape or observation.ndim > len(shape) + 1:
-            raise ValueError(f"observation has shape {observation.shape}, the policy needs {shape} or [N, *{shape}].")
+        seen = self._seen(observation, normalised, step)
         self._calls += 1
         key = jax.random.key(self._calls)
-        return np.asarray(self._act(self._state, observation, key, self._config, explore))
+        action = np.asarray(self._act(self._state, seen, key, self._config, explore))
+        if not normalised and self._policies.spaces is not None:
+            action = self._policies.spaces.act(action)
+        return action[()] if self.spec.discrete else action  # one number, and not an array, for one choice
+
+    def _seen(self, observation: Any, normalised: bool, step: Any) -> np.ndarray:
+        """The observations as the agent sees them. Both forms are accepted; `normalised` says which is tried first."""
+        if normalised:
+            found = self._as_seen(observation)
+            return self._translated(observation, step) if found is None else found
+        try:
+            return self._translated(observation, step)
+        except ValueError:
+            found = self._as_seen(observation)
+            if found is None:
+                raise
+            return found
+
+    def _as_seen(self, observation: Any) -> np.ndarray | None:
+        """Observations [O...] or [N, O...] that are already as the agent sees them; None for others."""
+        shape = self.spec.observation_shape
+        if isinstance(observation, (dict, tuple)):
+            return None
+        try:
+            found = np.asarray(observation, np.float32)
+        except (TypeError, ValueError):
+            return None
+        return found if found.shape[-len(shape) :] == shape and found.ndim <= len(shape) + 1 else None
+
+    def _translated(self, observation: Any, step: Any) -> np.ndarray:
+        """The environment's own observations as the agent sees them."""
+        from rljax.envs.host.spaces import CORRECT
+
+        spaces, shape = self._policies.spaces, self.spec.observation_shape
+        if spaces is None:
+            raise ValueError(
+                f"observation has shape {np.shape(observation)}, the policy needs {shape} or [N, *{shape}]."
+            )
+        leading = spaces.leading(observation)
+        try:
+            seen = spaces.observe(observation, leading)
+        except ValueError as error:
+            given = str(error).replace(f" {CORRECT}", "")
+            raise ValueError(
+                f"the policy was given {given} It needs what '{spaces.name}' returns: {spaces.observation}, or "
+                "several with a leading axis."
+            ) from None
+        if not self._policies.observes_time:
+            return seen
+        if step is None:
+            raise ValueError(
+                "this policy also observes the time of the episode. Say how many steps have passed since the reset: "
+                "policy(observation, step=0), then step=1, and so on."
+            )
+        time = np.broadcast_to(share_of_time(np.asarray(step, np.float32), self.spec), leading)
+        return np.concatenate([seen, time[..., None].astype(np.float32)], axis=-1)
 
 
 def require_learner(settings: Settings, learner: int) -> None:
@@ -126,7 +231,8 @@ def load_all(
 
     template = jax.eval_shape(jax.vmap(init), keys, stacked)
     state = checkpoints.restore(path, "best" if best else "agent", template)
-    return Policies(settings, spec, module, stacked, state, int(path.name), described.get("reference"))
+    others = (int(path.name), described.get("reference"), described.get("spaces"))
+    return Policies(settings, spec, module, stacked, state, *others)
 
 
 def _spec(described: Mapping[str, Any]) -> EnvSpec:
@@ -154,7 +260,7 @@ def base(out: str | Path, *, trust: bool = False) -> Base:
 
 
 def load(out: str | Path, *, learner: int = 0, best: bool = False, trust: bool = False) -> Policy:
-    """The policy of one learner of the run in `out`; see `load_all`."""
+    """The policy of one learner of the run in `out`: a function of observations, see `Policy`. Errors: `load_all`."""
     return Policy(load_all(out, best=best, trust=trust), learner)
 
 
@@ -193,7 +299,7 @@ def evaluate_run(
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, policies.config)
-    evaluator.close()
+    close(evaluator)
     scores = None if env else datasets.score(played.returns, policies.reference)
     records = [
         {
@@ -202,6 +308,7 @@ def evaluate_run(
             "seed": policies.settings.seeds[i],
             "returns": played.returns[i].tolist(),
             "lengths": played.lengths[i].tolist(),
+            **({"cut": int(played.cut[i].sum())} if played.cut[i].any() else {}),
             **({} if played.success is None else {"success": played.success[i].tolist()}),
             **({} if scores is None else {"scores": scores[i].tolist()}),
         }
@@ -215,6 +322,14 @@ def evaluate_run(
         "episodes": records,
         "summary": statistics.summarise(records)["final"],
     }
+
+
+def close(environments: Any) -> None:
+    """Close environments (or an evaluator) whose results are there: what they raise is a warning."""
+    try:
+        environments.close()
+    except EnvironmentFailed as error:
+        warnings.warn(f"{error} The result is not affected.\n{error.trace}", stacklevel=2)
 
 
 def _steps_of_best(folder: Path, until: int) -> list[int]:
@@ -238,6 +353,7 @@ def table(result: dict[str, Any]) -> str:
             f"  learner {entry['learner']} (seed {entry['seed']}{step}): "
             f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
             f"length {lengths.mean():,.0f}"
+            + (f", {entry['cut']} of them cut before their end" if "cut" in entry else "")
             + (f", success {np.mean(entry['success']):.1%}" if "success" in entry else "")
             + (f", score {np.mean(entry['scores']):.1f}" if "scores" in entry else "")
         )
@@ -277,11 +393,11 @@ def play(
     observation = hosted.reset([start])
     for _ in range(max_steps):
         frames.append(hosted.render())
-        step: Any = hosted.step(policy(observation))
+        step: Any = hosted.step(policy(observation, normalised=True))
         if step.terminated[0] or step.truncated[0]:
             break
         observation = step.observation
-    hosted.close()
+    close(hosted)
     return [videos.write(frames, output, hosted.frames_per_second)]
 
 

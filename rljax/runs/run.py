@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from rljax.distributed import hardware, processes
+from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import checkpoints, console, experiments, records, statistics
 from rljax.runs.interruption import Interrupt
 from rljax.runs.records import read_config
@@ -301,6 +302,9 @@ class Run:
             ) from error
         except FloatingPointError as error:
             raise Diverged(f"{error} {self._how_to_resume()}") from error
+        except EnvironmentFailed as error:
+            before = f"This was after step {training.step:,} of training. Correct the environment before you go on."
+            raise error.with_advice(f"{before} {self._how_to_resume()}") from error
         except (OSError, checkpoints.CheckpointError, processes.ProcessError) as error:
             raise RunError(f"{error} {self._how_to_resume()}") from error
         except jax.errors.JaxRuntimeError as error:
@@ -312,7 +316,7 @@ class Run:
             ) from error
         finally:
             self.recorder.close()
-            self.close()
+            self._close(after_error=sys.exc_info()[0] is not None)
         if interrupted and not training.complete:
             self.view.say(f"stopped at {training.step} steps, all saved. To go on: rljax resume {self.folder}")
         return self.folder
@@ -321,6 +325,15 @@ class Run:
         """Release data, environments and the terminal."""
         self.training.close()
         self.view.stop()
+
+    def _close(self, after_error: bool) -> None:
+        """Close everything. What an environment raises in `close` does not hide an earlier error."""
+        try:
+            self.close()
+        except EnvironmentFailed as error:
+            if not after_error:
+                ended = f"Training has ended at step {self.training.step:,}, and all of it is saved in '{self.folder}'."
+                raise error.with_advice(ended) from error
 
     def _chunk(self) -> None:
         training = self.training
@@ -347,6 +360,7 @@ class Run:
         for line in lines:
             self.recorder.evaluation(line | {"wall_seconds": self.wall})
         self.view.evaluated(self.training.step, self.training.last_return)
+        self._warn()
 
     def _how_to_resume(self) -> str:
         saved = checkpoints.steps(self.folder / "checkpoints")
@@ -380,6 +394,7 @@ class Run:
             "seeds": list(training.settings.seeds),
             **results(evaluations, training.members, training.dataset is not None),
             "diverged": list(training.frozen.found.values()),
+            "cut": sum(line.get("cut", 0) for line in evaluations),
             "steps": training.step,
             "complete": training.complete,
             "wall_seconds": time.perf_counter() - self.began,

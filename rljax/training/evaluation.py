@@ -4,6 +4,9 @@ Each environment plays exactly one episode, so that short episodes are not favou
 on the learner's seed, the step and the episode's number. Evaluation therefore never disturbs training, and a resumed
 run repeats it exactly. Some policies draw random actions even without exploration. Their random numbers come from the
 seed of the learner's first episode, and depend on nothing else.
+
+An episode that goes on at the environment's time limit, or after `LIMIT` steps where there is none, is cut there. Its
+return is that of a part of an episode: `Episodes.cut` marks it.
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, wher
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """Finished episodes of P learners."""
+    """One episode in each of N environments of P learners."""
 
     returns: np.ndarray  # [P, N] undiscounted
     lengths: np.ndarray  # [P, N] environment steps
+    cut: np.ndarray  # [P, N] bool: the episode had not ended at the limit of the evaluation
     success: np.ndarray | None = None  # [P, N] in {0, 1}; None where the environment does not report it
 
 
@@ -97,7 +101,8 @@ class HostedEvaluator:
             done |= ended
             observation = step.observation
         known = not np.isnan(success).any()
-        return Episodes(returns.reshape(rows), lengths.reshape(rows), success.reshape(rows) if known else None)
+        columns = (returns.reshape(rows), lengths.reshape(rows), ~done.reshape(rows))
+        return Episodes(*columns, success.reshape(rows) if known else None)
 
     def close(self) -> None:
         """Close the simulators."""
@@ -118,7 +123,7 @@ class Play:
         """A compiled function: the returns, lengths and successes of episodes, [P x N]."""
         return jax.jit(self._episodes)
 
-    def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array | None]:
+    def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array, Array | None]:
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
         act = policy(self.agent)
@@ -143,7 +148,7 @@ class Play:
         carry += (jnp.zeros(number), jnp.zeros(number, jnp.int32), jnp.zeros(number) if reports else None)
         limit = self.environment.spec.max_episode_steps or LIMIT
         carry = jax.lax.while_loop(lambda carry: ~carry[3].all() & (carry[0] < limit), body, carry)
-        return carry[4], carry[5], carry[6]
+        return carry[4], carry[5], ~carry[3], carry[6]
 
     def _first_step(self, keys: Array, environment: Any) -> Step:
         spec = self.environment.spec
@@ -164,8 +169,7 @@ class CompiledEvaluator:
         drawn = _keys(seeds, self.num_learners)
         play = shared(self.play, (state, config)).episodes
         played = jax.device_get(local(play(state, keys, drawn, config)))
-        returns, lengths, success = jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played)
-        return Episodes(returns, lengths, success)
+        return Episodes(*jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played))
 
     def close(self) -> None:
         """Do nothing: there are no simulators to close."""

@@ -15,9 +15,10 @@ from rljax import envs
 from rljax.agent import float_fields
 from rljax.distributed import devices, hardware, processes, runtime
 from rljax.distributed.devices import local
+from rljax.envs.environment import EnvironmentFailed
 from rljax.training import action_cost, configuration, population, schedules, sizes
 from rljax.training.drivers.driver import EVALUATE, Driver, Report, environment_seeds
-from rljax.training.evaluation import Episodes
+from rljax.training.evaluation import LIMIT, Episodes
 from rljax.training.learner import CYCLE, TRANSITION
 from rljax.training.plan import Experiment, plan, round_up
 from rljax.training.settings import Settings, check_settings
@@ -74,6 +75,7 @@ class Training:
         self.last_return = np.full(len(settings.seeds), np.nan)
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
+        self._told: set[str] = set()  # warnings that were given once
 
     def _size_warnings(self) -> Iterator[str]:
         """Warnings about numbers of steps, rows and episodes."""
@@ -157,10 +159,22 @@ class Training:
         return {
             "learners": [dataclasses.asdict(member) for member in self.members],
             "spec": dataclasses.asdict(self.spec),
+            "spaces": self._spaces(),
             "state_bytes": self.needed_bytes,
             "base_digest": None if self.experiment.base is None else self.experiment.base.digest(),
             **action_cost.of_action(self.module, self.templates[0]["agent"], self.spec, self.stacked),
         }
+
+    def _spaces(self) -> dict[str, Any] | None:
+        """The environment's own spaces, ready for JSON. None inside the program, where agents see the same."""
+        hosted = getattr(self.evaluator, "hosted", None)
+        if hosted is not None:
+            return hosted.spaces.described()
+        if self.settings.env != "none" or self.dataset is None or self.dataset.action_bounds is None:
+            return None
+        from rljax.envs.host.spaces import box_spaces
+
+        return box_spaces(self.spec.observation_shape[0], self.dataset.action_bounds, self.dataset.name).described()
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
@@ -214,8 +228,36 @@ class Training:
         metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))
+            self._told.add("endless")
+        elif not (self.experiment.experience.needs_data and self.stage is self.stages[0]):
+            self._warn_of_endless_episodes()
         line = {"step": self.step, "update": self.updates, "wall_seconds": None, "steps_per_second": speed}
         return line | {name: value.tolist() for name, value in metrics.items()}
+
+    def _warn_of_endless_episodes(self) -> None:
+        """Warn once where no episode has ended although it should have, or where the run ends without one."""
+        num_envs = self.stage.driver.hyper.experience.num_envs  # type: ignore[attr-defined]
+        before = sum(stage.end for stage in self.stages[:-1][-1:])
+        steps, limit = (self.step - before) // num_envs, self.spec.max_episode_steps
+        if steps > (limit or LIMIT) or (limit is None and self.complete):
+            self._warn_once(
+                "endless",
+                f"no episode of training has ended in {steps:,} steps of each environment: metrics have no returns. "
+                f"{self._limitless()}",
+            )
+
+    def _limitless(self) -> str:
+        if self.spec.max_episode_steps is not None:
+            return f"'{self.settings.env}' goes on beyond the time limit that it is registered with."
+        return (
+            f"'{self.settings.env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), "
+            "or max_episode_steps in the class of an environment in a file."
+        )
+
+    def _warn_once(self, what: str, warning: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self.warnings.append(warning)
 
     def _next_stage(self) -> None:
         learnt = self.driver.learners
@@ -233,17 +275,29 @@ class Training:
     def evaluate(self) -> list[dict[str, Any]]:
         """Play complete episodes with each learner, and return one record per learner."""
         with self.clock.counting():
-            episodes = evaluate(self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked)
+            try:
+                episodes = evaluate(self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked)
+            except EnvironmentFailed as error:
+                raise error.with_advice("It was an environment of the evaluation.") from error
         means = self.last_return = episodes.returns.mean(axis=1)
         improved = means > self.best_return
         self.best_return = np.where(improved, means, self.best_return)
         self.best = population.choose(improved, self.driver.agent_state, self.best)
         self.latest = float(means.mean())
+        if episodes.cut.any():
+            self._warn_once(
+                "cut",
+                f"{episodes.cut.sum()} of {episodes.cut.size} evaluated episodes were cut at "
+                f"{self.spec.max_episode_steps or LIMIT:,} steps, before their end, and so are their returns ('cut' in "
+                f"evaluations.jsonl). {self._limitless()}",
+            )
         return [self._line(episodes, learner, seed) for learner, seed in enumerate(self.settings.seeds)]
 
     def _line(self, episodes: Episodes, learner: int, seed: int) -> dict[str, Any]:
         line = {"step": self.step, "learner": learner, "seed": seed, "returns": episodes.returns[learner].tolist()}
         line |= {"lengths": episodes.lengths[learner].tolist(), "wall_seconds": None}
+        if episodes.cut[learner].any():
+            line["cut"] = int(episodes.cut[learner].sum())
         if episodes.success is not None:
             line["success"] = episodes.success[learner].tolist()
         if self.dataset is not None and self.dataset.reference is not None:
@@ -314,11 +368,16 @@ class Training:
         self.settings = dataclasses.replace(self.settings, **{name: steps - before})
 
     def close(self) -> None:
-        """Release data and environments."""
-        for stage in self.stages:
-            stage.driver.close()
-        if self.evaluator is not None:
-            self.evaluator.close()
+        """Release data and environments. Raises `EnvironmentFailed` for what one of them raises, after the last."""
+        failures = []
+        for part in (*(stage.driver for stage in self.stages), self.evaluator):
+            try:
+                if part is not None:
+                    part.close()
+            except EnvironmentFailed as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     # Checkpoints
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import rljax
 from rljax import envs
 from rljax.cli import options, training
-from rljax.runs import experiments, records
+from rljax.runs import experiments, records, run
 from rljax.training.loop import Training
 from tests import small_runs
 
@@ -98,3 +99,82 @@ def test_mistakes_are_named(before: str, after: str, message: str, tmp_path: Pat
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(ValueError, match=r"no file 'absent\.py' for the environment 'absent\.py:A'"):
         envs.make("absent.py:A")
+
+
+GYMNASIUM = """
+import gymnasium
+import numpy as np
+
+class Memory:
+    def __init__(self):
+        self.steps = 0
+
+class Asym(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,))
+    action_space = gymnasium.spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.memory = Memory()
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        assert action in self.action_space
+        self.memory.steps += 1
+        observation = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return observation, float(action.sum()), False, self.memory.steps == 20, {}
+
+class Limited(Asym):
+    max_episode_steps = 7
+
+def made():
+    return Asym()
+"""
+
+
+@pytest.fixture
+def gymnasium_file(tmp_path: Path) -> Path:
+    path = tmp_path / "weird.py"
+    path.write_text(GYMNASIUM)
+    return path
+
+
+def test_a_gymnasium_class_runs_on_the_host(gymnasium_file: Path) -> None:
+    name = f"{gymnasium_file}:Asym"
+    assert not envs.is_compiled(name)
+    assert not envs.is_compiled(f"async/{name}")
+    assert not envs.is_compiled(f"timed/{name}")
+    assert (envs.short(name), envs.evaluated(f"async/{name}"), envs.task(f"async/{name}")) == ("Asym", name, name)
+    assert envs.make_hosted(name, 2).spec.max_episode_steps is None
+    limited = envs.make_hosted(f"timed/{gymnasium_file}:Limited", 1)
+    assert (limited.spec.max_episode_steps, limited.spec.observation_shape) == (7, (3,))
+
+
+def test_a_gymnasium_class_is_saved_with_its_objects(gymnasium_file: Path) -> None:
+    one, other = (envs.make_hosted(f"{gymnasium_file}:Asym", 2) for _ in range(2))
+    action = np.zeros((2, 2), np.float32)
+    one.reset([0, 1])
+    for _ in range(15):
+        one.step(action)
+    other.restore(one.save() or b"")
+    for _ in range(10):
+        ours, theirs = one.step(action), other.step(action)
+        np.testing.assert_array_equal(ours.observation, theirs.observation)
+        np.testing.assert_array_equal(ours.truncated, theirs.truncated)
+
+
+def test_a_function_that_makes_a_gymnasium_environment_is_refused(gymnasium_file: Path) -> None:
+    with pytest.raises(ValueError, match=r"makes one of Gymnasium's environments. Name its class, .* or register it"):
+        envs.make(f"{gymnasium_file}:made")
+
+
+def test_a_run_in_a_gymnasium_class_is_resumed(gymnasium_file: Path, tmp_path: Path) -> None:
+    name = f"{gymnasium_file}:Asym"
+    small_runs.train("td3", name, 150, tmp_path / "whole", checkpoint_every=50)
+    small_runs.train("td3", name, 100, tmp_path / "half", checkpoint_every=50)
+    run.resume(tmp_path / "half", 150)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    policy = rljax.load(tmp_path / "half")
+    action = policy(np.zeros(2, np.float32))
+    assert (-3 <= action[0] <= 1, 0.5 <= action[1] <= 2, action.dtype) == (True, True, np.float32)
+    np.testing.assert_allclose(policy(np.zeros(2), normalised=True), (action - [-1, 1.25]) / [2, 0.75], rtol=1e-5)

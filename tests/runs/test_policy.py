@@ -1,146 +1,162 @@
-"""Hostile and damaged folders of runs: loading a policy has one error, runs no code and opens nothing else."""
+"""Policies take what environments return, and return what environments take."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import jax
+import gymnasium
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from rljax import buffers
 from rljax.agent import EnvSpec
-from rljax.runs import checkpoints, policy, records
-from rljax.training import registry
-from tests import folders
+from rljax.envs.host.spaces import Spaces
+from rljax.runs.policy import Policies, Policy
+from rljax.training.settings import Settings
 
-SPEC = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": None}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder with the checkpoint of an agent that has learnt nothing."""
-    module: Any = registry.load_agent("bc")
-    config = module.Config(hidden=(4,))
-    spec = EnvSpec("a", (3,), 1)
-    state = jax.jit(jax.vmap(lambda key: module.init(key, spec, config)))(jax.random.split(jax.random.key(0), 1))
-    changes = {"hidden": [4]}
-    folder = folders.write(tmp_path_factory.mktemp("whole") / "run", "bc", "none", seeds=[0], spec=SPEC, config=changes)
-    records.write_json(folder / "config.json", records.read_config(folder) | {"config": changes})
-    checkpoints.save(folder / "checkpoints", 100, {"agent": state, "best": state}, {"run.json": b'{"values": null}'})
-    return folder
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+ACTION = spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32))
 
 
-@pytest.fixture
-def folder(whole: Path, tmp_path: Path) -> Path:
-    """A copy of the run, to be damaged."""
-    return Path(shutil.copytree(whole, tmp_path / "run"))
+class Mean:
+    """An agent that acts on the mean of its observation."""
+
+    def __init__(self, spec: EnvSpec, timed: bool) -> None:
+        self.spec, self.timed = spec, timed
+
+    def experience(self, config: Any) -> buffers.Stream:
+        """A stream."""
+        return buffers.Stream(time_feature=self.timed)
+
+    def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
+        """The mean in every dimension, or as a choice; the last element alone where it observes the time."""
+        axes = tuple(range(observation.ndim - len(self.spec.observation_shape), observation.ndim))
+        mean = observation[..., -1] if self.timed else observation.mean(axis=axes)
+        if self.spec.discrete:
+            return (mean > 0).astype(jnp.int32), {}
+        return jnp.stack([mean] * self.spec.action_size, axis=-1), {}
 
 
-def refused(folder: Path) -> str:
-    """The error with which the run's policy is refused; "" if it is loaded."""
-    try:
-        policy.load(folder)
-    except (ValueError, TypeError, checkpoints.CheckpointError) as error:
-        return str(error) or "an error without words"
-    return ""
+def made(observation: Any, action: Any, env: str = "Odd-v0", described: bool = True, timed: bool = False) -> Policy:
+    own = Spaces(observation, action, env)
+    shape = (own.observation_shape[0] + 1,) if timed else own.observation_shape
+    spec = EnvSpec(env, shape, own.action_size, own.discrete, 10)
+    kept = json.loads(json.dumps(own.described())) if described else None
+    settings = Settings("mean", env)
+    return Policy(Policies(settings, spec, Mean(spec, timed), {}, {}, 0, None, kept), 0)
 
 
-def described(**changed: Any) -> Callable[[Path], Any]:
-    """A config.json with other entries; None removes one."""
-
-    def change(folder: Path) -> None:
-        found = records.read_config(folder) | changed
-        text = json.dumps({name: value for name, value in found.items() if value is not None})
-        (folder / "config.json").write_text(text)
-
-    return change
-
-
-def noted(text: str) -> Callable[[Path], Any]:
-    """Notes of a checkpoint that are `text`, with a manifest that fits."""
-
-    def change(folder: Path) -> None:
-        inside = checkpoints.newest(folder / "checkpoints")
-        (inside / "run.json").write_text(text)
-        refit(folder)
-
-    return change
+OBSERVATIONS = [
+    VECTOR,
+    spaces.Box(-1, 1, (), np.float32),
+    spaces.Box(0, 255, (3, 20, 24), np.uint8),
+    spaces.Box(0, 255, (20, 24, 3), np.uint8),
+    spaces.Box(0, 1, (3, 20, 24), np.float32),
+    spaces.Discrete(4, start=1),
+    spaces.MultiBinary(3),
+    spaces.Tuple([spaces.Discrete(2), VECTOR]),
+    spaces.Dict({"z": VECTOR, "a": spaces.Dict(d=spaces.Discrete(3, start=-1))}),
+]
+ACTIONS = [
+    ACTION,
+    spaces.Box(-2, 2, (2, 1), np.float64),
+    spaces.Box(-2, 1, (), np.float32),
+    spaces.Discrete(3, start=-1),
+    spaces.Discrete(2, start=10),
+]
 
 
-FOLDERS: dict[str, Callable[[Path], Any]] = {
-    "deep config.json": lambda f: (f / "config.json").write_text("[" * 100_000),
-    "empty config.json": lambda f: (f / "config.json").write_text(""),
-    "a list as config.json": lambda f: (f / "config.json").write_text("[]"),
-    "bytes as config.json": lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"),
-    "no agent": described(agent=None),
-    "a number as agent": described(agent=3),
-    "an unknown agent": described(agent="os"),
-    "a path as agent": described(agent="../evil"),
-    "a file as agent": described(agent="/tmp/evil.py"),
-    "a module of rljax as agent": described(agent="presets"),
-    "no seeds": described(seeds=None),
-    "text as seeds": described(seeds="ab"),
-    "texts as seeds": described(seeds=["a"]),
-    "seeds below 0": described(seeds=[-1]),
-    "seeds in a list": described(seeds=[[1]]),
-    "no config": described(config=None),
-    "a list as config": described(config=[]),
-    "an unknown setting": described(config={"evil": 1}),
-    "no spec": described(spec=None),
-    "a list as spec": described(spec=[]),
-    "no shape": described(spec={"name": "a", "action_size": 1, "discrete": False}),
-    "text as shape": described(spec=SPEC | {"observation_shape": "a"}),
-    "texts as shape": described(spec=SPEC | {"observation_shape": ["a"]}),
-    "a huge shape": described(spec=SPEC | {"observation_shape": [10**12]}),
-    "another shape": described(spec=SPEC | {"observation_shape": [4]}),
-    "a base that is elsewhere": described(base="/nowhere"),
-    "a number as base": described(base=3),
-    "no notes": noted(""),
-    "a list as notes": noted("[]"),
-    "deep notes": noted("[" * 100_000),
-    "text as values": noted('{"values": "a"}'),
-}
+class Odd(gymnasium.Env):
+    """It accepts actions of its space alone."""
+
+    def __init__(self, observation: Any, action: Any) -> None:
+        self.observation_space, self.action_space = observation, action
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        """A sample."""
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        """Another."""
+        assert action in self.action_space
+        return self.observation_space.sample(), 0.0, False, False, {}
 
 
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_a_hostile_folder_has_one_error(kind: str, folder: Path) -> None:
-    FOLDERS[kind](folder)
-    assert refused(folder)
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # Gymnasium hands over rows as numbers
+@pytest.mark.parametrize("observation", OBSERVATIONS, ids=str)
+@pytest.mark.parametrize("action", ACTIONS, ids=str)
+def test_every_space_that_can_be_trained_on(observation: Any, action: Any) -> None:
+    policy, environment = made(observation, action), Odd(observation, action)
+    first, _ = environment.reset()
+    environment.step(policy(first))
+    several: Any = gymnasium.vector.SyncVectorEnv([lambda: Odd(observation, action)] * 2)
+    batch, _ = several.reset()
+    chosen = policy(batch)
+    assert chosen.dtype == (np.int32 if isinstance(action, spaces.Discrete) else action.dtype)
+    several.step(chosen)
+    assert np.asarray(policy(first)).shape == action.shape
+    assert chosen.shape == (2, *action.shape)
 
 
-def damage(folder: Path, files: list[Path], number: int) -> None:
-    """Load the policy `number` times, each time with a file that is cut or has another bit."""
-    generator = np.random.default_rng(0)
-    for seed in range(number):
-        path = files[seed % len(files)]
-        kept = path.read_bytes()
-        changed = bytearray(kept[: len(kept) // 2] if seed % 5 == 0 else kept)
-        changed[int(generator.integers(len(changed)))] ^= 1 << int(generator.integers(8))
-        path.write_bytes(changed)
-        refit(folder)
-        refused(folder)
-        path.write_bytes(kept)
-    refit(folder)
-    assert not refused(folder)
+def test_bounds_and_start() -> None:
+    np.testing.assert_allclose(made(VECTOR, ACTION)(np.full(3, 0.5, np.float32)), [0.0, 1.625])
+    np.testing.assert_allclose(made(VECTOR, ACTION)(np.full(3, 0.5, np.float32), normalised=True), [0.5, 0.5])
+    choice = made(VECTOR, spaces.Discrete(2, start=10))
+    assert {choice(np.ones(3)): "a key", choice(-np.ones(3)): "another"} == {11: "a key", 10: "another"}
+    assert choice(np.ones(3), normalised=True) == 1
 
 
-def refit(folder: Path) -> None:
-    """Make the manifest of the checkpoint fit its files, as whoever changes them on purpose does."""
-    inside = folder / "checkpoints" / "000000000100"
-    names = json.loads((inside / checkpoints.MANIFEST).read_text())
-    fitting = {name: checkpoints._fingerprint(inside / name) for name in names}
-    (inside / checkpoints.MANIFEST).write_text(json.dumps(fitting))
+def test_observations_as_agents_see_them() -> None:
+    policy = made(spaces.Dict(a=VECTOR, d=spaces.Discrete(2)), ACTION)
+    own = policy({"a": np.zeros(3), "d": 1})
+    np.testing.assert_array_equal(policy(np.array([0, 0, 0, 0, 1.0])), own)
+    assert policy(np.zeros((6, 5)), normalised=True).shape == (6, 2)
+    pictures = made(OBSERVATIONS[2], ACTION)
+    assert pictures(np.zeros((6, 20, 24, 3)), normalised=True).shape == (6, 2)
 
 
-def test_damage_in_json_has_one_error_or_none(folder: Path) -> None:
-    damage(folder, [folder / "config.json", folder / "checkpoints" / "000000000100" / "run.json"], 40)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            np.zeros(4),
+            r"given an observation of shape \(4,\), its observation_space promises \(3,\)\. It needs what 'Odd-v0'",
+        ),
+        ({"a": 1}, "that holds no real numbers .* It needs what 'Odd-v0' returns: Box"),
+        (None, "no real numbers .None."),
+        ("text", "no real numbers"),
+        (np.zeros((2, 2, 3)), r"shape \(2, 2, 3\)"),
+    ],
+)
+def test_other_observations_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(VECTOR, ACTION)(given)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax forgets tasks that fail
-def test_damage_in_arrays_has_one_error_or_none(folder: Path) -> None:
-    inside = folder / "checkpoints" / "000000000100" / "agent"
-    damage(folder, [file for file in sorted(inside.rglob("*")) if file.is_file() and file.stat().st_size], 10)
+def test_the_time_is_asked_for() -> None:
+    policy = made(VECTOR, spaces.Box(-1, 1, (1,)), timed=True)
+    with pytest.raises(ValueError, match=r"observes the time of the episode.* policy\(observation, step=0\)"):
+        policy(np.zeros(3))
+    np.testing.assert_allclose(policy(np.zeros(3), step=5), [0.0])
+    np.testing.assert_allclose(policy(np.zeros((2, 3)), step=10), [[0.5], [0.5]])
+    np.testing.assert_allclose(policy(np.zeros((2, 3)), step=[0, 10]), [[-0.5], [0.5]])
+    np.testing.assert_allclose(policy(np.zeros(4)), [0.0])  # the time is in the observation already
+
+
+def test_runs_without_stored_spaces_make_the_environment() -> None:
+    old = made(VECTOR, spaces.Box(-2, 2, (1,)), "Pendulum-v1", described=False)
+    assert old(np.ones(3, np.float32)).item() == 2.0
+    absent = made(VECTOR, ACTION, "NoSuch-v0", described=False)
+    with pytest.raises(
+        ValueError, match=r"does not hold the spaces of 'NoSuch-v0'.* policy\(observation, normalised=True\)"
+    ):
+        absent(np.ones(3))
+    np.testing.assert_array_equal(absent(np.ones(3), normalised=True), [1, 1])
+
+
+def test_inside_the_program_actions_are_the_agents() -> None:
+    policy = made(VECTOR, ACTION, "rljax/Pendulum", described=False)
+    np.testing.assert_array_equal(policy(np.ones(3)), [1, 1])

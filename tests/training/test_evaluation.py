@@ -1,27 +1,35 @@
-"""What evaluation says about episodes that nothing ends."""
+"""Evaluation: episodes that do not end are cut and marked."""
 
 from __future__ import annotations
 
-import warnings
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec
+from rljax.envs.autoreset import AutoReset
 from rljax.training import evaluation
+from tests.fakes import Counter, Fake, HostedCounter, settings
 
 
-def test_episodes_that_nothing_ends_are_said_to_be_cut() -> None:
-    lengths = np.array([[evaluation.LIMIT, 12, evaluation.LIMIT]])
-    spec = EnvSpec("Maze-v0", (1,), 1)
-    with pytest.warns(
-        UserWarning, match=r"'Maze-v0' has no time limit, and nothing ended 2 of 3 .* after 10,000 steps"
-    ):
-        evaluation._warn_of_cuts(spec, lengths)
-
-
-@pytest.mark.parametrize(("limit", "length"), [(None, 12), (20_000, 10_000), (10_000, 10_000)])
-def test_other_episodes_are_not(limit: int | None, length: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        evaluation._warn_of_cuts(EnvSpec("Maze-v0", (1,), 1, max_episode_steps=limit), np.array([[length]]))
+@pytest.mark.parametrize(("limit", "cut"), [(None, True), (5, False)])
+@pytest.mark.parametrize("inside", [True, False])
+def test_episodes_that_do_not_end_are_marked(
+    inside: bool, limit: int | None, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "LIMIT", 12)
+    agent: Any = Fake()
+    config = settings(2)
+    if inside:
+        evaluator: Any = evaluation.CompiledEvaluator(agent, AutoReset(Counter(limit)), 2)
+        spec = Counter(limit).spec
+    else:
+        hosted: Any = HostedCounter(limit or 10**6)
+        hosted.num_envs, hosted.success = 6, np.full(6, np.nan)
+        hosted.spec = Counter(limit).spec
+        evaluator, spec = evaluation.HostedEvaluator(agent, hosted, 2), hosted.spec
+    state = jax.vmap(lambda key: agent.init(key, spec, Fake.Config()))(jax.random.split(jax.random.key(0), 2))
+    played = evaluator(state, list(range(6)), config)
+    np.testing.assert_array_equal(played.cut, np.full((2, 3), cut))
+    np.testing.assert_array_equal(played.lengths, np.full((2, 3), 12 if cut else 5))

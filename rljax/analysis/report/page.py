@@ -101,7 +101,7 @@ def _skipped(skipped: Sequence[tuple[Path, str]]) -> list[str]:
 
 
 def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
-    """Notices on runs that have not come to the step of comparison, and on learners that diverged."""
+    """Notices on runs that have not come to the step of comparison, and on learners that diverged, on cut episodes."""
     for table in arranged:
         for row in table.rows:
             behind = [run for run in row.runs if not all(each.index_at(at) is not None for each in run.learners)]
@@ -112,6 +112,11 @@ def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
                 yield f"Incomplete: {row.label} on {table.task}, {counted}: {ends}"
             if row.diverged:
                 yield _diverged(row, table)
+            if row.cut:
+                yield (
+                    f"Cut: {count(row.cut, 'episode')} of {row.label} on {table.task} had not ended at the limit of "
+                    "the evaluation; their returns are of parts of episodes."
+                )
 
 
 def _diverged(row: Row, table: Table) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from rljax.agent import EnvSpec
 from rljax.distributed.devices import Spread, local
+from rljax.networks import normalise, traces
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
@@ -64,6 +65,15 @@ def split(learners: LearnerState, action: Any, extras: Any) -> dict[str, Any]:
 def continued(fresh: LearnerState, learnt: LearnerState | None) -> LearnerState:
     """Fresh learners with the agents and the number of updates of `learnt`, the learners of the previous stage."""
     return fresh if learnt is None else fresh.replace(agent=learnt.agent, updates=learnt.updates)
+
+
+def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
+    """Learners whose running episodes are lost: the newest transition of each environment is marked as truncated.
+
+    Sums along episodes, such as eligibility traces and discounted sums of rewards, begin anew.
+    """
+    storage = None if learners.storage is None else learners.storage.cut_episodes(num_envs)
+    return learners.replace(storage=storage, agent=normalise.restart(traces.restart(learners.agent)))
 
 
 class Driver(Protocol):

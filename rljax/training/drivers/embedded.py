@@ -30,7 +30,15 @@ from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.training.drivers.compiled import Carry, CompiledDriver, Loop, no_episodes
-from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, key_shapes, split
+from rljax.training.drivers.driver import (
+    TRAIN,
+    continued,
+    cut_episodes,
+    environment_rows,
+    environment_seeds,
+    key_shapes,
+    split,
+)
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
 
 # Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
@@ -201,6 +209,9 @@ class EmbeddedDriver(CompiledDriver):
                 pause = min(2 * pause, longest)
         except BaseException as error:
             self.failure = error  # makes the program end with its next step
+            self._results.put(
+                np.zeros(self._packed_shape, np.float32)
+            )  # or at once, where the simulators do not return
             raise
         if self.failure is not None:
             raise self.failure
@@ -232,15 +243,16 @@ class EmbeddedDriver(CompiledDriver):
         self.data = jax.device_put(self.data)
         learners, action, extras = arrays["training"]
         seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
-        observation = jnp.asarray(self._per_learner(seen))
-        carry = self.loop.carry(learners.replace(agent=arrays["agent"]), self.number, observation)
-        known = environments is not None
+        learners, known = learners.replace(agent=arrays["agent"]), environments is not None
+        if not known:
+            learners = cut_episodes(learners, self.hyper.experience.num_envs)
+        carry = self.loop.carry(learners, self.number, jnp.asarray(self._per_learner(seen)))
         self.carry = carry.replace(action=action, extras=extras) if known else self.loop.begin(carry, self.hyper)
 
     def close(self) -> None:
-        """Close the simulators."""
+        """Close the simulators. After an interruption they may hang in a step, and are left as they are."""
         self._end_thread()
-        self.hosted.close()
+        self.hosted.close(at_once=isinstance(self.failure, KeyboardInterrupt))
 
     def begin_step(self, action: np.ndarray) -> None:
         """Let the simulators step in their thread, while the loop goes on."""
@@ -259,7 +271,7 @@ class EmbeddedDriver(CompiledDriver):
 
         The last column is 1, and 0 from a failure on.
         """
-        packed = np.zeros(packed_shape(self.hosted.num_envs, self.spec), np.float32)
+        packed = np.zeros(self._packed_shape, np.float32)
         if self.failure is not None:
             return packed
         try:
@@ -274,6 +286,10 @@ class EmbeddedDriver(CompiledDriver):
         for column, values in enumerate(columns, 2 * size):
             packed[:, column] = values
         return packed
+
+    @property
+    def _packed_shape(self) -> tuple[int, int]:
+        return packed_shape(self.hosted.num_envs, self.spec)
 
     def _per_learner(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(self.learner.num_learners, self.hyper.experience.num_envs, *rows.shape[1:])

@@ -24,6 +24,7 @@ from rljax.training.drivers.driver import (
     TRAIN,
     Report,
     continued,
+    cut_episodes,
     environment_rows,
     environment_seeds,
     key_shapes,
@@ -176,8 +177,10 @@ class HostedDriver:
         """Continue exactly from a checkpoint; without `environments`, fresh episodes begin."""
         self.data = self.spread.everywhere(self.data)
         learners, self.action, self.extras = self.spread.learners(arrays["training"])
-        agent = self.spread.learners(arrays["agent"])
-        self.learnt, self.storage = learners.replace(agent=agent, storage=None), learners.storage
+        learners = learners.replace(agent=self.spread.learners(arrays["agent"]))
+        if environments is None:
+            learners = cut_episodes(learners, self.hyper.experience.num_envs)
+        self.learnt, self.storage = learners.replace(storage=None), learners.storage
         self.steps = int(learners.steps)
         self._forget()
         if environments is not None:

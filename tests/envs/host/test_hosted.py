@@ -216,11 +216,6 @@ def test_pictures_stay_pictures():
     ("kwargs", "error", "message"),
     [
         (
-            {"observation_space": spaces.Discrete(4)},
-            TypeError,
-            r"'Walk' observes Discrete\(4\), agents need a vector .*gymnasium.wrappers.FlattenObservation",
-        ),
-        (
             {"observation_space": spaces.Sequence(spaces.Discrete(4))},
             TypeError,
             "'Walk' observes Sequence.* agents need a vector of fixed size",

@@ -1,0 +1,227 @@
+"""What a user's environment raises or wrongly returns becomes one error that names it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rljax import envs
+from rljax.envs.environment import EnvironmentFailed
+from tests.envs.host.walk import Walk
+
+ZERO = np.zeros((2, 2), np.float32)
+SOURCE = """
+import gymnasium, numpy, os, sys
+
+class Odd(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+    steps = 0
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 3:
+            self.fail(5 % 3)
+        return numpy.zeros(2, numpy.float32), 1.0, False, False, {}
+
+    def fail(self, number):
+        pass
+
+class Raises(Odd):
+    def fail(self, number):
+        raise ZeroDivisionError("100 % wrong")
+
+class Exits(Odd):
+    def fail(self, number):
+        sys.exit(3)
+
+class Dies(Odd):
+    def fail(self, number):
+        os._exit(3)
+
+class Unclosed(Odd):
+    def close(self):
+        raise RuntimeError("cannot close")
+
+class Unmade(Odd):
+    def __init__(self, render_mode=None):
+        raise FileNotFoundError("model.xml")
+
+class OldStep(Odd):
+    def step(self, action):
+        return numpy.zeros(2, numpy.float32), 1.0, False, {}
+
+class OldReset(Odd):
+    def reset(self):
+        return numpy.zeros(2, numpy.float32)
+
+class OldObservation(Odd):
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(2, numpy.float32)
+
+class Unpicturable(Odd):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 9}
+    def render(self):
+        raise KeyError("no camera")
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("odd") / "odd.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def failed(name: str, prefix: str = "") -> EnvironmentFailed:
+    """The error of two environments called `name` when they are made, reset and stepped."""
+
+    def play() -> None:
+        hosted = envs.make_hosted(f"{prefix}{name}", 2)
+        try:
+            hosted.reset([0, 1])
+            for _ in range(3):
+                hosted.step(ZERO)
+        finally:
+            hosted.close()
+
+    warnings.simplefilter("ignore")  # of Gymnasium's own checks; pytest puts the filters back
+    with pytest.raises(EnvironmentFailed) as caught:
+        play()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "trace"),
+    [
+        ("Raises", "environment 0 of '.*' raised ZeroDivisionError in step 3 of its episode: 100 % wrong.$", "in fail"),
+        ("Exits", "environment 0 of '.*' raised SystemExit in step 3 of its episode: 3.$", "sys.exit"),
+        ("Unclosed", "environment 0 of '.*' raised RuntimeError in close: cannot close.$", "in close"),
+        ("Unmade", "'.*' raised FileNotFoundError when it was made: model.xml.$", "in __init__"),
+        ("OldStep", "in step 1 of its episode: not enough values.* step returns .observation, reward, term", ""),
+        ("OldReset", "raised TypeError in reset: .* 'seed'. Gymnasium's reset returns .observation, info.", ""),
+        (
+            "OldObservation",
+            "environment 0 of '.*' returned one value of type ndarray from reset. Gymnasium's reset",
+            "",
+        ),
+    ],
+)
+def test_what_environments_raise(file: Path, kind: str, message: str, trace: str) -> None:
+    error = failed(f"{file}:{kind}")
+    assert re.search(message, str(error)), str(error)
+    assert trace in error.trace
+    assert "checks.py" not in error.trace, "it begins with the user's own code"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("Raises", "raised ZeroDivisionError in step 3 of its episode: 100 % wrong."),
+        ("Dies", "a process of 'async/"),
+    ],
+)
+def test_what_environments_raise_in_processes(file: Path, kind: str, message: str, capfd: Any) -> None:
+    error = failed(f"{file}:{kind}", "async/")
+    assert message in str(error)
+    assert ("in fail" in error.trace) == (kind == "Raises")
+    assert "Traceback" not in capfd.readouterr().err, "there is one message"
+    assert not multiprocessing.active_children()
+
+
+def test_pictures_that_fail(file: Path) -> None:
+    hosted = envs.make_hosted(f"{file}:Unpicturable", 1, render_mode="rgb_array")
+    hosted.reset([0])
+    with pytest.raises(EnvironmentFailed, match="could not be rendered, with KeyError: 'no camera'") as caught:
+        hosted.render()
+    assert "in render" in caught.value.trace
+
+
+@pytest.mark.usefixtures("walk_is_registered")
+@pytest.mark.parametrize(
+    ("place", "given", "received"),
+    [
+        (1, np.array([2.5]), 2.5),
+        (1, np.array([[3]]), 3.0),
+        (1, np.bool_(True), 1.0),
+        (1, np.float16(0.5), 0.5),
+        (1, None, "the reward None, it must be one real number"),
+        (1, "1.5", "the reward '1.5', it must be one real number"),
+        (1, 1j, "the reward 1j, it must be one real number"),
+        (1, np.zeros(2), r"the reward array\(\[0., 0.\]\), it must be one real number"),
+        (1, [1.0], "the reward .1.0., it must be one real number"),
+        (2, 1, True),
+        (2, np.bool_(False), False),
+        (2, np.array([1]), True),
+        (2, None, "terminated = None, it must be True or False"),
+        (2, "yes", "terminated = 'yes', it must be True or False"),
+        (3, 2, "truncated = 2, it must be True or False"),
+        (4, None, "(the info None, it must be a dictionary|must be a python dictionary)"),
+        (0, None, "no real numbers .None."),
+        (0, np.zeros(3), r"an observation of shape \(3,\), its observation_space promises \(2,\)"),
+    ],
+)
+def test_what_a_step_returns(place: int, given: Any, received: Any) -> None:
+    hosted = envs.make_hosted("Walk-v0", 2, disable_env_checker=True)
+    hosted.reset([0, 1])
+    walk: Any = hosted.vector_env.envs[1].unwrapped  # type: ignore[attr-defined]
+    assert isinstance(walk, Walk)
+    walk.spoil = (place, given)
+    if isinstance(received, str):
+        with pytest.raises(EnvironmentFailed, match=f"environment 1 of 'Walk-v0' (returned|raised).*{received}"):
+            hosted.step(ZERO)
+    else:
+        step = hosted.step(ZERO)
+        assert {1: step.reward, 2: step.terminated}[place][1] == received
+
+
+@pytest.mark.usefixtures("walk_is_registered")
+def test_nan_is_left_to_the_training() -> None:
+    hosted = envs.make_hosted("Walk-v0", 1, disable_env_checker=True)
+    hosted.reset([0])
+    hosted.vector_env.envs[0].unwrapped.spoil = (1, np.nan)  # type: ignore[attr-defined]
+    with pytest.raises(FloatingPointError, match="environment 0 of 'Walk-v0' returned the reward nan"):
+        hosted.step(np.zeros((1, 2), np.float32))
+
+
+def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_module.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        EnvironmentFailed, match=r"module 'broken_module' .* raised ZeroDivisionError when it was imported"
+    ):
+        envs.make_hosted("broken_module:Name-v0", 1)
+    with pytest.raises(EnvironmentFailed, match=r"broken_module\.py:Name' raised ZeroDivisionError when its file was"):
+        envs.make_hosted(f"{tmp_path}/broken_module.py:Name", 1)
+
+
+def test_the_length_of_an_episode_survives_a_restore(file: Path) -> None:
+    hosted = envs.make_hosted(f"{file}:Odd", 1)
+    hosted.reset([0])
+    hosted.step(ZERO[:1])
+    hosted.step(ZERO[:1])
+    saved = hosted.save()
+    again = envs.make_hosted(f"{file}:Raises", 1)
+    with pytest.raises(ValueError, match=r"the saved state is of 1 x .*Odd"):
+        again.restore(saved or b"")
+    third: Any = envs.make_hosted(f"{file}:Odd", 1)
+    third.restore(saved)
+    assert third.vector_env.envs[0].unwrapped.steps == 2
+    third.vector_env.envs[0].unwrapped.fail = lambda number: 1 / 0
+    with pytest.raises(EnvironmentFailed, match="raised ZeroDivisionError in step 3 of its episode"):
+        third.step(ZERO[:1])
+    assert issubclass(EnvironmentFailed, ValueError), "the command line ends with 2"
+    assert gymnasium.Env in type(third.vector_env.envs[0].unwrapped).__mro__

@@ -1,0 +1,181 @@
+"""Spaces as agents see them: observations in, actions out, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from rljax.envs.host.spaces import Spaces
+
+ACTION = spaces.Box(-1, 1, (2,), np.float32)
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+NESTED = spaces.Dict(
+    {
+        "z": spaces.Box(-2, 2, (2, 2), np.float64),
+        "discrete": spaces.Discrete(3, start=1),
+        "both": spaces.Tuple([spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3]), spaces.Box(0, 1, (), np.float32)]),
+    }
+)
+OBSERVATIONS = [
+    VECTOR,
+    spaces.Box(-1, 1, (), np.float32),
+    spaces.Box(0, 255, (5,), np.uint8),
+    spaces.Box(-9, 9, (2, 1), np.int64),
+    spaces.Box(0, 1, (4,), np.bool_),
+    spaces.Discrete(4, start=-2),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    spaces.MultiBinary(3),
+    spaces.Tuple([spaces.Discrete(2), VECTOR]),
+    NESTED,
+]
+
+
+def made(observation: Any = VECTOR, action: Any = ACTION) -> Spaces:
+    return Spaces(observation, action, "Odd-v0")
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
+def test_observations_are_flattened_as_gymnasium_does(space: spaces.Space) -> None:
+    space.seed(0)
+    ours, rows = made(space), [space.sample() for _ in range(6)]
+    expected = np.stack([spaces.flatten(space, row) for row in rows]).astype(np.float32)
+    assert ours.observation_shape == expected.shape[1:]
+    batch = concatenate(space, rows, create_empty_array(space, len(rows)))
+    assert (ours.leading(batch), ours.leading(rows[0])) == ((6,), ())
+    np.testing.assert_array_equal(ours.observe(batch, (6,)), expected)
+    np.testing.assert_array_equal(ours.observe(rows[0], ()), expected[0])
+    assert ours.observe(batch, (6,)).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "space", [*OBSERVATIONS, spaces.Box(-np.inf, np.array([1, np.inf]), (2,), np.float64)], ids=str
+)
+def test_spaces_are_kept_as_json(space: spaces.Space) -> None:
+    action = spaces.Box(np.array([-3, 0.1], np.float32), np.array([1, 2], np.float32))
+    read = Spaces.read(json.loads(json.dumps(made(space, action).described(), allow_nan=False)), "Odd-v0")
+    assert read.observation == space
+    assert read.action == action
+    assert Spaces.read(made(VECTOR, spaces.Discrete(3, start=-1)).described(), "").action == spaces.Discrete(
+        3, start=-1
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "seen", "note"),
+    [
+        ((3, 84, 60), np.uint8, (84, 60, 3), "channels first"),
+        ((1, 84, 84), np.uint8, (84, 84, 1), "channels first"),
+        ((12, 84, 84), np.uint8, (84, 84, 12), "channels first"),
+        ((4, 10, 10), np.uint8, (10, 10, 4), "channels first"),
+        ((3, 84, 84), np.float32, (84, 84, 3), "channels first"),
+        ((84, 84, 4), np.uint8, (84, 84, 4), None),
+        ((84, 60, 3), np.float32, (84, 60, 3), None),
+        ((8, 6, 3), np.uint8, (8, 6, 3), None),
+        ((8, 8, 8), np.uint8, (8, 8, 8), "do not show where the channels are"),
+        ((6, 10, 10), np.uint8, (6, 10, 10), "read as height 6, width 10, 10 channels"),
+        ((2, 5, 5), np.float32, (50,), "flattened to 50 numbers"),
+        ((20, 20, 20), np.float32, (8000,), "flattened"),
+    ],
+)
+def test_pictures_have_their_channels_last(shape: Any, dtype: Any, seen: Any, note: str | None) -> None:
+    space = spaces.Box(0, 255, shape, dtype)
+    ours = made(space)
+    assert ours.observation_shape == seen
+    assert (ours.note is None) if note is None else (note in str(ours.note))
+    picture = space.sample()
+    expected = np.moveaxis(picture, 0, -1) if note == "channels first" else picture.reshape(seen)
+    np.testing.assert_array_equal(ours.observe(picture, ()), expected.astype(np.float32))
+    np.testing.assert_array_equal(ours.observe(picture[None], (1,))[0], expected.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "own"),
+    [
+        (spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32)), [-1.0, 1.0], [-3.0, 2.0]),
+        (spaces.Box(np.array([1, -1], np.float32), np.array([1, 1], np.float32)), [-1.0, 0.5], [1.0, 0.5]),
+        (spaces.Box(-2, 0, (2, 1), np.float64), [0.0, 5.0], [[-1.0], [0.0]]),
+        (spaces.Box(-2, 1, (), np.float32), [1.0], 1.0),
+        (spaces.Discrete(3, start=-1), 0, -1),
+    ],
+)
+def test_actions_are_the_environments_own(space: spaces.Space, given: Any, own: Any) -> None:
+    given = np.asarray(given, np.int32 if isinstance(space, spaces.Discrete) else np.float32)
+    single, several = made(VECTOR, space).act(given), made(VECTOR, space).act(np.stack([given] * 4))
+    np.testing.assert_array_equal(single, own)
+    np.testing.assert_array_equal(several, np.stack([np.asarray(own)] * 4))
+    assert space.contains(np.asarray(single))
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "error", "message"),
+    [
+        (
+            spaces.Box(-1, 1, (0,)),
+            ACTION,
+            ValueError,
+            "'Odd-v0' observes Box.* holds no number: agents need at least one",
+        ),
+        (spaces.Dict(a=spaces.Dict()), ACTION, ValueError, "'Odd-v0' observes Dict.* holds no number"),
+        (spaces.Discrete(10**6), ACTION, TypeError, "'Odd-v0' observes Discrete.* more than 100,000"),
+        (spaces.Text(5), ACTION, TypeError, "'Odd-v0' observes Text.*wrappers.FilterObservation"),
+        (spaces.Dict(a=VECTOR, b=spaces.Text(5)), ACTION, TypeError, "'Odd-v0' observes Text"),
+        (spaces.Graph(VECTOR, VECTOR), ACTION, TypeError, "'Odd-v0' observes Graph"),
+        (spaces.OneOf([VECTOR, VECTOR]), ACTION, TypeError, "'Odd-v0' observes OneOf"),
+        (VECTOR, spaces.Box(-1, 1, (0,)), ValueError, "'Odd-v0' acts in Box.* nothing to choose"),
+        (VECTOR, spaces.Discrete(1), ValueError, r"'Odd-v0' acts in Discrete\(1\): there is nothing to choose"),
+        (VECTOR, spaces.Box(-3e38, 3e38, (2,)), ValueError, "'Odd-v0' acts within .*agents need finite bounds"),
+        (VECTOR, spaces.Text(3), TypeError, "'Odd-v0' acts in Text"),
+        (VECTOR, spaces.Dict(a=ACTION), TypeError, "'Odd-v0' acts in Dict"),
+    ],
+)
+def test_what_is_refused(observation: Any, action: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        made(observation, action)
+
+
+@pytest.mark.parametrize(("low", "high"), [(np.nan, 1.0), (2.0, 1.0)])
+def test_bounds_that_were_spoilt(low: float, high: float) -> None:
+    action = spaces.Box(-1, 1, (2,), np.float32)
+    action.low[1], action.high[1] = low, high
+    with pytest.raises(ValueError, match=r"'Odd-v0' acts within \[.*\] in dimension 1"):
+        made(VECTOR, action)
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "message"),
+    [
+        (VECTOR, np.zeros(4), r"an observation of shape \(4,\), its observation_space promises \(3,\)"),
+        (VECTOR, None, "no real numbers .None."),
+        (VECTOR, ["a", "b", "c"], "no real numbers"),
+        (VECTOR, np.zeros(3, complex), "no real numbers .dtype complex128."),
+        (VECTOR, [[1.0], [1.0, 2.0], [3.0]], "no real numbers"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.5, 1.0]), "the value 0.5 of dtype float64, .* promises Box"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([300, 1]), "the value 300 of dtype int64"),
+        (spaces.Discrete(3, start=1), 0, r"the choice 0, its observation_space promises Discrete\(3, start=1\)"),
+        (NESTED, {"z": np.zeros((2, 2))}, r"with the keys \['z'\], its observation_space promises Dict"),
+        (NESTED, np.zeros(4), "with a ndarray, its observation_space promises Dict"),
+        (spaces.Tuple([VECTOR]), (np.zeros(3), 1), "with 2 parts"),
+        (spaces.Dict(a=VECTOR), {"a": np.zeros(2)}, r"observation\['a'\] of shape \(2,\)"),
+    ],
+)
+def test_observations_that_do_not_belong_to_their_space(space: Any, given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(space).observe(given, ())
+
+
+def test_whole_numbers_may_have_another_dtype() -> None:
+    np.testing.assert_array_equal(made(spaces.Box(0, 255, (2,), np.uint8)).observe(np.array([7.0, 1.0]), ()), [7, 1])
+
+
+def test_an_empty_part_adds_nothing() -> None:
+    ours = made(spaces.Dict(a=VECTOR, nothing=spaces.Dict(), none=spaces.Tuple([])))
+    assert ours.observation_shape == (3,)
+    given = {"a": np.ones((4, 3)), "nothing": {}, "none": ()}
+    assert ours.leading(given) == (4,)
+    np.testing.assert_array_equal(ours.observe(given, (4,)), np.ones((4, 3)))

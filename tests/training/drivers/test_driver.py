@@ -1,0 +1,107 @@
+"""What drivers share: episodes that were lost on resuming are cut, and nothing is summed across the seam."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import buffers
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import stream_q
+from rljax.buffers.replay import ReplayBuffer
+from rljax.networks import traces
+from rljax.training.drivers.driver import cut_episodes
+from rljax.training.drivers.embedded import EmbeddedDriver
+from rljax.training.drivers.hosted import HostedDriver
+from rljax.training.learner import Learner, LearnerState
+from tests.fakes import Fake, HostedCounter, OnPolicy, settings
+
+NONE: Any = None
+ENVS = 2
+
+
+def state(agent: Any, storage: Any) -> LearnerState:
+    return LearnerState(agent, storage, NONE, NONE, NONE, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def step(number: int, terminated: Sequence[bool] = (False, False)) -> Transition:
+    """One step of two environments of one learner, whose rewards are 1 and 10."""
+    observation = jnp.full((1, ENVS, 1), float(number))
+    ends, reward = jnp.array([terminated]), jnp.array([[1.0, 10.0]])
+    return Transition(observation, observation, reward, ends, jnp.zeros((1, ENVS), bool), observation + 1, {})
+
+
+def test_n_steps_do_not_cross_the_seam() -> None:
+    buffer = ReplayBuffer.create(step(0), 8)
+    for number in range(6):  # it has wrapped
+        buffer = buffer.add(step(number, (number == 5, False)))
+    cut: Any = cut_episodes(state(NONE, buffer), ENVS).storage
+    np.testing.assert_array_equal(buffer.data.truncated, np.zeros((1, 8)))
+    expected = np.zeros((1, 8), bool)
+    expected[0, 3] = True  # the second environment's step 5; the first one's has ended by itself
+    np.testing.assert_array_equal(cut.data.truncated, expected)
+    for number in range(6, 8):
+        cut = cut.add(step(number))
+    three: Any = buffers.NStep(steps=3, discount=jnp.ones(1))  # type: ignore[arg-type]
+    declared = buffers.Replay(replay_size=8, batch_size=200, num_envs=ENVS, draw=three)
+    batch = declared.sample(cut, None, jax.random.split(jax.random.key(0), 1))
+    begun, after, reward = (np.asarray(x).ravel() for x in (batch.observation, batch.next_observation, batch.reward))
+    assert set(zip(begun, after, strict=True)) == {(4, 6), (5, 6), (6, 8), (7, 8)}
+    steps = {4: 2, 5: 1, 6: 2, 7: 1}
+    assert set(zip(begun, reward, strict=True)) == {(row, r * steps[row]) for row in steps for r in (1, 10)}
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_traces_begin_anew(adaptive: bool) -> None:
+    config = stream_q.Config(hidden=(8,), adaptive=adaptive)
+    spec = EnvSpec("CartPole", (3,), 2, discrete=True, max_episode_steps=100)
+    agent = stream_q.init(jax.random.key(0), spec, config)
+    row = Transition(*(jnp.ones(()) for _ in range(6)))
+    row = row.replace(observation=jnp.ones(3), next_observation=jnp.ones(3), action=jnp.ones((), jnp.int32))
+    row = row.replace(terminated=jnp.zeros((), bool), truncated=jnp.zeros((), bool))
+    row = row.replace(extras={"greedy": jnp.ones((), bool)})
+    for _ in range(3):
+        agent, _ = stream_q.update(agent, row, jax.random.key(1), jnp.zeros((), jnp.int32), config)
+    assert any(np.any(x != 0) for x in jax.tree.leaves(agent.critic_optimiser.trace))
+    assert agent.returns.running != 0
+    cut: Any = cut_episodes(state(agent, None), 1).agent
+    assert isinstance(cut.critic_optimiser, (traces.ObGDState, traces.AdaptiveObGDState))
+    assert not any(np.any(x != 0) for x in jax.tree.leaves(cut.critic_optimiser.trace))
+    assert cut.returns.running == 0
+    same = cut.replace(
+        critic_optimiser=cut.critic_optimiser.replace(trace=agent.critic_optimiser.trace),
+        returns=cut.returns.replace(running=agent.returns.running),
+    )
+    jax.tree.map(np.testing.assert_array_equal, same, agent)
+
+
+class Forgetful(HostedCounter):
+    """Its state cannot be saved."""
+
+    def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
+        """Nothing done yet."""
+        return super().reset(range(self.num_envs) if seeds is None else seeds)
+
+
+@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
+@pytest.mark.parametrize("module", [Fake, OnPolicy])
+def test_drivers_cut_what_they_cannot_restore(kind: Any, module: Any) -> None:
+    changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 30}
+    hosted: Any = Forgetful(100)
+    driver = kind(Learner(module(), hosted.spec, 2), hosted, settings(2, **changes))
+    driver.start([1, 2])
+    driver.advance(2)
+    driver.report()
+    before = jax.tree.map(np.array, driver.learners.storage.data.truncated)
+    assert not before.any()
+    driver.restore(jax.tree.map(jnp.array, driver.arrays()), None)
+    truncated = np.asarray(driver.learners.storage.data.truncated)
+    newest = np.s_[:, 21:24] if module is Fake else np.s_[:, 3]
+    assert truncated[newest].all()
+    assert truncated.sum() == 6
+    driver.advance(1)  # and it goes on
