@@ -122,7 +122,7 @@ def create_moments(shape: tuple[int, ...]) -> Moments:
 
 def count(moments: Moments, sample: Array) -> Moments:
     """Count one sample [O...], by Welford's algorithm (1962) with compensated sums (Neumaier 1974)."""
-    number = optax.safe_increment(moments.count)
+    number = jnp.asarray(optax.safe_increment(moments.count))
     lost_mean, lost_squares = moments.lost
     before = (sample - moments.mean) - lost_mean
     mean, lost_mean = _compensated(moments.mean, lost_mean, before / number)
