@@ -103,7 +103,9 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
 def description(path: Path) -> dict[str, Any]:
     """The metadata of a file in our layout, with `name` and `env`; {} for other files. No rows are read."""
     with opened(path) as file:
-        return _metadata(str(path), file)
+        found = _metadata(path.name, file)
+    schema.facts(path.name, found.get("env"), found.get("reference"), found, None)
+    return found
 
 
 def unbounded_dimensions(path: Path) -> int | None:

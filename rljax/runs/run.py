@@ -251,7 +251,13 @@ class Run:
     def notes_of(self, path: Path) -> dict[str, Any]:
         """Read the notes of checkpoint `path`, and enter the stage in which it was saved."""
         notes = checkpoints.notes(path)
-        self.training.enter_stage(notes)
+        try:
+            self.training.enter_stage(notes)
+            _ = notes["step"] + 0, notes["wall_seconds"] + 0, notes["environments"], notes["structure"].items()
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise checkpoints.CheckpointError(
+                f"'{path / 'run.json'}' does not hold the notes of a checkpoint: {type(error).__name__} {error}."
+            ) from error
         return notes
 
     def _is_summarised(self) -> bool:

@@ -83,3 +83,36 @@ def test_help_names_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert "FILE file.npz" in printed
     assert "is that of 10% BC" in printed
     assert " STR " not in printed.partition(" options ")[0]
+
+
+def test_bounds_are_given_per_dimension(tmp_path: Path) -> None:
+    low, high = np.array([-1, -3]), np.array([1, 5])
+    values = arrays([5, 4, 6], "tot")
+    stored = values | {"actions": np.random.default_rng(0).uniform(low, high, (15, 2))}
+    path, copy = npz(tmp_path / "a.npz", stored), tmp_path / "copy.npz"
+    data.main(["convert", str(path), str(copy), "--action-bounds", "-1,-3", "1,5"])
+    bounds: Any = datasets.load(str(copy)).action_bounds
+    np.testing.assert_array_equal(bounds, [low, high])
+    for words in (["low", "high"], ["1,,2", "3"]):
+        with pytest.raises(
+            ValueError, match="--action-bounds takes two: low and high, each a number, or one number per"
+        ):
+            data.main(["convert", str(path), str(tmp_path / "other.npz"), "--action-bounds", *words])
+
+
+def test_the_environment_says_what_the_file_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = arrays([5, 4, 6], "tot", actions=1)
+    path, copy = npz(tmp_path / "a.npz", values | {"actions": 2 * values["actions"]}), tmp_path / "copy.npz"
+    data.main(["convert", str(path), str(copy), "--env", "Pendulum-v1"])
+    bounds: Any = datasets.load(str(copy)).action_bounds
+    np.testing.assert_array_equal(bounds, [[-2], [2]])
+    assert "the bounds of Pendulum-v1: -2 to 2" in capsys.readouterr().err
+    choices = npz(tmp_path / "choices.npz", values | {"actions": np.zeros(15, np.int64)})
+    data.main(["convert", str(choices), str(tmp_path / "cart.npz"), "--env", "CartPole-v1"])
+    assert datasets.load(str(choices)).action_size == 1
+    assert datasets.load(str(tmp_path / "cart.npz")).action_size == 2
+    floats = npz(tmp_path / "floats.npz", values | {"actions": np.resize([0.0, 1.0], 15)})
+    with pytest.raises(ValueError, match=r"whole numbers, stored as real ones, and 'CartPole-v1' has 2 discrete"):
+        data.main(["convert", str(floats), str(tmp_path / "no.npz"), "--env", "CartPole-v1"])
+    data.main(["convert", str(choices), str(tmp_path / "unknown.npz"), "--env", "Unknown-v0"])
+    assert "'Unknown-v0' cannot be made here" in capsys.readouterr().err

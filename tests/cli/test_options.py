@@ -21,7 +21,7 @@ OPTIONS = {
         data-on-host False, seed 0, seeds 1, grid repeatable, learners-per-launch None, dry-run False, ray None,
         ray-cpus 1, out None, log-every 1000, eval-every 10000, eval-episodes 10, checkpoint-every 50000,
         keep-checkpoints 2, tensorboard False, wandb None, quiet False, coordinator None,
-        num-processes None, process-id None, join-timeout 300
+        num-processes None, process-id None, join-timeout 300, trust False
     """,
     "sweep": """
         env None, steps 1000000, data None, method tpe, trials 64, population 16, tuning-seeds 0 1 2,
@@ -31,11 +31,11 @@ OPTIONS = {
     """,
     "resume": """
         steps None, then-online None, offline-share None, ray None, ray-cpus 1, quiet False, coordinator None,
-        num-processes None, process-id None, join-timeout 300
+        num-processes None, process-id None, join-timeout 300, trust False
     """,
-    "extract": "learners required, out None",
-    "eval": "episodes 10, env None, best False, seed 0, compute",
-    "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False",
+    "extract": "learners required, out None, trust False",
+    "eval": "episodes 10, env None, best False, seed 0, compute, trust False",
+    "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False, trust False",
     "plot": "output None",
     "report": "output report.html, at None",
     "watch": "once False, every 2.0",
@@ -48,9 +48,9 @@ OPTIONS = {
     "data join": "",
     "data corrupt": """
         clip-actions False, action-bounds None, what required, how random, rate 0.3, scale 1.0, seed 0, attacker None,
-        learner 0
+        learner 0, trust False
     """,
-    "data record": "steps None, from policy, learner 0, best False, envs None, seed 0",
+    "data record": "steps None, from policy, learner 0, best False, envs None, seed 0, trust False",
 }
 WRITE = {"train": "out", "sweep": "out", "extract": "out", "play": "output", "plot": "output", "report": "output"}
 WRITE["data info"] = "output"

@@ -148,3 +148,39 @@ def test_coarse_types_are_noted(tmp_path: Path) -> None:
 def test_errors_come_first(sound: datasets.Dataset) -> None:
     dataset = spoilt(spoilt(sound, "reward", slice(None), 2.0), "action", (5, 0), 1.5)
     assert [finding.severity for finding in datasets.check(dataset)] == ["error", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("present", "known", "where"),
+    [
+        ([0], None, "1 of at least 1 actions (the file does not say how many) occur: actions 0"),
+        ([0], 2, "1 of 2 actions occur: actions 0"),
+        ([0, 2], None, "2 of at least 3 actions (the file does not say how many) occur: actions 0, 2"),
+        ([0, 1, 2], 4, "3 of 4 actions occur: actions 0, 1, 2"),
+        ([0, 1, 2], None, None),
+        ([0, 1], 2, None),
+    ],
+)
+def test_actions_that_never_occur_are_found(tmp_path: Path, present: list[int], known: Any, where: Any) -> None:
+    actions = np.resize(present, 90)
+    dataset = datasets.load(str(npz(tmp_path / "a.npz", arrays([30, 20, 40], "tot") | {"actions": actions})))
+    dataset.provenance["num_actions"] = known
+    found = {finding.name: finding for finding in datasets.check(dataset)}
+    assert ("actions_that_never_occur" in found) == (where is not None)
+    if where is not None:
+        assert found["actions_that_never_occur"].where == where
+
+
+def test_rows_that_are_all_terminal_are_found(tmp_path: Path) -> None:
+    values = arrays([30, 20, 40], "tot") | {"terminals": np.ones(90), "timeouts": np.zeros(90)}
+    found = datasets.check(datasets.load(str(npz(tmp_path / "a.npz", values))))
+    assert [(finding.name, finding.count) for finding in found] == [("only_terminals", 90)]
+
+
+def test_nobody_is_sent_to_an_agent_that_refuses_the_data(tmp_path: Path) -> None:
+    values = arrays([30, 20, 40], "tot") | {"rewards": np.ones(90)}
+    for actions, imitates in ((values["actions"], True), (np.resize([0, 1], 90), False)):
+        dataset = datasets.load(str(npz(tmp_path / "a.npz", values | {"actions": actions})))
+        (finding,) = datasets.check(dataset)
+        assert finding.name == "constant_rewards"
+        assert ("bc" in finding.remedy) == imitates

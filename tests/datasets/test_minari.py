@@ -213,3 +213,30 @@ def test_without_the_package_writing_says_what_to_install(tmp_path: Path, monkey
     npz(tmp_path / "a.npz", arrays([7, 2], "to"))
     with pytest.raises(ValueError, match=r"needs its package: pip install 'minari\[hdf5,create\]'"):
         datasets.write_minari(datasets.load(str(tmp_path / "a.npz")), "mine-v0")
+
+
+@pytest.mark.parametrize(("start", "stored"), [(-1, [-1, 0, 1]), (0, [0, 1, 2]), (10, [10, 12, 11])])
+def test_discrete_actions_count_from_their_start(tmp_path: Path, start: int, stored: list[int]) -> None:
+    space = json.dumps({"type": "Discrete", "dtype": "int64", "start": start, "n": 3})
+    write(tmp_path, "t/start-v0", [episode(3) | {"actions": np.array(stored)}], action_space=space)
+    dataset = datasets.load("minari/t/start-v0", tmp_path)
+    assert np.asarray(dataset.transitions.action).tolist() == [action - start for action in stored]
+    assert dataset.action_size == 3
+
+
+def test_actions_without_bounds_are_read_with_those_that_are_given(tmp_path: Path) -> None:
+    space = json.dumps(ACTIONS | {"low": [-np.inf] * 2, "high": [np.inf] * 2})
+    write(tmp_path, "t/endless-v0", [episode(5)], action_space=space)
+    with pytest.raises(ValueError, match=r"'minari/t/endless-v0' have no bounds .*action_bounds=\(low, high\)"):
+        datasets.load("minari/t/endless-v0", tmp_path)
+    dataset = datasets.load("minari/t/endless-v0", tmp_path, action_bounds=([-2, 0], [2, 4]))
+    assert np.abs(dataset.transitions.action).max() <= 1
+    write(tmp_path, "t/bounded-v0", [episode(5)])
+    with pytest.raises(ValueError, match="action_bounds is for data without bounds; those of 'minari/t/bounded-v0'"):
+        datasets.load("minari/t/bounded-v0", tmp_path, action_bounds=(-2, 2))
+
+
+def test_the_package_makes_no_environment_that_a_file_chose() -> None:
+    data: Any = datasets.Dataset("a.npz", None, "evil:Walk-v0", None, None, {})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"names the environment 'evil:Walk-v0', and Minari would import 'evil'"):
+        datasets.write_minari(data, "t/evil-v0")

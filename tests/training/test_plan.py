@@ -9,12 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from rljax import buffers
+from rljax import buffers, datasets
+from rljax.agent import EnvSpec, Transition
 from rljax.agents import dqn, iql, sac
 from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import OfflineDriver
-from rljax.training.plan import Experiment, plan
+from rljax.training.plan import Experiment, _require_fit, plan
 from rljax.training.settings import Settings
 from tests.fakes import Fake, recorded, replay
 
@@ -180,3 +181,27 @@ def test_learners_with_other_discounts_draw_as_each_alone(kind: dict[str, Any]) 
         alone.reconfigure(dataclasses.replace(alone.hyper.config, discount=jax.numpy.full(1, 0.6)))
         same = jax.tree.map(np.array_equal, drawn, batches(alone))
         assert not all(jax.tree.leaves(same)), "the discount counts"
+
+
+@pytest.mark.parametrize(
+    ("actions", "known", "number", "message"),
+    [
+        ([0, 0], None, 3, None),
+        ([0, 2], None, 3, None),
+        ([0, 3], None, 3, "has action_size = 4, environment 'CartPole' has 3"),
+        ([0, 0], 2, 3, "has action_size = 2, environment 'CartPole' has 3"),
+        ([[0.0], [1.0]], None, 3, "are whole numbers, stored as real ones, and 'CartPole' has 3 discrete actions"),
+        ([[0.5], [1.0]], None, 3, "has discrete = False, environment 'CartPole' has True"),
+    ],
+)
+def test_the_environment_says_how_many_actions_there_are(actions: Any, known: Any, number: int, message: Any) -> None:
+    column: Any = np.zeros(2, np.float32)
+    action: Any = np.array(actions)
+    transitions = Transition(column[:, None], action, column, column, column, column[:, None])
+    data = datasets.Dataset("a.npz", transitions, None, None, None, {"num_actions": known})
+    spec = EnvSpec("CartPole", (1,), number, True)
+    if message is None:
+        _require_fit(data, spec, goals=False)
+    else:
+        with pytest.raises(ValueError, match=message):
+            _require_fit(data, spec, goals=False)
