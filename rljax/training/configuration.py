@@ -170,7 +170,7 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
     if typing.get_origin(hint) is tuple:
         inner = typing.get_args(hint)[0]
         length = len(typing.get_args(inner)) or None  # of each inner tuple, in a tuple of tuples
-        rows = [value] if length is None else value
+        rows: Any = [value] if length is None else value
         if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows or ()):
             what = "integers" if length is None else f"lists of {length} integers"
             raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of {what}.")
