@@ -171,10 +171,10 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
         inner = typing.get_args(hint)[0]
         length = len(typing.get_args(inner)) or None  # of each inner tuple, in a tuple of tuples
         rows: Any = [value] if length is None else value
-        if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows):
+        if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows or ()):
             what = "integers" if length is None else f"lists of {length} integers"
             raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of {what}.")
-        read = [tuple(integer(x, f"{origin}: '{name}'") for x in row) for row in rows]
+        read = [tuple(integer(x, f"{origin}: '{name}'") for x in row) for row in rows or ()]
         return read[0] if length is None else tuple(read)
     if hint is int:
         return integer(value, f"{origin}: '{name}'")
