@@ -67,7 +67,7 @@ class Spaces:
         space: Any = self.observation
         while isinstance(space, (spaces.Dict, spaces.Tuple)):
             keys: Any = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
-            key = next((key for key in keys if _holds_numbers(space[key])), None)
+            key: Any = next((key for key in keys if _holds_numbers(space[key])), None)
             try:
                 observation, space = observation[key], space[key]
             except (TypeError, KeyError, IndexError):
