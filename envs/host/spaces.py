@@ -69,7 +69,7 @@ class Spaces:
             keys: Any = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
             key: Any = next((key for key in keys if _holds_numbers(space[key])), None)
             try:
-                observation, space = observation[key], space[key]
+                observation, space = observation[key], space[key]  # pyright: ignore[reportArgumentType, reportCallIssue]
             except (TypeError, KeyError, IndexError):
                 return ()
         shape = np.shape(observation)
