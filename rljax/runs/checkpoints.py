@@ -21,7 +21,9 @@ import jax
 
 from rljax.distributed import processes
 from rljax.distributed.hardware import nbytes
+from rljax.runs.json_files import explain
 
+FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"
 _RESUMED_WITH = (
     "A run is resumed with the settings, and the revision of rljax, that it was started with: its config.json names "
@@ -77,10 +79,9 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
         raise
     except Exception as error:
         shutil.rmtree(partial, ignore_errors=True)
-        free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
         raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to '{folder}' ({_first_line(error)}; "
-            f"{free / 1e6:.0f} MB free). Earlier checkpoints are untouched: free some space, then resume the run."
+            f"the checkpoint of step {step} could not be written to '{folder}': {explain(error)}. Earlier checkpoints "
+            "are untouched. Remove the cause, then resume the run."
         ) from error
     if processes.is_first():
         _drop(folder, step, keep)
@@ -95,8 +96,16 @@ def _drop(folder: Path, step: int, keep: int) -> None:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, in ascending order."""
-    return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()) if folder.exists() else []
+    """The steps that have a checkpoint, in ascending order.
+
+    Raises `CheckpointError` where the folder cannot be read: its checkpoints must not seem to be missing.
+    """
+    try:
+        return sorted(int(name) for name in os.listdir(folder) if name.isdecimal() and len(name) < 20)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"the checkpoints cannot be read: {explain(error)}.") from error
 
 
 def newest(folder: Path) -> Path:
@@ -116,19 +125,43 @@ def newest(folder: Path) -> Path:
     )
 
 
+def last(run: Path) -> Path | None:
+    """The newest checkpoint of a run's folder that is not damaged; None where the run has not saved one yet.
+
+    A run with a summary has saved one, unless it diverged before. Raises `CheckpointError` as `newest`.
+    """
+    if not steps(run / FOLDER) and not (run / "summary.json").exists():
+        return None
+    return newest(run / FOLDER)
+
+
+def how_to_resume(run: Path) -> str:
+    """Where a run's last checkpoint is, and the command that goes on from it, for messages."""
+    try:
+        saved = steps(run / FOLDER)
+    except CheckpointError as error:
+        return str(error)
+    if not saved:
+        return f"There is no checkpoint yet. To begin anew: rljax resume {run}"
+    return f"The last good checkpoint is of step {saved[-1]}: rljax resume {run}"
+
+
 def damage(path: Path) -> str | None:
     """Describe the damage of a checkpoint; None if every file is as it was written."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest:
         return f"no readable {MANIFEST}"
     for name, fingerprint in manifest.items():
-        if not (path / name).exists():
-            return f"'{name}' is missing"
-        if _fingerprint(path / name) != fingerprint:
-            return f"'{name}' has changed"
+        try:
+            if _fingerprint(path / name) != fingerprint:
+                return f"{name!r} has changed"
+        except FileNotFoundError:
+            return f"{name!r} is missing"
+        except (OSError, ValueError) as error:
+            return f"{name!r} cannot be read: {explain(error)}"
     return None
 
 
@@ -147,7 +180,7 @@ def restore(path: Path, name: str, template: Any) -> Any:
             tree = checkpointer.restore(path.absolute() / name, abstract)
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"checkpoint '{path}' does not fit this run's settings ({_first_line(error)}). {_RESUMED_WITH}"
+            f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
         ) from error
     for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
         if expected.shape != found.shape or expected.dtype != found.dtype:
@@ -166,7 +199,7 @@ def _require_space(folder: Path, items: Mapping[str, Any]) -> None:
         size = sum(path.stat().st_size for path in _files(folder / f"{before[-1]:012d}"))
         needed = min(needed, 2 * size)
     if shutil.disk_usage(folder).free < needed:
-        raise OSError(errno.ENOSPC, f"No space left on device: about {needed / 1e6:.0f} MB are needed")
+        raise OSError(errno.ENOSPC, f"No space left on device: about {needed / 1e6:.0f} MB are needed", str(folder))
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -187,8 +220,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

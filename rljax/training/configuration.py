@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -199,3 +200,40 @@ def _listed(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_listed(x) for x in value]
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+# Arguments of Python's callers
+
+
+def native(value: Any) -> Any:
+    """Python's numbers, tuples and mappings in place of those of NumPy and JAX, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: native(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(native, value)) if type(value) in (list, tuple) else value
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+        return native(tuple(value.tolist())) if value.ndim else value.item()
+    return value
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number given as any of Python's or NumPy's numbers, such as 1000, 1e3 or np.int64(1000).
+
+    Raises `TypeError` for other values.
+    """
+    number = native(value)
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name} is {value!r}, it must be a whole number.")
+    return number
+
+
+def text(name: str, value: Any) -> str:
+    """A text, or a path as text. Raises `TypeError` for other values, and for null bytes."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} is {value!r}, it must be text or a path.")
+    found = os.fspath(value)
+    if isinstance(found, bytes) or "\0" in found:
+        raise TypeError(f"{name} is {value!r}, it must be text without null bytes.")
+    return found

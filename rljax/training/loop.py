@@ -54,11 +54,12 @@ class Training:
         made = plan(experiment)
         self.stages, self.stage, self.evaluator, self.spec = made.stages, made.stages[0], made.evaluator, made.spec
         self.warnings = [] if made.warning is None else [made.warning]
-        self.log_every = round_up(
-            min(settings.log_every, settings.eval_every, settings.checkpoint_every), made.multiple
-        )
+        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every)
+        self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
-        self.checkpoint_every = self._rounded("checkpoint_every", made.multiple)
+        self.checkpoint_every: int | None = None  # by time
+        if settings.checkpoint_every is not None:
+            self.checkpoint_every = self._rounded("checkpoint_every", made.multiple)
         self.total = made.stages[-1].end
         if isinstance(self.schedule, schedules.PopulationBased):
             self._check_schedule(self.schedule)
