@@ -217,11 +217,17 @@ def read(out: Path, name: Literal["metrics", "evaluations", "turns"]) -> list[di
 
 def parse(line: bytes, name: str) -> dict[str, Any] | None:
     """The record in a line of the file `name`; None where it is damaged."""
+    record, problem = _parsed(line, name)
+    return record if problem is None else None
+
+
+def _parsed(line: bytes, name: str) -> tuple[Any, str | None]:
+    """The record in a line, and what is wrong with it."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    return record if json_files.problem(record, LINES[name], NEEDED_IN_LINES[name]) is None else None
+        return None, "is not a JSON object"
+    return record, json_files.problem(record, LINES[name], NEEDED_IN_LINES[name])
 
 
 def changes(out: Path, marks: Mapping[str, Sequence[int]] | None, step: int) -> list[str]:
@@ -423,11 +429,11 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     end = 0
     for number, line in enumerate(lines, 1):
         end += len(line) + 1
-        record = parse(line, name)
-        if record is not None:
+        record, problem = _parsed(line, name)
+        if problem is None:
             yield end, record
-        elif number < len(lines):
+        elif number < len(lines) or isinstance(record, dict):  # a last line that is torn is no object
             raise ValueError(
-                f"'{path}' is damaged: line {number} is not a record of {name}. "
+                f"'{path}' is damaged: line {number} {problem}. "
                 f"Delete that line, and keep a copy of the file: sed -i.damaged {number}d '{path}'"
             )

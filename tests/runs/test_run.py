@@ -280,8 +280,11 @@ def test_mistakes_are_one_message_and_exit_code_2(
 
 
 def test_existing_out_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError, match=r"exists\. Choose another --out, or continue that run: rljax resume"):
-        small_runs.train("td3", "rljax/Pendulum", 100, tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    for out in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(FileExistsError, match=r"exists\. Choose another --out, or continue that run: rljax resume"):
+            small_runs.train("td3", "rljax/Pendulum", 100, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:

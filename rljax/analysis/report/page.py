@@ -98,13 +98,13 @@ def _lead(arranged: Sequence[Table], runs: Sequence[Run], at: int | None) -> str
 
 def _skipped(skipped: Sequence[tuple[Path, str]]) -> list[str]:
     """Notices on folders that could not be read."""
-    return [printable(f"Skipped: {folder}: {reason}") for folder, reason in skipped]
+    return [f"Skipped: {folder}: {reason}" for folder, reason in skipped]
 
 
 def _changed(runs: Sequence[Run]) -> list[str]:
     """Notices on runs that went on though their records had changed."""
     return [
-        printable(f"Changed records: {run.folder}, before it went on from step {entry['step']:,}: {'; '.join(changed)}")
+        f"Changed records: {run.folder}, before it went on from step {entry['step']:,}: {'; '.join(changed)}"
         for run in runs
         for entry in run.config.get("resumed") or []
         if (changed := formatting.distinct(entry.get("changed_records") or []))
@@ -143,7 +143,8 @@ class _Page:
         self._slugs: dict[str, str] = {}  # by the title of a section, in the order of the page
 
     def add_notices(self, notices: Sequence[str]) -> None:
-        """Add what readers must know before the results."""
+        """Add what readers must know before the results. They name folders."""
+        notices = list(map(printable, notices))
         if notices:
             heading = '<aside aria-label="Notices"><h2>Before you read</h2>'
             self._html.append(f"{heading}{elements.bullets_html(notices)}</aside>")

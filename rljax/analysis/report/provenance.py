@@ -92,7 +92,7 @@ def commands_html(tables: Sequence[Table]) -> str:
             for run in row.runs:
                 commands = "\n".join(_commands(run))
                 html.append(
-                    f'<p class="soft">{escape(str(run.folder))}, {escape(progress(run))}, '
+                    f'<p class="soft">{escape(printable(run.folder))}, {escape(progress(run))}, '
                     f'seeds {escape(formatting.seeds(run.config["seeds"]))}</p><div class="command">'
                     f"<pre>{escape(commands)}</pre>"
                     '<button type="button" data-copy aria-live="polite">copy</button></div>'
