@@ -7,13 +7,17 @@ run has several processes, each one writes its own parts of the arrays into the 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import json
+import logging
 import os
 import shutil
+import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +74,7 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
 
     try:
         processes.on_first(prepare)
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _without_tracebacks(), ocp.StandardCheckpointer() as checkpointer:
             for name, tree in items.items():
                 checkpointer.save(partial / name, tree)
                 checkpointer.wait_until_finished()
@@ -86,6 +90,24 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
     if processes.is_first():
         _drop(folder, step, keep)
     return final
+
+
+@contextlib.contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """Keep the tracebacks of orbax's threads from the terminal. The error itself is raised where it is waited for."""
+    logger, hook = logging.getLogger("absl"), sys.excepthook
+    was, logger.disabled = logger.disabled, True
+    sys.excepthook = functools.partial(_report, hook)
+    try:
+        yield
+        sys.excepthook = hook  # after a failure it stays: writes that are under way end later
+    finally:
+        logger.disabled = was
+
+
+def _report(hook: Callable[..., None], kind: type, error: BaseException, trace: Any) -> None:
+    if str(error) != "Event loop is closed":
+        hook(kind, error, trace)
 
 
 def _drop(folder: Path, step: int, keep: int) -> None:

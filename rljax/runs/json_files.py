@@ -174,7 +174,7 @@ def explain(error: BaseException) -> str:
     while at is not None:
         if isinstance(at, OSError) and at.errno is not None:
             number, name = at.errno, at.filename
-        elif (found := re.search(r"OS error (\d+)", str(at))) is not None:
+        elif (found := re.search(r"(?:OS error |os_error_code=')(\d+)", str(at))) is not None:
             number = int(found[1])
         if number is not None:
             break

@@ -97,8 +97,10 @@ def _cause(error: BaseException, path: Path) -> str:
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         return f"{kind} in line {error.lineno} of '{error.filename}': {error.msg}."
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    return f"{kind} in line {lines[-1] if lines else '?'}: {str(error).strip() or kind}."
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    where = f" in line {lines[-1]}" if lines else ""
+    return f"{kind}{where}: {str(error).strip() or kind}."
 
 
 def presets(agent: str) -> dict[str, dict[str, Any]]:
