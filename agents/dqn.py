@@ -122,7 +122,8 @@ def experience(config: Config) -> buffers.Replay:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for continuous actions or a hyperparameter out of range."""
-    agent.require_vectors("dqn", spec)
+    if config.torso != "drc":
+        agent.require_vectors("dqn", spec)
     agent.require_widths(config, "hidden")
     agent.require_discrete("dqn", spec, "sac")
     agent.require_range(config, learning_rate=(0, None), max_grad_norm=(0, None), temperature_lr=(0, None))
@@ -297,7 +298,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
         log_temperature=log_temperature,
         critic_optimiser=critic_optimiser,
         temperature_optimiser=temperature_optimiser,
-        steps=state.steps + 1,
+        steps=optax.safe_increment(state.steps),
     )
     return state, metrics
 

@@ -103,7 +103,8 @@ def experience(config: Config) -> buffers.Rollout:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
-    agent.require_vectors("ppo", spec)
+    if config.torso != "drc":
+        agent.require_vectors("ppo", spec)
     agent.require_widths(config, "actor_hidden", "critic_hidden")
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None), adam_epsilon=(0, None))
     agent.require_range(config, max_grad_norm=(0, None), clip_ratio=(0, None), value_cost=(0, None))
@@ -153,7 +154,8 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
     """Adam on gradients of limited norm; the learning rate falls with the environment steps of `step` [] rollouts."""
     rate: Any = config.learning_rate
     if config.decay_steps is not None:
-        rate = rate * jnp.maximum(0.0, 1.0 - step * config.num_envs * config.num_steps / config.decay_steps)
+        passed = jnp.float32(step) * (config.num_envs * config.num_steps)  # int32 could overflow
+        rate = rate * jnp.maximum(0.0, 1.0 - passed / config.decay_steps)
     limit = jnp.where(jnp.asarray(config.max_grad_norm) > 0, config.max_grad_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optax.adam(rate, eps=config.adam_epsilon))
 

@@ -167,7 +167,9 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     reset = ended | ~batch.extras["greedy"]
     change, critic_optimiser = optimiser(config).update(gradient, state.critic_optimiser, error=error, reset=reset)
     state = state.replace(
-        critic=optax.apply_updates(state.critic, change), critic_optimiser=critic_optimiser, steps=state.steps + 1
+        critic=optax.apply_updates(state.critic, change),
+        critic_optimiser=critic_optimiser,
+        steps=optax.safe_increment(state.steps),
     )
     return state, {
         "critic/q": q,

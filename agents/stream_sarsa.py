@@ -206,7 +206,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     this = Waiting(observation, batch.action, reward, ~ended)
     state, error = jax.lax.cond(valid, before, nothing, state)
     state, last_error = jax.lax.cond(ended, last, nothing, state)
-    state = state.replace(waiting=this, steps=state.steps + 1)
+    state = state.replace(waiting=this, steps=optax.safe_increment(state.steps))
     return state, {
         "critic/q": critic_gain(state.critic, observation, batch.action),
         "critic/error": agent.Weighted(jnp.abs(error) + jnp.abs(last_error), valid * 1.0 + ended),

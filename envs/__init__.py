@@ -5,12 +5,16 @@ The name says where an environment comes from. `brax/...`, `gymnax/...`, `playgr
 `atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
 with one process per environment.
 
+Names of Gymnasium's environments may carry the arguments of the environment, as one JSON object after a question mark:
+`Hopper-v5?{"reset_noise_scale": 0.1}`.
+
 Two prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
 OGBench environment that has tasks with goals, adds the goal.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +47,7 @@ __path__.append(str(Path(__file__).parent / "moved"))
 
 def is_compiled(name: str) -> bool:
     """Whether the environment called `name` runs inside the compiled program."""
-    name = _split(name)[1]
+    name = _split(without_arguments(name))[1]
     return (name.partition("/")[0] in _COMPILED and "/" in name) or _is_file(name)
 
 
@@ -53,23 +57,34 @@ def make(name: str) -> AutoReset:
     Raises `ValueError` where there is no such environment, where its package is not installed, and where its spaces
     are not supported.
     """
-    from rljax.envs.autoreset import AutoReset
-
     if name.startswith(_GOALS):
         raise ValueError(f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has.")
-    if name.startswith(_TIMED):
-        from rljax.envs.timed import Timed
-
-        return AutoReset(Timed(make(name.removeprefix(_TIMED)).environment))
     if not is_compiled(name):
         raise ValueError(f"'{name}' is not inside the program: such names begin with {_prefixes()}. Use make_hosted.")
-    adapter = _module("custom" if _is_file(name) else _COMPILED[name.partition("/")[0]])
-    return AutoReset(adapter.make(name))
+    if name != without_arguments(name):
+        raise _without_arguments(name)
+    return _made.__wrapped__(name) if _is_file(name) else _made(name)
+
+
+@functools.lru_cache(maxsize=16)
+def _made(name: str) -> AutoReset:
+    """An environment is made once, since compiled programs belong to it. One of a file is made anew: it may change."""
+    from rljax.envs.autoreset import AutoReset
+
+    prefix, bare = _split(name)
+    adapter = _module("custom" if _is_file(bare) else _COMPILED[bare.partition("/")[0]])
+    environment = adapter.make(bare)
+    if prefix == _TIMED:
+        from rljax.envs.timed import Timed
+
+        environment = Timed(environment)
+    return AutoReset(environment)
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """Make `num_envs` environments on the host, called `name`: "Hopper-v5", "module:Name-v0", "envpool/Hopper-v5".
 
+    Arguments in the name go to `gymnasium.make` too, and come before `options`.
     `options` go to the `make_hosted` of the adapter. Its docstring says what it raises.
     """
     if is_compiled(name):
@@ -79,7 +94,10 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     prefix, bare = _split(name)
     if prefix == _GOALS:
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
-    hosted = _module(_HOSTED.get(bare.partition("/")[0], _GYMNASIUM)).make_hosted(bare, num_envs, **options)
+    adapter = _HOSTED.get(bare.partition("/")[0], _GYMNASIUM)
+    if adapter != _GYMNASIUM and bare != without_arguments(bare):
+        raise _without_arguments(name)
+    hosted = _module(adapter).make_hosted(bare, num_envs, **options)
     if prefix == _TIMED:
         hosted.observe_time()
     return hosted
@@ -102,6 +120,11 @@ def task(name: str) -> str:
     return rest if prefix in _STEPPING and rest else name
 
 
+def without_arguments(name: str) -> str:
+    """The name without the arguments that it may carry: "Hopper-v5" for 'Hopper-v5?{"reset_noise_scale": 0.1}'."""
+    return name.partition("?")[0]
+
+
 def evaluated(name: str) -> str:
     """The name of the environment that evaluation plays: without extra processes, and Atari games to their end."""
     prefix, bare = _split(name)
@@ -112,7 +135,8 @@ def evaluated(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """The environment's name as a part of a path."""
+    """The environment's name as a part of a path, without arguments."""
+    name = without_arguments(name)
     return (name.rpartition(":")[2] if _is_file(name) else name).replace("/", "-").replace(":", "-")
 
 
@@ -135,6 +159,10 @@ def names() -> dict[str, list[str]]:
 
 def _module(name: str) -> Any:
     return importlib.import_module(f"rljax.envs.{name}")
+
+
+def _without_arguments(name: str) -> ValueError:
+    return ValueError(f"'{name}' takes no arguments: only Gymnasium's environments do, such as 'Hopper-v5?{{...}}'.")
 
 
 def _split(name: str) -> tuple[str, str]:

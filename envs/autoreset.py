@@ -11,6 +11,8 @@ from flax import struct
 from rljax.agent import Array, Step
 from rljax.envs.environment import Environment
 
+LONGEST = 2**31 - 1  # steps that an episode counts, where it never ends
+
 # How many environments are reset at a time. A large batch is not reset as a whole for the few episodes that end in one
 # step, and not in many small parts where all of them end.
 CHUNK = 64  # the least number
@@ -61,7 +63,7 @@ class AutoReset:
             _half(keys, 0), state.environment, action
         )
         episode_return = state.episode_return + reward
-        episode_length = state.episode_length + 1
+        episode_length = jnp.minimum(state.episode_length, LONGEST - 1) + 1
         if self.spec.max_episode_steps is not None:
             truncated = truncated | (episode_length >= self.spec.max_episode_steps)
         ended = terminated | truncated

@@ -214,7 +214,7 @@ def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]]
     def idle(state: Any) -> tuple[Any, Metrics]:
         return state, {name: Weighted(jnp.zeros(()), jnp.zeros(())) for name in names}
 
-    return jax.lax.cond((step + 1) % period == 0, active, idle, state)
+    return jax.lax.cond(step % period == period - 1, active, idle, state)
 
 
 def require_vectors(name: str, spec: EnvSpec) -> None:
@@ -222,7 +222,8 @@ def require_vectors(name: str, spec: EnvSpec) -> None:
     if len(spec.observation_shape) != 1:
         raise ValueError(
             f"agent '{name}' observes vectors, '{spec.name}' shows pictures of shape {spec.observation_shape}. "
-            "Choose an agent whose settings have convolutions, such as stream_q."
+            "Choose an agent whose settings have convolutions, such as stream_q, or a torso for pictures, such as ppo "
+            "with --config.torso drc."
         )
 
 

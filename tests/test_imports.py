@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[1]
 # Packages of rljax from the ground up: each imports those above it in this list, and itself.
 PACKAGES = [
     "agent",
+    "distributed",
     "networks",
     "buffers",
     "datasets",
     "envs",
-    "distributed",
     "training",
     "runs",
     "tuning",

@@ -1,5 +1,7 @@
 """Gymnasium's environments by name: "Hopper-v5", "module:Name-v0", "async/Hopper-v5".
 
+A name may end in the arguments of the environment, as in 'Hopper-v5?{"reset_noise_scale": 0.1}'.
+
 Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments, arXiv:2407.17032.
 """
 
@@ -9,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import json
 import re
 from typing import Any
 
@@ -21,6 +24,8 @@ from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 
+PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid")  # that register environments of published data sets
+
 
 def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:
     """Make `num_envs` environments called `name`, such as "Hopper-v5" or "module:Name-v0".
@@ -31,9 +36,11 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
     With `goals`, for environments that have goals, the goal follows the state in the observation. The first environment
     begins with the first task, the second with the second, and so on; after the last task comes the first again.
 
-    `make_kwargs` go to `gymnasium.make`. With `render_mode="rgb_array"`, `Hosted.render` works, also without a display.
-    Raises `ValueError` where `num_envs` < 1, where there is no such environment, and where it needs a package that is
-    not installed. For spaces that are not supported, see `Hosted`.
+    `make_kwargs` go to `gymnasium.make`; arguments in the name come before them. With `render_mode="rgb_array"`,
+    `Hosted.render` works, also without a display.
+
+    Raises `ValueError` where `num_envs` < 1, where there is no such environment, where it needs a package that is not
+    installed, and where it refuses the arguments in its name. For spaces that are not supported, see `Hosted`.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}, '{name}' needs at least 1 environment. Set --config.num-envs 1.")
@@ -61,7 +68,7 @@ def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> Asyn
     _make(name, make_kwargs).close()  # so that errors are raised here, and not in a process
     makers = [functools.partial(_make, name, make_kwargs)] * num_envs
     vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
-    vector_env.spec = gymnasium.spec(name.rpartition(":")[2])
+    vector_env.spec = gymnasium.spec(_parsed(name)[0].rpartition(":")[2])
     return vector_env
 
 
@@ -74,8 +81,24 @@ def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any
     return [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
 
 
+def _parsed(name: str) -> tuple[str, dict[str, Any]]:
+    """The name without its arguments, and the arguments."""
+    bare, mark, text = name.partition("?")
+    try:
+        arguments = json.loads(text) if mark else {}
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict) or "render_mode" in arguments:
+        raise ValueError(
+            f"'{name}': the arguments after the question mark must be one JSON object without 'render_mode', for "
+            "example 'Hopper-v5?{\"reset_noise_scale\": 0.1}'."
+        )
+    return bare, arguments
+
+
 def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
-    module, _, within = name.rpartition(":")
+    bare, arguments = _parsed(name)
+    module, _, within = bare.rpartition(":")
     if name.startswith("ALE/"):
         try:
             importlib.import_module("ale_py")  # registers them
@@ -85,15 +108,16 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            if error.name == module == "ogbench":
-                raise ValueError(f"'{name}' needs a package that is not installed: pip install ogbench") from error
+            if error.name == module and module in PACKAGES:
+                command = f"pip install {module.replace('_', '-')}"
+                raise ValueError(f"'{name}' needs a package that is not installed: {command}") from error
             raise ValueError(
                 f"'{name}': the module '{module}' cannot be imported ({error}). It must register the environment and "
                 "be on Python's path. If it is in the current folder: PYTHONPATH=. rljax ..."
             ) from error
     try:
         with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():
-            return gymnasium.make(within, **make_kwargs)
+            return gymnasium.make(within, **(make_kwargs | arguments))
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"'{name}' needs a package that is not installed. {error}") from error
     except ImportError as error:
@@ -102,8 +126,12 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         if within in gymnasium.registry:
             raise ValueError(f"'{name}' cannot be made. {error}") from error
         raise unknown(within, f"Gymnasium with '{module}'" if module else "Gymnasium", hosted_names()) from error
-    except (AssertionError, TypeError) as error:
-        if make_kwargs.get("render_mode") is None:
+    except Exception as error:
+        if arguments:
+            raise ValueError(
+                f"'{bare}' cannot be made with the arguments {json.dumps(arguments)}: {type(error).__name__}: {error}"
+            ) from error
+        if make_kwargs.get("render_mode") is None or not isinstance(error, AssertionError | TypeError):
             raise
         raise ValueError(f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}") from error
 

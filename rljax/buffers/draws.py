@@ -23,6 +23,9 @@ class Draw:
     has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
     flag: ClassVar[str] = ""  # name of the setting that asks for this draw
 
+    def check(self, experience: Replay) -> None:
+        """Raise `ValueError` where the replay is too small for this draw."""
+
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
         raise NotImplementedError
@@ -81,6 +84,15 @@ class NStep(Draw):
     discount: float
 
     flag: ClassVar[str] = "n-step"
+
+    def check(self, experience: Replay) -> None:
+        """Raise `ValueError` where the replay holds fewer steps of an environment than are summed."""
+        held = experience.replay_size // experience.num_envs
+        if self.steps > held:
+            raise ValueError(
+                f"--config.{self.flag} is {self.steps:,}, and --config.replay-size {experience.replay_size:,} holds "
+                f"{held:,} steps of each environment. Lower the one or raise the other."
+            )
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""

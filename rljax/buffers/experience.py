@@ -19,6 +19,8 @@ from rljax.agent import Array, RewardTransform, Transition, float_fields
 
 T = TypeVar("T")
 
+LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def declaration(cls: type[T]) -> type[T]:
@@ -89,6 +91,11 @@ class Experience:
         return 0
 
     @property
+    def steps_before_updates(self) -> int:
+        """Environment steps of each learner before the first update."""
+        return 0
+
+    @property
     def reward_transform(self) -> RewardTransform:
         """The transform of a data set's rewards, and of new rewards that are mixed with them, before any update."""
         return "none"
@@ -112,10 +119,17 @@ class Experience:
 
     def check(self) -> None:
         """Raise `ValueError` for numbers that can never work."""
-        for name in ("num_envs", "num_steps", "num_updates", "batch_size"):
-            value = getattr(self, name, 1)
-            if value < 1:
-                raise ValueError(f"--config.{name.replace('_', '-')} is {value}, it must be at least 1.")
+        for name in ("num_envs", "num_steps", "num_updates", "batch_size", "replay_size", "warmup_steps"):
+            value, flag = getattr(self, name, 1), f"--config.{name.replace('_', '-')}"
+            if value < 1 and name != "warmup_steps":
+                raise ValueError(f"{flag} is {value}, it must be at least 1.")
+            if value > LARGEST:
+                raise ValueError(f"{flag} is {value:,}, it must be at most {LARGEST:,}.")
+        if self.steps_per_iteration > LARGEST:
+            raise ValueError(
+                f"--config.num-envs {self.num_envs:,} x --config.num-steps {self.num_steps:,} are "
+                f"{self.steps_per_iteration:,} steps of an iteration, there must be at most {LARGEST:,}."
+            )
         draw = getattr(self, "draw", None)
         if self.columns and draw is not None and not draw.has_columns:
             asked = ", ".join(type(column).__name__ for column in self.columns)

@@ -41,9 +41,10 @@ class Mixed(Replay):
         fields = {field.name: getattr(replay, field.name) for field in dataclasses.fields(replay)}
         return cls(**fields, offline_share=offline_share, reward_affine=reward_affine)
 
-    def ready(self, steps: Any) -> Any:
-        """Whether the warm-up is over: the new rows of a batch are there."""
-        return steps >= max(self.warmup_steps, 1)
+    @property
+    def steps_before_updates(self) -> int:
+        """Environment steps of each learner before the first update: the warm-up, and at least one."""
+        return max(self.warmup_steps, 1)
 
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...], with only the `extras` that old and new rows both have."""

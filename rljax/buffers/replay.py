@@ -90,6 +90,7 @@ class Replay(Experience):
                 f"--config.replay-size is {self.replay_size}, one step of --config.num-envs "
                 f"{self.num_envs} environments would not fit. Raise it."
             )
+        self.draw.check(self)
         for column in self.columns:
             if not column.in_replay:
                 raise ValueError(f"{type(column).__name__} is known of a data set's rows alone, not of new experience.")
@@ -98,9 +99,14 @@ class Replay(Experience):
         """An empty ring for transitions with the shapes of `example` [P, E, ...]."""
         return ReplayBuffer.create(example, self.replay_size)
 
+    @property
+    def steps_before_updates(self) -> int:
+        """Environment steps of each learner before the first update: the warm-up, or those of one batch."""
+        return max(self.warmup_steps, self.batch_size)
+
     def ready(self, steps: Any) -> Any:
         """Whether the warm-up is over and there are enough transitions for one batch."""
-        return steps >= max(self.warmup_steps, self.batch_size)
+        return steps >= self.steps_before_updates
 
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...]."""

@@ -50,8 +50,9 @@ class Rollout(Experience):
         super().check()
         rows = self.steps_per_iteration
         if rows % self.batch_size:
-            near = [size for size in range(1, rows + 1) if rows % size == 0]
-            best = min(near, key=lambda size: abs(size - self.batch_size))
+            low = next(size for size in range(min(self.batch_size, rows), 0, -1) if rows % size == 0)
+            high = next(rows // parts for parts in range(max(1, rows // self.batch_size), 0, -1) if rows % parts == 0)
+            best = min(low, high, key=lambda size: abs(size - self.batch_size))
             raise ValueError(
                 f"--config.batch-size is {self.batch_size}, which does not divide a rollout of --config.num-steps "
                 f"{self.num_steps} x --config.num-envs {self.num_envs} = {rows} transitions. Nearest: {best}."
@@ -61,9 +62,14 @@ class Rollout(Experience):
         """An empty rollout for transitions with the shapes of `example` [P, E, ...]."""
         return RolloutBuffer.create(example, self.num_steps)
 
+    @property
+    def steps_before_updates(self) -> int:
+        """Environment steps of each learner before the first update: those of one rollout."""
+        return self.steps_per_iteration
+
     def ready(self, steps: Any) -> Any:
         """Whether one rollout is full."""
-        return steps >= self.steps_per_iteration
+        return steps >= self.steps_before_updates
 
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
         """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...]."""

@@ -10,7 +10,7 @@ Each family has a reader: `d4rl`, `minari`, `ogbench`, `neorl2`. `archive` reads
 """
 
 from rljax.datasets.archive import write, write_archive, write_hdf5
-from rljax.datasets.catalogue import environment, identity, load, names, short
+from rljax.datasets.catalogue import aliases, environment, identity, load, names, short
 from rljax.datasets.check import Finding, check
 from rljax.datasets.d4rl import reference
 from rljax.datasets.dataset import Dataset, cut, score
@@ -21,6 +21,7 @@ from rljax.datasets.preprocess import join, reward_transform, subset, top_fracti
 __all__ = [
     "Dataset",
     "Finding",
+    "aliases",
     "check",
     "cut",
     "describe",

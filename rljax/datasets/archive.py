@@ -53,7 +53,7 @@ ALIASES = {
 FORMAT = "rljax dataset 1"
 SUFFIXES = (".npz", ".hdf5", ".h5")
 # Entries of the provenance that stay true of a copy.
-KEPT = ("max_episode_steps", "num_actions", "algorithm", "corruptions", "both_ends")
+KEPT = ("max_episode_steps", "recorded_max_episode_steps", "num_actions", "algorithm", "corruptions", "both_ends")
 
 
 def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False) -> Dataset:

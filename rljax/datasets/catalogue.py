@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from rljax.datasets import archive, d4rl, ogbench
+from rljax.datasets import archive, d4rl, minari_environments, ogbench
 from rljax.datasets.archive import SUFFIXES
 from rljax.datasets.dataset import FAMILIES, Dataset
 from rljax.datasets.download import Progress, known, root
@@ -107,6 +107,19 @@ def identity(data: str) -> str | None:
         return f"d4rl/{entry.id}"
     recorded = known(path).get("recorded")
     return None if recorded is None else f"ogbench/{recorded['id']}"
+
+
+def aliases(data: str) -> tuple[str, ...]:
+    """All ids of the published dataset that `data`, an id or a path, stands for, D4RL's own before others.
+
+    "minari/D4RL/antmaze/umaze-v1" is "d4rl/antmaze-umaze-v2" too: see `minari_environments.original`. Other data have
+    none. No rows are read.
+    """
+    name = identity(data)
+    if name is None:
+        return ()
+    original = minari_environments.original(name)
+    return (name,) if original is None else (original, name)
 
 
 def short(name: str) -> str:

@@ -211,7 +211,7 @@ def _observations(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _lengths(dataset: Dataset) -> Iterator[Finding]:
-    limit = dataset.max_episode_steps
+    limit = dataset.provenance.get("recorded_max_episode_steps") or dataset.max_episode_steps
     if limit is None:
         return
     lengths = dataset.episode_lengths

@@ -74,7 +74,7 @@ class Dataset:
 
     @property
     def max_episode_steps(self) -> int | None:
-        """The time limit of the recorded environment, in environment steps; None if it is not known."""
+        """The time limit of `env`, in environment steps. None: that with which its package registers it."""
         return self.provenance.get("max_episode_steps")
 
     @property

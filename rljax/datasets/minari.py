@@ -6,8 +6,9 @@ stored, also the one of the last action: no row is dropped, and none leaks from 
 that are dictionaries or tuples are flattened like Gymnasium's `flatten`, with a warning. Dictionaries keep the order of
 their space, which Gymnasium sorts by key.
 
-"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its metadata names the
-environment of the recording, and may hold references.
+"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its metadata may hold
+references. They also name the environment of the recording, and maybe another one for evaluation: see
+`rljax.datasets.minari_environments`.
 
 Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at 1880118.
 """
@@ -26,6 +27,7 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets import download as files
+from rljax.datasets import minari_environments as environments
 from rljax.datasets import rows as table
 from rljax.datasets.archive import opened
 from rljax.datasets.dataset import Dataset
@@ -92,7 +94,8 @@ def environment(name: str) -> str | None:
     """The environment in the metadata of the dataset called `name`; None if it is not on this machine."""
     try:
         path = files.find("minari", f"{_identity(name)}/{METADATA}", None, [_library()], download=False)
-        return _environment(_json(_metadata(path.parents[1]).get("env_spec")) or {})
+        recording, evaluation = _specs(_metadata(path.parents[1]))
+        return environments.named(evaluation or recording)
     except ValueError:  # `load` reports what is wrong
         return None
 
@@ -105,7 +108,12 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -
     """
     folder = Path(folder)
     metadata = _metadata(folder)
-    spec = _json(metadata.get("env_spec")) or {}
+    recording, evaluation = _specs(metadata)
+    env, reason = None, None
+    try:
+        env = environments.named(evaluation or recording)
+    except ValueError as error:
+        reason = str(error)
     action_space = _json(metadata.get("action_space"))
     observation_space = _json(metadata.get("observation_space"))
     main = folder / MAIN
@@ -116,7 +124,10 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -
     bounds = None
     if action_space and action_space.get("type") == "Box":
         bounds = (np.ravel(action_space["low"]), np.ravel(action_space["high"]))
+    hand = environments.hand(str(metadata.get("dataset_id")))
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    if (low is None or high is None) and hand is not None and hand.reference is not None:
+        low, high = hand.reference
     provenance: dict[str, Any] = {
         "reader": "minari",
         "files": [files.fingerprint(main)],
@@ -124,7 +135,9 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -
         "id": metadata.get("dataset_id"),
         "rules": ["every row is kept: successors are stored"],
         "rows_in_file": len(rows.reward),
-        "max_episode_steps": spec.get("max_episode_steps"),
+        "max_episode_steps": environments.limit(recording, evaluation, hand),
+        "recorded_max_episode_steps": environments.steps(recording),
+        "no_environment": reason,
         "algorithm": metadata.get("algorithm_name"),
         "versions": base.versions("h5py") | {"minari": metadata.get("minari_version")},
     }
@@ -133,7 +146,7 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False) -
     return table.assemble(
         name or str(folder),
         table.successors(rows, np.ones(len(rows.reward), np.bool_)),
-        env=_environment(spec),
+        env=env,
         reference=None if low is None or high is None else (float(low), float(high)),
         bounds=bounds,
         clip_actions=clip_actions,
@@ -205,7 +218,7 @@ def write_minari(
         written = package.create_dataset_from_buffers(
             identity,
             buffers,
-            env=dataset.env,
+            env=environments.registered(dataset.env),
             observation_space=observation_space,
             action_space=action_space,
             author=author,
@@ -322,12 +335,15 @@ def _metadata(folder: Path) -> dict[str, Any]:
         raise ValueError(f"'{folder.name}/{METADATA}' is not JSON: {error}. Download the dataset again.") from error
 
 
-def _environment(spec: Any) -> str | None:
-    """The environment's name for `gymnasium.make`: "module:Name-v0" if another package registers it."""
-    package = str(spec.get("entry_point") or "").partition(":")[0].partition(".")[0]
-    if not spec.get("id"):
-        return None
-    return spec["id"] if package in ("", "gymnasium") or ":" in spec["id"] else f"{package}:{spec['id']}"
+def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The specifications of the environments of recording and of evaluation; {} for those that are not there."""
+    found = []
+    for key in ("env_spec", "eval_env_spec"):
+        spec = _json(metadata.get(key)) or {}
+        if not isinstance(spec, dict):
+            raise ValueError(f"'{key}' in {METADATA} must be a JSON object. Download the dataset again.")
+        found.append(spec)
+    return found[0], found[1]
 
 
 def _json(text: Any) -> Any:

@@ -2,12 +2,13 @@
 
 A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and `truncated` [M].
 Successors are stored, so no row is dropped. "neorl2/Pipeline-v0" is the training split, "neorl2/Pipeline-v0-val" the
-validation split. For RocketRecovery, the package's own `get_dataset` keeps the first 100 trajectories for training and
-the first 25 for validation. This module does the same. References, limits and checksums are the package's
-[1, envs/info.py].
+validation split. The package's own `get_dataset` keeps only the first trajectories of two tasks [1, envs/base.py]:
+100 for training and 25 for validation of RocketRecovery, 20 and 5 of Fusion. This module does the same. References,
+limits and checksums are the package's [1, envs/info.py].
 
-SafetyHalfCheetah has an environment here, `rljax.envs.neorl2`. The others have none: the released package (0.0.1) lacks
-the files that its environments need. Imported from its repository, it registers names without a namespace.
+DMSD, Pipeline and SafetyHalfCheetah have environments here: `rljax.envs.tasks.neorl2` and `rljax.envs.neorl2`. The
+others have none: the released package (0.0.1) lacks the files that its environments need. Imported from its repository,
+it registers names without a namespace.
 
 [1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended Realistic
 Scenarios, arXiv:2503.19267; polixir/NeoRL2.
@@ -37,8 +38,17 @@ TASKS: dict[str, tuple[tuple[float, float], int, str, str]] = {
     "Salespromotion": ((357.62, 602.21), 50, "7e84d0a142f53512dab082115c9ee498", "9337d7b68078725708f2e9b04cb4a1f8"),
     "Simglucose": ((9.75, 475), 480, "6195a3634379f576958440b7e0c8fc53", "6df907556cbc96002757f6d652be9d92"),
 }
-ENVIRONMENTS = {"SafetyHalfCheetah": "rljax.envs.neorl2:SafetyHalfCheetah-v0"}  # those that are available
-TRAJECTORIES = {("RocketRecovery", "train"): 100, ("RocketRecovery", "val"): 25}  # number that the package keeps
+ENVIRONMENTS = {  # those that are available
+    "DMSD": "rljax/DMSD",
+    "Pipeline": "rljax/Pipeline",
+    "SafetyHalfCheetah": "rljax.envs.neorl2:SafetyHalfCheetah-v0",
+}
+TRAJECTORIES = {  # number that the package keeps
+    ("RocketRecovery", "train"): 100,
+    ("RocketRecovery", "val"): 25,
+    ("Fusion", "train"): 20,
+    ("Fusion", "val"): 5,
+}
 
 
 def names() -> list[str]:

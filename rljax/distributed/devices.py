@@ -78,6 +78,12 @@ class Spread:
             # One program for all arrays: separate calls would compile a program per array.
             self._moved = jax.jit(self._place, static_argnums=1)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spread) and self.mesh == other.mesh
+
+    def __hash__(self) -> int:
+        return hash(self.mesh)
+
     @property
     def num_devices(self) -> int:
         """The number of devices in use."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +69,68 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def available_memory() -> int | None:
-    """Memory for this process in bytes: the device's limit, or else what the machine has left.
+def device_memory() -> int | None:
+    """Bytes that JAX's device has left for this process, or the machine where the device gives no limit.
 
-    None if neither is known.
+    None if neither is known. The call starts JAX.
     """
-    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-    if limit is None and sys.platform == "linux":
-        with contextlib.suppress(OSError, StopIteration):
-            lines = Path("/proc/meminfo").read_text().splitlines()
-            limit = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    return limit
+    known = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" not in known:
+        return available_memory()
+    return known["bytes_limit"] - known.get("bytes_in_use", 0)
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Bytes of main memory that this process can still take; None if unknown. The call does not start JAX.
+
+    On Linux this is the memory that the machine has left, or less where a control group (a container, a job of a
+    cluster) sets a limit. On other systems it is all memory of the machine. `root` holds /proc and /sys.
+    """
+    if sys.platform == "linux":
+        known = [_memory_of_machine(root), *_memory_of_control_groups(root)]
+        return min((left for left in known if left is not None), default=None)
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # Windows has no `sysconf`
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _memory_of_machine(root: Path) -> int | None:
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return None
+
+
+def _memory_of_control_groups(root: Path) -> Iterator[int]:
+    """Bytes that are left in each control group of this process that sets a limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        if controllers == "":  # version 2
+            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):  # version 1
+            base = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # A container may see its own group as the root, so that `place` does not exist here.
+        inside = base / place.lstrip("/")
+        for group in (folder for folder in (inside, *inside.parents) if folder.is_relative_to(base)):
+            left = _left_in(group, *names)
+            if left is not None:
+                yield left
+
+
+def _left_in(group: Path, limit: str, usage: str, inactive: str) -> int | None:
+    """The limit of a control group without the memory in use; None without a limit. Unused file caches are free."""
+    with contextlib.suppress(OSError, ValueError):  # a limit may be the word "max"
+        most, used = (int((group / name).read_text()) for name in (limit, usage))
+        entries = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return max(0, most - max(0, used - int(entries.get(inactive, 0))))
+    return None
 
 
 def nbytes(tree: Any) -> int:

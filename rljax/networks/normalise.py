@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import struct
 
 from rljax.agent import Array
@@ -13,32 +14,37 @@ class Statistics(struct.PyTreeNode):
     """Mean and variance of all samples so far, per feature.
 
     The count is a float32 and stops growing at 2^24, the last integer that it holds exactly. From then on the
-    statistics are an exponential average over the last 16.8 million samples.
+    statistics are an exponential average over the last 16.8 million samples. Such an average moves by less than float32
+    resolves, so each number has a second one that holds its rounding error.
     """
 
     count: Array  # [] samples seen
     mean: Array  # [O...]
     variance: Array  # [O...] population variance; ones before the first sample
+    lost: tuple[Array | float, Array | float] = (0.0, 0.0)  # [O...] each: rounding errors of `mean` and `variance`
 
 
 def create(shape: tuple[int, ...]) -> Statistics:
     """Statistics before the first sample. Normalising with them only clips."""
-    return Statistics(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
+    return Statistics(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape), (jnp.zeros(shape), jnp.zeros(shape)))
 
 
 def update(statistics: Statistics, samples: Array) -> Statistics:
-    """Merge samples [N, O...] by the parallel form of Welford's algorithm (Chan et al. 1979)."""
+    """Merge samples [N, O...] by the parallel form of Welford's algorithm (Chan et al. 1979).
+
+    Sums are compensated (Neumaier 1974), so that many small batches are as exact as one large batch.
+    """
     number = samples.shape[0]
     count = jnp.minimum(statistics.count + number, 2.0**24)
     weight = jnp.minimum(number / count, 1.0)
-    mean = samples.mean(axis=0)
-    difference = mean - statistics.mean
-    variance = (
-        (1.0 - weight) * statistics.variance
-        + weight * samples.var(axis=0)
-        + weight * (1.0 - weight) * jnp.square(difference)
-    )
-    return Statistics(count, statistics.mean + weight * difference, variance)
+    lost_mean, lost_variance = statistics.lost
+    difference = (samples.mean(axis=0) - statistics.mean) - lost_mean
+    variance = jnp.where(statistics.count > 0, statistics.variance, 0.0)  # a small one is lost in a difference from 1
+    within = (samples.var(axis=0) - variance) - lost_variance
+    mean, lost_mean = _compensated(statistics.mean, lost_mean, weight * difference)
+    growth = weight * within + weight * (1.0 - weight) * jnp.square(difference)
+    variance, lost_variance = _compensated(variance, lost_variance, growth)
+    return Statistics(count, mean, variance, (lost_mean, lost_variance))
 
 
 def normalise(statistics: Statistics, samples: Array, limit: float = 10.0) -> Array:
@@ -92,7 +98,8 @@ def scale_rewards(
 class Moments(struct.PyTreeNode):
     """Mean and sample variance of a stream, one sample at a time, as exact after 10 million samples as after ten.
 
-    Plain sums in float32 would stop growing. So each sum has a second number that holds its rounding error.
+    The count stops growing at 2^31 - 1. Plain sums in float32 would stop growing. So each sum has a second number that
+    holds its rounding error.
     """
 
     count: Array  # [] int32
@@ -113,7 +120,7 @@ def create_moments(shape: tuple[int, ...]) -> Moments:
 
 def count(moments: Moments, sample: Array) -> Moments:
     """Count one sample [O...], by Welford's algorithm (1962) with compensated sums (Neumaier 1974)."""
-    number = moments.count + 1
+    number = optax.safe_increment(moments.count)
     lost_mean, lost_squares = moments.lost
     before = (sample - moments.mean) - lost_mean
     mean, lost_mean = _compensated(moments.mean, lost_mean, before / number)
@@ -156,7 +163,7 @@ def scale_reward(
     return DiscountedSum(running, moments), reward / jnp.sqrt(moments.variance + 1e-8)
 
 
-def _compensated(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
+def _compensated(total: Array, lost: Array | float, term: Array) -> tuple[Array, Array]:
     """total + lost + term, rounded, and the rounding error."""
     term = term + lost
     rounded = total + term

@@ -57,6 +57,7 @@ Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
 
 UNROLLED = 3  # steps: up to here they are unrolled, which is faster than a loop on the CPU; beyond, it is slower
+MOST_STEPS = 100_000  # of thinking
 SEGMENT_FROM = 16  # steps: from here on gradients store some steps and recompute the others
 DRC_FEATURES = 256  # of the dense layer after the ticks of a DRC; [3]
 
@@ -85,6 +86,8 @@ def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
     kind, compute, grid = settings.torso, settings.compute, settings.grid
     if compute < 1:
         raise ValueError(f"--config.compute is {compute}, it must be at least 1.")
+    if compute > MOST_STEPS:
+        raise ValueError(f"--config.compute is {compute:,}, it must be at most {MOST_STEPS:,}.")
     if compute > 1 and kind not in THINKING:
         raise ValueError(
             f"--config.compute is {compute}, --config.torso {kind} has nothing to do more than once. "

@@ -87,7 +87,7 @@ def adaptive_obgd(
         updates: Any, state: AdaptiveObGDState, params: Any = None, *, error: Array, reset: Array, **extra_args: Any
     ) -> tuple[Any, AdaptiveObGDState]:
         del params, extra_args
-        trace, count = _decayed(state.trace, updates, discount * trace_decay), state.count + 1
+        trace, count = _decayed(state.trace, updates, discount * trace_decay), optax.safe_increment(state.count)
         beta, unbias = second_moment_decay, 1.0 - second_moment_decay**count
         moment = jax.tree.map(lambda v, e: beta * v + (1.0 - beta) * jnp.square(error * e), state.second_moment, trace)
         scaled = jax.tree.map(lambda e, v: e / jnp.sqrt(v / unbias + epsilon), trace, moment)

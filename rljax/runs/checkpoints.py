@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from rljax.distributed import processes
 from rljax.distributed.hardware import nbytes
+from rljax.networks.normalise import Statistics
 from rljax.runs.json_files import explain
 
 FOLDER = "checkpoints"  # in the folder of a run
@@ -199,8 +201,10 @@ def restore(path: Path, name: str, template: Any) -> Any:
     try:
         with ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # orbax warns that the topology may differ
-            tree = checkpointer.restore(path.absolute() / name, abstract)
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+            saved = getattr(checkpointer.metadata(path.absolute() / name).item_metadata, "tree", None)
+            older = _without_errors(abstract, saved)
+            tree = _with_errors(abstract, checkpointer.restore(path.absolute() / name, older))
+    except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(
             f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
         ) from error
@@ -211,6 +215,35 @@ def restore(path: Path, name: str, template: Any) -> Any:
                 f"{expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
             )
     return tree
+
+
+def _without_errors(template: Any, saved: Any) -> Any:
+    """`template` as older runs saved it: their running statistics had no rounding errors.
+
+    `saved` is the saved tree of nested dictionaries and lists.
+    """
+
+    def older(path: Any, node: Any) -> Any:
+        if not isinstance(node, Statistics):
+            return node
+        found = saved
+        for key in path:
+            found = found[getattr(key, "name", getattr(key, "key", getattr(key, "idx", None)))]
+        return node if "lost" in found else {name: getattr(node, name) for name in found}
+
+    return jax.tree_util.tree_map_with_path(older, template, is_leaf=lambda node: isinstance(node, Statistics))
+
+
+def _with_errors(template: Any, tree: Any) -> Any:
+    """`tree` with the structure of `template`: running statistics of older runs get rounding errors of 0."""
+
+    def newer(node: Any, found: Any) -> Any:
+        if not isinstance(node, Statistics) or isinstance(found, Statistics):
+            return found
+        zeros = (jnp.zeros_like(found["mean"]), jnp.zeros_like(found["variance"]))
+        return Statistics(**found, lost=zeros)
+
+    return jax.tree.map(newer, template, tree, is_leaf=lambda node: isinstance(node, Statistics))
 
 
 def _require_space(folder: Path, items: Mapping[str, Any]) -> None:

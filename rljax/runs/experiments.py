@@ -23,7 +23,7 @@ from rljax.distributed.lock import Lock
 from rljax.runs import json_files, policy, records
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment
-from rljax.training.settings import Settings, settings_of
+from rljax.training.settings import LARGEST, Settings, seeds_of, settings_of
 
 _HALF_WRITTEN = ".config.json.*.tmp"
 
@@ -40,7 +40,7 @@ def prepare(
 ) -> Experiment:
     """Find the agent, its settings and its data; see `rljax.train` for the arguments and the errors."""
     agent, data = configuration.text("agent", agent), None if data is None else configuration.text("data", data)
-    env, steps, seeds = _environment_name(env), configuration.whole("steps", steps), _seeds(seeds)
+    env, steps, seeds = _environment_name(env), configuration.integer(steps, "steps", LARGEST), _seeds(seeds)
     settings = checked(settings)
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
@@ -97,7 +97,7 @@ def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
     """The agent's Config by its presets for an environment, a data set or both. No rows of the data are read.
 
     The presets must not depend on how a run is evaluated. Without an environment, the presets of the data set's own
-    environment are used. A published data set is also recognised by its file.
+    environment are used. A published data set is also recognised by its file, and by its names in other collections.
     """
     return registry.preset(agent, module, *_task(env, data))
 
@@ -111,7 +111,7 @@ def _task(env: str | None, data: str | None) -> tuple[str | None, ...]:
     """The names of a task that presets may match: those of its environment and of its data set."""
     if data is None:
         return (env,)
-    return (datasets.environment(data) if env in (None, "none") else env, data, datasets.identity(data))
+    return (datasets.environment(data) if env in (None, "none") else env, data, *datasets.aliases(data))
 
 
 def default_folder(settings: Settings) -> Path:
@@ -215,9 +215,10 @@ def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) 
     if dataset is None:
         raise ValueError(f"no environment: rljax train {agent} --env Hopper-v5")
     if dataset.env is None:
+        reason = dataset.provenance.get("no_environment") or "Give --env NAME."
         raise ValueError(
-            f"data set '{dataset.name}' names no environment to evaluate in. Give --env NAME, "
-            "or --env none to train without evaluations."
+            f"data set '{dataset.name}' names no environment to evaluate in: {reason} "
+            "To train without evaluations: --env none."
         )
     return dataset.env
 
@@ -269,7 +270,7 @@ def _of_kind(name: str, value: Any, kinds: Sequence[Any]) -> Any:
     if value is None and type(None) in kinds:
         return None
     if int in kinds:
-        return configuration.whole(name, value)
+        return configuration.integer(value, name, LARGEST)
     if float in kinds and isinstance(number, int | float) and not isinstance(number, bool):
         return number
     if bool in kinds and isinstance(number, bool):
@@ -286,12 +287,11 @@ _NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: 
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:
-    """The seeds of the learners, from their number or a sequence of them."""
+    """The seeds of the learners, from their number or a collection of them."""
     given = seeds if isinstance(seeds, range) else configuration.native(seeds)
-    if isinstance(given, range | list | tuple | set | frozenset):
-        return tuple(configuration.whole("a seed", seed) for seed in given)
-    number = configuration.whole("seeds", given)
-    return tuple(range(number))
+    if isinstance(given, list | tuple | set | frozenset):
+        return seeds_of([configuration.integer(seed, "a seed", LARGEST) for seed in given])
+    return seeds_of(given if isinstance(given, range) else configuration.integer(given, "seeds", LARGEST))
 
 
 def _environment_name(env: Any) -> str | None:

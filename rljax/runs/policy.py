@@ -76,7 +76,7 @@ class Policy:
 
 def require_learner(settings: Settings, learner: int) -> None:
     """Raise `ValueError` if a run with these settings has no such learner."""
-    number, learner = len(settings.seeds), configuration.whole("learner", learner)
+    number, learner = len(settings.seeds), configuration.integer(learner, "learner")
     if not 0 <= learner < number:
         raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
 
@@ -103,7 +103,7 @@ def load_all(out: str | Path, *, best: bool = False, compute: int | None = None)
     }
     spec = EnvSpec(**tuples)
     if compute is not None:
-        compute = configuration.whole("compute", compute)
+        compute = configuration.integer(compute, "compute")
         if THINKING not in configuration.as_json(config):
             raise ValueError(f"agent '{settings.agent}' does not think in steps: it has no --compute to choose.")
         config = configuration.replace(config, {THINKING: compute}, "--compute")
@@ -158,7 +158,7 @@ def evaluate_run(
     The result has normalised scores where the run learnt from data with reference returns and plays in its own
     environment. Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """
-    episodes, seed = configuration.whole("episodes", episodes), configuration.whole("seed", seed)
+    episodes, seed = configuration.integer(episodes, "episodes"), configuration.integer(seed, "seed", 2**63)
     if env is not None:
         env = configuration.text("env", env)
     if episodes < 1:

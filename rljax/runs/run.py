@@ -22,6 +22,7 @@ from rljax.runs.records import read_config
 from rljax.training import configuration, population
 from rljax.training.loop import NoLearnerLeft, Training
 from rljax.training.plan import Experiment
+from rljax.training.settings import LARGEST
 
 CHECKPOINT_SECONDS = 600.0  # between checkpoints, where no number of steps is set
 MOST_SAVING = 0.05  # of the time, at most: where saving takes long, checkpoints are fewer
@@ -102,7 +103,7 @@ def resume(
     `CheckpointError` where no checkpoint is usable.
     """
     folder = experiments.folder(out)
-    steps = None if steps is None else configuration.whole("steps", steps)
+    steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
     given = experiments.checked({"then_online": then_online, "offline_share": offline_share}, optional=True)
     then_online = given["then_online"]
     online = {name: value for name, value in given.items() if value is not None}

@@ -12,6 +12,7 @@ from decimal import Decimal, InvalidOperation
 from numbers import Real
 from typing import Any
 
+INT32 = 2**31 - 1  # the largest integer of a setting: compiled programs count in int32
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
 # Names of settings in Stable-Baselines3 and CleanRL, and the settings here that each may mean.
@@ -44,10 +45,6 @@ def whole_number(text: str) -> int:
     Raises `ValueError` for other texts, such as 1.5, and for exponents beyond `MOST_DIGITS`.
     """
     try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
         number = Decimal(text)
     except InvalidOperation:
         number = Decimal("nan")
@@ -56,6 +53,37 @@ def whole_number(text: str) -> int:
     if not number.is_finite() or number != number.to_integral_value():
         raise ValueError(f"'{text}' is not a whole number, such as 300000, 300_000 or 3e5.")
     return int(number)
+
+
+def integer(value: Any, what: str, most: int = INT32) -> int:
+    """A whole number of any type, such as 1e6 or NumPy's, as an int. `what` names it in errors.
+
+    Raises `TypeError` for other values, such as 1.5, and `ValueError` for numbers beyond `most`.
+    """
+    value = native(value)
+    if not _is_whole(value):
+        raise TypeError(f"{what} is {value!r}, it must be int: a whole number, such as 300000 or 3e5.")
+    if abs(value) > most:
+        raise ValueError(f"{what} is {value:,}, it must lie between -{most:,} and {most:,}.")
+    return int(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and value == value // 1
+
+
+def require_integers(config: Any) -> None:
+    """Raise `ValueError` for integers of a Config that compiled programs cannot count to."""
+    for field in dataclasses.fields(config):
+        _require_small(getattr(config, field.name), f"--config.{field.name.replace('_', '-')}")
+
+
+def _require_small(value: Any, flag: str) -> None:
+    if isinstance(value, tuple):
+        for part in value:
+            _require_small(part, flag)
+    elif isinstance(value, int):
+        integer(int(value), flag)
 
 
 def setting(config: Any, name: str) -> str:
@@ -105,8 +133,9 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
                 return readers[kind](text)
         if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is int:
             return tuple(whole_number(part) for part in text.split("x"))
-    except (ValueError, KeyError):
-        raise ValueError(f"{origin}: '{text}' is no value of '{name}', which is {_described(hint)}.") from None
+    except (ValueError, KeyError) as error:
+        why = f" ({error})" if "too large" in str(error) else ""
+        raise ValueError(f"{origin}: '{text}' is no value of '{name}', which is {_described(hint)}{why}.") from None
     if typing.get_origin(hint) is tuple:
         raise ValueError(f"{origin}: '{name}' is a list of lists, which cannot be written here.")
     replace(config, {name: text}, origin)
@@ -147,18 +176,17 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
         if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows or ()):
             what = "integers" if length is None else f"lists of {length} integers"
             raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of {what}.")
-        return tuple(value) if length is None else tuple(map(tuple, value))
-    if hint in (int, bool, str) and type(value) is not hint:
+        read = [tuple(integer(x, f"{origin}: '{name}'") for x in row) for row in rows or ()]
+        return read[0] if length is None else tuple(read)
+    if hint is int:
+        return integer(value, f"{origin}: '{name}'")
+    if hint in (bool, str) and type(value) is not hint:
         raise TypeError(f"{origin}: '{name}' is {value!r}, it must be {hint.__name__}.")
     return value
 
 
 def _are_integers(value: Any, length: int | None) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and all(type(x) is int for x in value)
-        and (length is None or len(value) == length)
-    )
+    return isinstance(value, list | tuple) and all(map(_is_whole, value)) and (length is None or len(value) == length)
 
 
 def stack(config: Any, num_learners: int) -> Any:
@@ -214,19 +242,6 @@ def native(value: Any) -> Any:
     if hasattr(value, "dtype") and hasattr(value, "tolist"):
         return native(tuple(value.tolist())) if value.ndim else value.item()
     return value
-
-
-def whole(name: str, value: Any) -> int:
-    """A whole number given as any of Python's or NumPy's numbers, such as 1000, 1e3 or np.int64(1000).
-
-    Raises `TypeError` for other values.
-    """
-    number = native(value)
-    if isinstance(number, float) and number.is_integer():
-        number = int(number)
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} is {value!r}, it must be a whole number.")
-    return number
 
 
 def text(name: str, value: Any) -> str:

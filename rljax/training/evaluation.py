@@ -9,6 +9,7 @@ seed of the learner's first episode, and depend on nothing else.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
+from rljax.training.programs import Contents, shared
 
 LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, where the environment has no limit
 
@@ -48,6 +50,19 @@ def _keys(seeds: Any, num_learners: int) -> Array:
     return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
 
 
+@dataclasses.dataclass(frozen=True)
+class Policies:
+    """The compiled policy of an agent. Evaluators of the same agent share its programs."""
+
+    agent: Agent = dataclasses.field(compare=False)
+    contents: Contents
+
+    @functools.cached_property
+    def act(self) -> Any:
+        """See `policy`."""
+        return jax.jit(policy(self.agent))
+
+
 class HostedEvaluator:
     """Plays N episodes of each of P learners in P x N environments on the host."""
 
@@ -55,7 +70,7 @@ class HostedEvaluator:
         """`environments` holds P x N environments, in the order of the learners."""
         self.hosted, self.num_learners = environments, num_learners
         self.hosted.tolerant = num_learners > 1
-        self._act = jax.jit(policy(agent))
+        self.agent = agent
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         """Play one episode in each environment, started from `seeds` [P x N]. Only the first process plays."""
@@ -65,6 +80,7 @@ class HostedEvaluator:
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
         keys = _keys(seeds, self.num_learners)
+        act = shared(Policies(self.agent, Contents(self.agent)), (state, config)).act
         observation = self.hosted.reset(seeds)
         done = np.zeros(self.hosted.num_envs, np.bool_)
         returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
@@ -73,7 +89,7 @@ class HostedEvaluator:
             if done.all():
                 break
             given = observation.reshape(*rows, *observation.shape[1:])
-            action = np.asarray(self._act(state, given, keys, np.int32(time), config))
+            action = np.asarray(act(state, given, keys, np.int32(time), config))
             step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
             returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
@@ -88,20 +104,19 @@ class HostedEvaluator:
         self.hosted.close()
 
 
-class CompiledEvaluator:
-    """Plays N episodes of each of P learners inside one program."""
+@dataclasses.dataclass(frozen=True)
+class Play:
+    """A program that plays episodes. Evaluators of the same agent in the same environment share it."""
 
-    def __init__(self, agent: Agent, environment: AutoReset, num_learners: int) -> None:
-        self.agent, self.environment, self.num_learners = agent, environment, num_learners
-        self._play = jax.jit(self._episodes)
+    agent: Agent = dataclasses.field(compare=False)
+    contents: Contents
+    environment: AutoReset
+    num_learners: int
 
-    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode in each environment, started from `seeds` [P x N]."""
-        keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
-        drawn = _keys(seeds, self.num_learners)
-        played = jax.device_get(local(self._play(state, keys, drawn, config)))
-        returns, lengths, success = jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played)
-        return Episodes(returns, lengths, success)
+    @functools.cached_property
+    def episodes(self) -> Any:
+        """A compiled function: the returns, lengths and successes of episodes, [P x N]."""
+        return jax.jit(self._episodes)
 
     def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array | None]:
         number = keys.shape[0]
@@ -134,6 +149,23 @@ class CompiledEvaluator:
         spec = self.environment.spec
         action = jnp.zeros((keys.shape[0], *spec.action_shape), spec.action_dtype)
         return self.environment.step(keys, environment, action)[0]
+
+
+class CompiledEvaluator:
+    """Plays N episodes of each of P learners inside one program."""
+
+    def __init__(self, agent: Agent, environment: AutoReset, num_learners: int) -> None:
+        self.num_learners = num_learners
+        self.play = Play(agent, Contents(agent), environment, num_learners)
+
+    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        """Play one episode in each environment, started from `seeds` [P x N]."""
+        keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+        drawn = _keys(seeds, self.num_learners)
+        play = shared(self.play, (state, config)).episodes
+        played = jax.device_get(local(play(state, keys, drawn, config)))
+        returns, lengths, success = jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played)
+        return Episodes(returns, lengths, success)
 
     def close(self) -> None:
         """Do nothing: there are no simulators to close."""

@@ -18,8 +18,28 @@ from flax import struct
 
 from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted
 from rljax.buffers import Experience
+from rljax.training.programs import Contents
+
+LARGEST = 2**31 - 1  # of int32
+CYCLE = 2**30  # a counter that would pass LARGEST goes back by this number
 
 TRANSITION = "stream/transition"  # metric of a stream: 1 where the transition is finite
+
+
+def counted(counter: Any, by: Any = 1) -> Any:
+    """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
+
+    A counter never overflows and never becomes small again: where it would pass 2^31 - 1, it goes back by 2^30. From
+    2^30 on it is therefore only known up to multiples of 2^30. This is enough for random keys, which then repeat those
+    of 2^30 steps before, and for comparisons with numbers up to 2^30.
+    """
+    return counter - CYCLE * (counter > LARGEST - by) + by
+
+
+def environment_steps(steps: Any, num_envs: int) -> Any:
+    """Environment steps of each learner after `steps` steps of each environment; at most about 2^31, never more."""
+    most = LARGEST // num_envs
+    return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
 
 class Tally(struct.PyTreeNode):
@@ -48,19 +68,29 @@ class LearnerState(struct.PyTreeNode):
     tally: Tally
     key_act: Array  # [P]
     key_update: Array  # [P]
-    steps: Array  # [] int32: number of steps of each environment so far
-    updates: Array  # [] int32: number of updates of each learner so far
+    steps: Array  # [] int32: number of steps of each environment so far; see `counted`
+    updates: Array  # [] int32: number of updates of each learner so far; see `counted`
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
-    """P learners of one agent."""
+    """P learners of one agent. Learners that compute the same are equal, and share compiled programs."""
 
     agent: Agent
     spec: EnvSpec
     num_learners: int  # P
     declare: Callable[[Any], Experience] | None = None  # maps a Config to an experience; None: the agent's `experience`
     base: Base | None = None  # another run's policy, for agents with `use_base`
+
+    def __post_init__(self) -> None:
+        identity = (Contents(self.agent), self.spec, self.num_learners, self.declare, id(self.base))
+        object.__setattr__(self, "_identity", identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Learner) and self._identity == other._identity  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(self._identity)  # type: ignore[attr-defined]
 
     def hyperparameters(self, config: Any) -> Hyperparameters:
         """Pair a stacked Config, whose floats are arrays [P], with the experience that is declared for it.
@@ -135,7 +165,9 @@ class Learner:
             return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
 
         warmup = experience.random_steps
-        return jax.lax.cond(state.steps * experience.num_envs < warmup, warm_up, explore) if warmup else explore()
+        if not warmup:
+            return explore()
+        return jax.lax.cond(environment_steps(state.steps, experience.num_envs) < warmup, warm_up, explore)
 
     def observe(
         self,
@@ -148,7 +180,7 @@ class Learner:
     ) -> LearnerState:
         """Store the transition that `action` caused, and count the step; all leaves are [P, E, ...]."""
         stored = self.store(state.storage, observation, action, extras, step, experience)
-        return state.replace(storage=stored, steps=state.steps + 1)
+        return state.replace(storage=stored, steps=counted(state.steps))
 
     def store(
         self,
@@ -187,11 +219,11 @@ class Learner:
         intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
         learnt = jax.lax.cond(intact, lambda state: self.learn(state, transition, config), lambda state: state, state)
         tally = add_to_tally(learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates)
-        return learnt.replace(tally=tally, steps=state.steps + 1)
+        return learnt.replace(tally=tally, steps=counted(state.steps))
 
     def ready(self, steps: Any, experience: Experience) -> Any:
         """Whether updates may begin after `steps` steps of each environment; the result is never batched."""
-        return experience.ready(steps * experience.num_envs)
+        return experience.ready(environment_steps(steps, experience.num_envs))
 
     def update(self, state: LearnerState, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
         """Do the U updates of one iteration, each on a separate batch. All batches are drawn in one gather.
@@ -217,7 +249,7 @@ class Learner:
         def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, None]:
             agent_state, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
             tally = add_to_tally(state.tally, metrics, state.updates)
-            return state.replace(agent=agent_state, tally=tally, updates=state.updates + 1), None
+            return state.replace(agent=agent_state, tally=tally, updates=counted(state.updates)), None
 
         inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (batches, key_noise))
         if number == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,10 +14,11 @@ import numpy as np
 from rljax import envs
 from rljax.agent import float_fields
 from rljax.distributed import devices, hardware, processes, runtime
-from rljax.training import action_cost, configuration, population, schedules
+from rljax.distributed.devices import local
+from rljax.training import action_cost, configuration, population, schedules, sizes
 from rljax.training.drivers.driver import EVALUATE, Driver, Report, environment_seeds
 from rljax.training.evaluation import Episodes
-from rljax.training.learner import TRANSITION
+from rljax.training.learner import CYCLE, TRANSITION
 from rljax.training.plan import Experiment, plan, round_up
 from rljax.training.settings import Settings, check_settings
 
@@ -42,6 +43,7 @@ class Training:
         """Check everything that can be wrong. Nothing is compiled yet. `on_compile` is called when JAX compiles."""
         settings = experiment.settings
         check_settings(settings)
+        configuration.require_integers(experiment.config)
         runtime.persist_compilations()
         prefer_devices(experiment, len(settings.seeds))
         self.experiment, self.settings, self.module = experiment, settings, experiment.module
@@ -54,7 +56,8 @@ class Training:
         made = plan(experiment)
         self.stages, self.stage, self.evaluator, self.spec = made.stages, made.stages[0], made.evaluator, made.spec
         self.warnings = [] if made.warning is None else [made.warning]
-        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every)
+        self.warnings += self._size_warnings()
+        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, sizes.LONGEST_CHUNK)
         self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
         self.checkpoint_every: int | None = None  # by time
@@ -67,11 +70,24 @@ class Training:
             every = round_up(self.schedule.every, self.eval_every)
             self.schedule = dataclasses.replace(self.schedule, every=every)
         self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
+        self.updates = 0  # of each learner
         self.best: Any = None
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
+
+    def _size_warnings(self) -> Iterator[str]:
+        """Warnings about numbers of steps, rows and episodes."""
+        before, inside = 0, envs.is_compiled(self.settings.env)
+        declared = [stage.driver.hyper.experience for stage in self.stages]
+        for stage, experience in zip(self.stages, declared, strict=True):
+            flag = "--then-online" if self.settings.then_online else "--steps"
+            steps, before = stage.end - before, stage.end
+            warning = sizes.nothing_learnt(experience, steps, stage.iteration, not inside, flag)
+            yield from [] if warning is None else [warning]
+        rows = None if self.dataset is None else self.dataset.num
+        yield from sizes.oddities(self.settings, declared, self.spec, rows, not inside)
 
     def _rounded(self, name: str, multiple: int) -> int:
         """A setting rounded to a multiple of `log_every`. A warning reports a changed number."""
@@ -146,19 +162,20 @@ class Training:
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
-        shared = self.shared_bytes
-        own = shared + (self.needed_bytes - shared) // processes.process_count()
-        limit = hardware.available_memory()
-        if limit is None or own <= limit:
-            return
-        kind = jax.local_devices()[0].device_kind
-        remedy = "Lower --config.replay-size or --seeds."
-        if self.dataset is not None and not self.settings.data_on_host:
-            remedy = (
-                f"The data set takes {self.dataset.nbytes / 1e9:.1f} GB of them: keep it on the host with "
-                "--data-on-host, which is slower, or lower --seeds."
-            )
-        raise ValueError(f"the run needs {own / 1e9:.1f} GB on {kind}, {limit / 1e9:.1f} GB are there. {remedy}")
+        number = processes.process_count()
+        limit, kind = hardware.device_memory(), jax.local_devices()[0].device_kind
+        for stage, template in zip(self.stages, self.templates, strict=True):
+            data = None if self.dataset is None else self.dataset.transitions
+            parts = sizes.memory(template, stage.driver.hyper.experience, data, len(self.members))
+            remedies = {name: sizes.remedy(name) for name in parts}
+            parts = {name: size // number for name, size in parts.items()}
+            if self.dataset is not None and not self.settings.data_on_host:
+                parts["data set"] = self.dataset.nbytes
+                remedies["data set"] = (
+                    f"The data set takes {self.dataset.nbytes / 1e9:.1f} GB of them: keep it on the host with "
+                    "--data-on-host, which is slower, or lower --seeds."
+                )
+            sizes.require_room(parts, limit, kind, remedies)
 
     # Going on
 
@@ -188,13 +205,14 @@ class Training:
         seconds, taken = time.perf_counter() - began, until - self.step
         self.step = until
         self._freeze_diverged(report, self.step)
+        self.updates += (report.updates - self.updates) % CYCLE
         speed = taken * len(self.settings.seeds) / seconds
         if self.clock.seconds == compiled:  # a chunk with compilation says nothing about the loop's speed
             self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
         metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))
-        line = {"step": self.step, "update": report.updates, "wall_seconds": None, "steps_per_second": speed}
+        line = {"step": self.step, "update": self.updates, "wall_seconds": None, "steps_per_second": speed}
         return line | {name: value.tolist() for name, value in metrics.items()}
 
     def _next_stage(self) -> None:
@@ -326,6 +344,7 @@ class Training:
         """The rest of the state, ready for JSON; `environments` is their state as the driver saved it, or None."""
         return {
             "step": self.step,
+            "updates": self.updates,
             "compile_seconds": self.clock.seconds,
             "loop_seconds": self.loop_seconds,
             "loop_steps": self.loop_steps,
@@ -348,6 +367,7 @@ class Training:
             self.best = self.driver.spread.learners(best)
             self.driver.restore(arrays, environments)
         self.step = notes["step"]
+        self.updates = notes.get("updates", int(local(self.driver.learners.updates)))  # older runs lack it
         self.loop_seconds, self.loop_steps = notes["loop_seconds"], notes["loop_steps"]
         self.clock.seconds += notes["compile_seconds"]
         self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])

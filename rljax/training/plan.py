@@ -19,7 +19,7 @@ from rljax.agent import Base, EnvSpec, Transition
 from rljax.buffers import Experience, Mixed, Replay
 from rljax.distributed import processes
 from rljax.envs.autoreset import AutoReset
-from rljax.training import configuration, evaluation
+from rljax.training import configuration, evaluation, sizes
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import Driver
 from rljax.training.drivers.embedded import EmbeddedDriver
@@ -98,6 +98,7 @@ def plan(experiment: Experiment) -> Plan:
         _require_rate(settings, experience)
     _require_shared(settings, name, bool(steps_online) and inside is None)
     limit = _limit(settings, dataset)
+    sizes.require_environments(settings, experience, inside is None)
     evaluator, spec = _evaluator(experiment, name, inside, experience, limit)
     if dataset is not None:
         _require_fit(dataset, spec, experience.goals)
@@ -111,7 +112,8 @@ def plan(experiment: Experiment) -> Plan:
     online = None
     if steps_online:
         module.check(trained, changed)
-        online = _declare_online(experiment, name, inside, reward_affine)
+        mixture = None if dataset is None else (settings.offline_share, reward_affine)
+        online = OnlineExperience(module, mixture, name, inside)
         online(changed).check()
     stages, end = [], 0
     if experience.needs_data:
@@ -159,24 +161,26 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _declare_online(
-    experiment: Experiment, name: str, inside: AutoReset | None, reward_affine: tuple[float, float]
-) -> Callable[[Any], Experience]:
-    """A function from a Config to the declaration for new experience, mixed with the data set where there is one."""
-    settings, module = experiment.settings, experiment.module
+@dataclasses.dataclass(frozen=True)
+class OnlineExperience:
+    """Maps a Config to the declaration for new experience."""
 
-    def declare(config: Any) -> Experience:
-        declared = module.experience(config)
+    module: Any  # the agent
+    mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: its share, and the scale and shift of rewards
+    name: str  # of the environment
+    inside: AutoReset | None  # the environment, where it is inside the program
+
+    def __call__(self, config: Any) -> Experience:
+        """The declaration, mixed with the data set where there is one."""
+        declared = self.module.experience(config)
         if declared.needs_data:
             declared = declared.online
-        if experiment.dataset is not None:
-            return Mixed.of(declared, settings.offline_share, reward_affine)
+        if self.mixture is not None:
+            return Mixed.of(declared, *self.mixture)
         if isinstance(declared, Replay) and declared.stores_time:
-            environment = _with_goals(name, inside, declared.draw.flag)
+            environment = _with_goals(self.name, self.inside, declared.draw.flag)
             return dataclasses.replace(declared, draw=dataclasses.replace(declared.draw, environment=environment))
         return declared
-
-    return declare
 
 
 def _with_goals(name: str, inside: AutoReset | None, flag: str) -> Any:

@@ -29,10 +29,12 @@ def members(config: Any, seeds: Sequence[int]) -> list[Member]:
     """
     varied = configuration.varied(config)
     rows = [Member(seed, {name: values[p] for name, values in varied.items()}) for p, seed in enumerate(seeds)]
+    first: dict[Any, int] = {}  # the number of the first learner with a seed and settings
     for p, row in enumerate(rows):
-        if row in rows[:p]:
+        known = first.setdefault((row.seed, *row.settings.values()), p)
+        if known < p:
             raise ValueError(
-                f"learners {rows.index(row)} and {p} are the same: seed {row.seed}"
+                f"learners {known} and {p} are the same: seed {row.seed}"
                 + (f" with {label(row.settings)}" if row.settings else "")
                 + ". Each learner needs a seed or a setting of its own."
             )

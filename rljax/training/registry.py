@@ -139,6 +139,7 @@ def preset_online(agent: str, environment: str | None, *data: str | None) -> dic
 
 def _matching(sections: Mapping[str, Any], environment: str | None, *data: str | None) -> list[str]:
     """The matching patterns, the most specific last."""
+    environment = None if environment is None else envs.without_arguments(environment)
     names = [] if environment is None else [environment, envs.task(environment)]
     names += [name for name in data if name is not None]
     ordered = sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern)))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rljax.training import configuration
+
+LARGEST = 10**18  # of whole numbers
+MOST_LEARNERS = 1_000_000  # of one program
 POOLED = "pooled"  # an offline share: batches are drawn uniformly from data set and new experience together
 
 
@@ -35,6 +40,16 @@ class Settings:
     tensorboard: bool = False  # write TensorBoard events to the run's folder
     wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
 
+    def __post_init__(self) -> None:
+        """Turn whole numbers of other types, such as 1e6 and NumPy's, into int; raise `ValueError` for others."""
+        for name, kind in typing.get_type_hints(Settings).items():
+            value = getattr(self, name)
+            if kind is int or (kind == int | None and value is not None):
+                value = configuration.integer(value, f"--{name.replace('_', '-')}", LARGEST)
+                object.__setattr__(self, name, value)
+        seeds = tuple(configuration.integer(seed, "a seed", LARGEST) for seed in self.seeds)
+        object.__setattr__(self, "seeds", seeds)
+
 
 def settings_of(described: Mapping[str, Any]) -> Settings:
     """The `Settings` in a run's config.json."""
@@ -43,6 +58,21 @@ def settings_of(described: Mapping[str, Any]) -> Settings:
     values: dict[str, Any] = {name: described[name] for name in names}
     values["seeds"] = tuple(described["seeds"])
     return Settings(**values)
+
+
+def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds 0, 1, ... of a number of learners, or the given seeds.
+
+    Raises `ValueError` for more than `MOST_LEARNERS`, before they are listed.
+    """
+    listed = seeds if isinstance(seeds, Sequence) else range(configuration.integer(seeds, "seeds", LARGEST))
+    number = listed.stop - listed.start if isinstance(listed, range) else len(listed)  # `len` of a long range fails
+    if number > MOST_LEARNERS:
+        raise ValueError(
+            f"--seeds asks for {number:,} learners, each with memory of its own: one program trains at most "
+            f"{MOST_LEARNERS:,}."
+        )
+    return tuple(listed)
 
 
 def check_settings(settings: Settings) -> None:

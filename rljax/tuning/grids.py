@@ -135,7 +135,7 @@ def plan(experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int 
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
     prefer_devices(experiment, len(points) * len(experiment.settings.seeds))
-    available = hardware.available_memory()
+    available = hardware.device_memory()
     split: list[Launch] = []
     for launch in launches(experiment.config, points, experiment.settings.seeds):
         population.members(launch.config, launch.seeds)

@@ -21,7 +21,8 @@ import pytest
 from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
 from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
 from rljax.networks import normalise
-from rljax.training import configuration
+from rljax.training import configuration, registry
+from rljax.training.learner import Learner
 from tests.agents.reference import own_constant
 
 ROOT = Path(__file__).parents[2]
@@ -381,3 +382,26 @@ def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
             np.testing.assert_array_equal(left, right)
     addresses = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(addresses)) == len(addresses), "two leaves in one buffer cannot both be donated"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("ppo", {"actor_hidden": (4,), "critic_hidden": (4,), "num_envs": 2, "num_steps": 4, "batch_size": 4}),
+        ("ppo", {"actor_hidden": (4,), "num_envs": 2, "num_steps": 4, "batch_size": 4, "shared": True, "compute": 2}),
+        ("dqn", {"hidden": (4,), "num_envs": 2, "batch_size": 4, "replay_size": 8, "dueling": True}),
+    ],
+)
+def test_a_torso_for_pictures_sees_pictures(name: str, changes: dict[str, Any]) -> None:
+    module, spec = registry.load_agent(name), EnvSpec("Pictures", (5, 6, 3), 4, discrete=True)
+    with pytest.raises(ValueError, match=r"pictures of shape \(5, 6, 3\).*or a torso for pictures.*--config.torso drc"):
+        module.check(spec, dataclasses.replace(module.Config(), **changes | {"compute": 1}))
+    config = dataclasses.replace(module.Config(), **changes, torso="drc")
+    module.check(spec, config)
+    learners = Learner(module, spec, 1)
+    hyper = learners.hyperparameters(configuration.stack(config, 1))
+    state = jax.eval_shape(lambda: learners.init(jax.random.split(jax.random.key(0), 1), hyper))
+    new = jax.eval_shape(lambda state: learners.update(state, hyper), state)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    action, _ = jax.eval_shape(lambda state: learners.act(state, jnp.zeros((1, 2, 5, 6, 3)), hyper), state)
+    assert action.shape == (1, 2)

@@ -281,6 +281,14 @@ def test_learning_rate_falls_to_nothing() -> None:
         np.testing.assert_array_equal(old, kept)
 
 
+def test_learning_rate_stays_at_nothing_beyond_2_to_the_31_environment_steps() -> None:
+    config = dataclasses.replace(CONFIG, decay_steps=100.0, num_envs=64, num_steps=1024)
+    gradient = {"weight": jnp.ones(3)}
+    adam = ppo.optimiser(jnp.int32(2**15 + 1), config)  # rollouts of 2^16 steps
+    changes, _ = adam.update(gradient, adam.init(gradient))
+    np.testing.assert_array_equal(changes["weight"], 0.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

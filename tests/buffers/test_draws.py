@@ -326,7 +326,7 @@ def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     config = configuration.replace(dqn.Config(), changes | {"hindsight": 1.0}, "test")
     planned = plan(Experiment(asked, dqn, config, None))
     driver: Any = planned.stages[0].driver
-    goals: Any = driver.environment.environment
+    goals: Any = driver.loop.environment.environment
     assert driver.hyper.experience.draw.environment is goals, "the plan names the environment to the draw"
     driver.start([0])
     driver.advance(7)  # 350 steps: round the ring

@@ -134,5 +134,5 @@ def test_driver_inside_the_program_copies_no_ring(num_learners: int, num_steps: 
     learner = Learner(fakes.Fake(), environment.spec, num_learners)
     driver = CompiledDriver(learner, environment, config)
     driver.start(range(num_learners))
-    advance = driver._advance.lower(driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None).compile()
+    advance = driver.loop.advance.lower(driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None).compile()
     assert_in_place(advance, driver.learners.storage.data)

@@ -105,6 +105,36 @@ def test_the_environment_is_known_without_reading_rows(tmp_path: Path, monkeypat
     assert datasets.environment("minari/mujoco/hopper/medium-v0") == "Hopper-v5"
 
 
+def test_the_environment_for_evaluation_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLJAX_DATA", str(tmp_path))
+    recording = SPEC | {"kwargs": {"reset_noise_scale": 0.1}, "max_episode_steps": 1e6}
+    evaluation = SPEC | {"kwargs": {"reset_noise_scale": 0.2}, "max_episode_steps": 300}
+    write(tmp_path, "one-v0", [episode(500, "o")], env_spec=json.dumps(recording))
+    write(tmp_path, "two-v0", [episode(500, "o")], env_spec=recording, eval_env_spec=json.dumps(evaluation))
+    for name, scale, limit in (("minari/one-v0", 0.1, 1000), ("minari/two-v0", 0.2, 300)):
+        dataset = datasets.load(name, tmp_path, download=False)
+        assert dataset.env == f'Hopper-v5?{{"reset_noise_scale": {scale}}}' == datasets.environment(name)
+        assert dataset.max_episode_steps == limit
+        long = [found for found in datasets.check(dataset) if found.name == "episodes_too_long"]
+        assert not long, "the recording had another limit"
+
+
+def test_an_environment_that_cannot_be_made_is_not_guessed(tmp_path: Path) -> None:
+    write(tmp_path, "mine-v0", [episode(5)], env_spec={"id": "Evil-v0", "entry_point": "evil:Env"})
+    dataset = datasets.load("minari/mine-v0", tmp_path, download=False)
+    assert dataset.env is None
+    assert "'Evil-v0' (evil:Env) is not registered" in dataset.provenance["no_environment"]
+
+
+def test_data_of_a_hand_have_the_references_of_d4rl(tmp_path: Path) -> None:
+    spec = {"id": "AdroitHandPen-v1", "entry_point": "gymnasium_robotics.a:B", "max_episode_steps": 200}
+    write(tmp_path, "D4RL/pen/human-v2", [episode(5)], env_spec=spec)
+    write(tmp_path, "D4RL/pen/cloned-v2", [episode(5)], env_spec=spec, ref_min_score=0.0, ref_max_score=9.0)
+    human = datasets.load("minari/D4RL/pen/human-v2", tmp_path, download=False)
+    assert (human.reference, human.max_episode_steps) == ((96.262799, 3076.8331017826877), 100)
+    assert datasets.load("minari/D4RL/pen/cloned-v2", tmp_path, download=False).reference == (0.0, 9.0)
+
+
 def test_discrete_spaces(tmp_path: Path) -> None:
     space = {"type": "Discrete", "dtype": "int64", "start": 1, "n": 4}
     values = episode(5) | {"actions": np.array([1, 2, 1, 3, 2])}

@@ -54,6 +54,20 @@ def test_rocket_recovery_keeps_the_trajectories_that_the_package_keeps(folder: P
     assert not [found for found in datasets.check(dataset) if found.severity == "error"]
 
 
+@pytest.mark.parametrize(("split", "kept"), [("train", 20), ("val", 5)])
+def test_fusion_keeps_the_trajectories_that_the_package_keeps(tmp_path: Path, split: str, kept: int) -> None:
+    rows, width = 22 * 3, 15
+    values = np.arange(rows * width, dtype=np.float32).reshape(rows, width)
+    ends = (np.arange(rows) % 3 == 2).astype(np.float32)
+    arrays = {"obs": values, "next_obs": values + 1, "reward": values[:, 0], "truncated": ends}
+    np.savez(tmp_path / "f.npz", done=np.zeros(rows, np.float32), action=np.zeros((rows, 6), np.float32), **arrays)
+    dataset = neorl2.read(tmp_path / "f.npz", "neorl2/Fusion-v0", "Fusion", split)
+    assert dataset.lengths().tolist() == [3] * kept
+    np.testing.assert_array_equal(dataset.transitions.observation, values[: 3 * kept])
+    assert dataset.provenance["rows_in_file"] == rows
+    assert f"the first {kept} trajectories" in dataset.provenance["rules"][-1]
+
+
 def test_checksums_are_of_the_published_files(folder: Path) -> None:
     for name in FILES:
         task, _, split = name.removesuffix(".npz").partition("-")

@@ -65,6 +65,7 @@ TASKS = [
     Task("rljax/Pendulum", never, 200, 410),
     Task("rljax/LightsOut-5x5", solved, 25, 120),
     Task("rljax/BoxPick-6x6", never, 100, 210),
+    Task("rljax/DMSD", never, 100, 210),
     Task("timed/Hopper-v5", fell, 1000, 120),
     Task("timed/rljax/Pendulum", never, 200, 410),
     Task("rljax/Hopper", fell, 1000, 120),

@@ -48,6 +48,7 @@ def test_make_gives_what_was_named(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ('rljax/Follow?{"a": 1}', r"'rljax/Follow\?.*' takes no arguments: only Gymnasium's environments do"),
         ("rljax/Folow", r"no environment 'rljax/Folow' in rljax. Nearest: 'rljax/Follow'.* All of them: rljax list"),
         ("rljax/pendulum", r"no environment 'rljax/pendulum' in rljax. Nearest: 'rljax/Pendulum'"),
         ("rljax/" + "q" * 40, r"in rljax. All of them: rljax list"),
@@ -77,6 +78,13 @@ def test_an_absent_package_says_what_to_install(monkeypatch, package, name, comm
         envs.make(name)
 
 
+def test_only_names_of_gymnasium_have_arguments():
+    with pytest.raises(ValueError, match=r"'atari/Pong\?.*' takes no arguments"):
+        envs.make_hosted('atari/Pong?{"a": 1}', 1)
+    assert not envs.is_compiled('Walk-v0?{"file": "rljax/a.py:B"}')
+    assert envs.without_arguments('m:Walk-v0?{"a": 1}') == "m:Walk-v0"
+
+
 def test_an_absent_package_is_listed_empty(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", None)
     names = envs.names()
@@ -94,6 +102,7 @@ def test_an_absent_package_is_listed_empty(monkeypatch):
         ("brax/ant", "brax/ant", "brax/ant", "brax-ant"),
         ("ALE/Pong-v5", "ALE/Pong-v5", "ALE/Pong-v5", "ALE-Pong-v5"),
         ("../a/b.py:Name", "../a/b.py:Name", "../a/b.py:Name", "Name"),
+        ('Walk-v0?{"a": "b/c:d"}', 'Walk-v0?{"a": "b/c:d"}', 'Walk-v0?{"a": "b/c:d"}', "Walk-v0"),
     ],
 )
 def test_parts_of_names(name, task, evaluated, short):

@@ -47,7 +47,7 @@ def test_too_fast_is_penalised() -> None:
 
 def test_is_the_environment_of_its_data_set() -> None:
     assert datasets.environment("neorl2/SafetyHalfCheetah-v0-val") == NAME
-    assert datasets.environment("neorl2/Pipeline-v0") is None
+    assert datasets.environment("neorl2/Fusion-v0") is None
 
 
 def test_goes_on_exactly_from_a_saved_state() -> None:

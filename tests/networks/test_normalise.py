@@ -46,6 +46,42 @@ def test_neutral_before_the_first_sample() -> None:
     np.testing.assert_array_equal(normalise.normalise(normalise.create((3,)), samples), samples)
 
 
+def test_a_small_variance_is_not_lost_in_the_initial_one() -> None:
+    samples = np.random.default_rng(0).normal(0.0, 1e-5, (100, 1)).astype(np.float32)
+    statistics = normalise.update(normalise.create((1,)), jnp.asarray(samples))
+    np.testing.assert_allclose(statistics.variance, samples.var(axis=0, dtype=np.float64), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "std"), [(1e7, 1.0), (1e7, 1e-3), (2.0**24, 30.0)])
+def test_single_samples_neither_drift_nor_vanish(count: float, std: float) -> None:
+    """Where the samples have the statistics that are there already, a million more of them change little."""
+    samples = np.random.default_rng(0).normal(0.0, std, size=1_000).astype(np.float32)
+    samples = (samples - samples.mean()) * np.float32(std / samples.std())
+    before = normalise.Statistics(jnp.float32(count), jnp.zeros(()), jnp.float32(std**2))
+
+    @jax.jit
+    def after(statistics: normalise.Statistics, variance: jax.Array) -> normalise.Statistics:
+        def block(statistics: normalise.Statistics, _: None) -> tuple[normalise.Statistics, None]:
+            one = lambda statistics, x: (normalise.update(statistics, variance * x[None]), None)  # noqa: E731
+            return jax.lax.scan(one, statistics, samples)[0], None
+
+        return jax.lax.scan(block, statistics, None, length=1_000)[0]
+
+    same = after(before, jnp.float32(1.0))
+    np.testing.assert_allclose(same.mean, 0.0, atol=1e-5 * std)
+    np.testing.assert_allclose(same.variance, std**2, rtol=1e-5)
+    doubled = after(before, jnp.float32(2.0))
+    gone = (count / (count + 1e6)) if count < 2**24 else (1 - 2.0**-24) ** 1e6  # share of the old samples
+    np.testing.assert_allclose(doubled.variance, std**2 * (gone + 4 * (1 - gone)), rtol=1e-4)
+
+
+def test_a_stream_of_2_to_the_31_samples_goes_on() -> None:
+    full = normalise.Moments(jnp.int32(2**31 - 1), jnp.zeros(()), jnp.float32(2.0**31), (jnp.zeros(()), jnp.zeros(())))
+    moments = normalise.count(full, jnp.float32(1.0))
+    assert int(moments.count) == 2**31 - 1
+    np.testing.assert_allclose(moments.variance, 1.0, rtol=1e-6)
+
+
 def test_first_samples_replace_the_initial_values() -> None:
     statistics = normalise.update(normalise.create((1,)), jnp.array([[4.0], [8.0]]))
     assert (float(statistics.mean[0]), float(statistics.variance[0])) == (6.0, 4.0)

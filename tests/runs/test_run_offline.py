@@ -344,6 +344,49 @@ def test_what_is_learnt_does_not_depend_on_how_it_is_evaluated(tmp_path: Path) -
     assert experiments.preset("fql", fql, "none", by_path) == expected != fql.Config()
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("minari/D4RL/antmaze/umaze-v1", "d4rl/antmaze-umaze-v2"),
+        ("minari/D4RL/antmaze/large-diverse-v1", "d4rl/antmaze-large-diverse-v2"),
+        ("minari/D4RL/pen/human-v2", "d4rl/pen-human-v1"),
+        ("minari/D4RL/door/cloned-v2", "d4rl/door-cloned-v1"),
+        ("minari/D4RL/hammer/expert-v2", "d4rl/hammer-expert-v1"),
+        ("minari/D4RL/relocate/human-v2", "d4rl/relocate-human-v1"),
+        ("minari/D4RL/kitchen/partial-v2", "d4rl/kitchen-partial-v0"),
+        ("minari/D4RL/pointmaze/umaze-v2", "d4rl/maze2d-umaze-v1"),
+    ],
+)
+def test_one_preset_for_one_data_set_under_all_of_its_names(name: str, other: str) -> None:
+    found = False
+    for agent in registry.names():
+        module = registry.load_agent(agent)
+        preset = experiments.preset(agent, module, None, name)
+        assert preset == experiments.preset(agent, module, None, other), agent
+        assert experiments.preset_online(agent, None, name) == experiments.preset_online(agent, None, other), agent
+        found |= preset != module.Config()
+    assert found
+
+
+def test_data_whose_environment_cannot_be_made_say_why(data: str) -> None:
+    reason = "its environment 'Evil-v0' (evil:Env) is not registered. Name it yourself: --env MODULE:NAME."
+    dataset = datasets.load(data)
+    dataset = dataclasses.replace(dataset, env=None, provenance=dataset.provenance | {"no_environment": reason})
+    with pytest.raises(
+        ValueError, match=r"names no environment to evaluate in: its environment 'Evil-v0' .* --env none"
+    ):
+        experiments._environment("iql", None, dataset)
+    assert experiments._environment("iql", "Pendulum-v1", dataset) == "Pendulum-v1"
+
+
+def test_iql_has_the_rewards_and_settings_of_antmaze_in_minaris_data_too() -> None:
+    config = experiments.preset("iql", iql, None, "minari/D4RL/antmaze/umaze-v1")
+    assert (config.reward_transform, config.expectile, config.inverse_temperature) == ("minus_one", 0.9, 10.0)
+    assert experiments.preset("iql", iql, None, "minari/mujoco/hopper/expert-v0").reward_transform == "none", (
+        "not D4RL's"
+    )
+
+
 def test_the_environment_that_data_name_has_its_presets(data: str) -> None:
     assert datasets.environment(data) == "Pendulum-v1"
     assert datasets.environment("d4rl/hopper-medium-v2") == "Hopper-v5"

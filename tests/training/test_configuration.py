@@ -35,6 +35,9 @@ def test_nearest(name: str, expected: str) -> None:
         ({"entropy": None}, None),
         ({"entropy": -3}, -3.0),
         ({"batch_size": 8}, 8),
+        ({"batch_size": 1e3}, 1000),
+        ({"batch_size": np.int64(8)}, 8),
+        ({"hidden": [1e2, 8]}, (100, 8)),
         ({"hidden": [256, 128]}, (256, 128)),
         ({"hidden": ()}, ()),
         ({"activation": "tanh"}, "tanh"),
@@ -74,13 +77,20 @@ def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None
         ({"learning_rate": "1e-3"}, TypeError, r"'learning_rate' is '1e-3', it must be a number"),
         ({"learning_rate": ["a", 1.0]}, TypeError, r"'learning_rate' is \['a', 1\.0\], it must be a number"),
         ({"entropy": "auto"}, TypeError, r"'entropy' is 'auto', it must be a number"),
-        ({"batch_size": 8.0}, TypeError, r"'batch_size' is 8\.0, it must be int"),
+        ({"batch_size": 8.5}, TypeError, r"'batch_size' is 8\.5, it must be int: a whole number"),
+        ({"batch_size": float("inf")}, TypeError, r"'batch_size' is inf, it must be int"),
+        (
+            {"batch_size": 10**12},
+            ValueError,
+            r"^here: 'batch_size' is 1,000,000,000,000, it must lie between -2,147,483",
+        ),
+        ({"hidden": [8, 10**23]}, ValueError, r"^here: 'hidden' is 100,000,000,000,000,000,000,000, it must lie"),
         ({"batch_size": True}, TypeError, r"'batch_size' is True, it must be int"),
         ({"batch_size": None}, TypeError, r"'batch_size' is None, it must be int"),
         ({"layer_norm": 1}, TypeError, r"'layer_norm' is 1, it must be bool"),
         ({"title": 1}, TypeError, r"'title' is 1, it must be str"),
         ({"hidden": 256}, TypeError, r"'hidden' is 256, it must be a list of integers"),
-        ({"hidden": [256.0]}, TypeError, r"'hidden' is \[256\.0\], it must be a list of integers"),
+        ({"hidden": [256.5]}, TypeError, r"'hidden' is \[256\.5\], it must be a list of integers"),
         ({"hidden": [True]}, TypeError, r"'hidden' is \[True\], it must be a list of integers"),
         ({"hidden": [[256]]}, TypeError, r"'hidden' is \[\[256\]\], it must be a list of integers"),
         ({"hidden": "256"}, TypeError, r"'hidden' is '256', it must be a list of integers"),
@@ -141,7 +151,7 @@ def test_lists_of_lists() -> None:
     assert changed.convolutions == ((16, 3, 1), (8, 2, 1))
     again = configuration.replace(stream_q.Config(), json.loads(json.dumps(configuration.as_json(changed))), "test")
     assert again == changed
-    for wrong in ([16, 3, 1], [[16, 3]], [[16, 3, 1.0]], 16):
+    for wrong in ([16, 3, 1], [[16, 3]], [[16, 3, 1.5]], 16):
         with pytest.raises(TypeError, match=r"it must be a list of lists of 3 integers\.$"):
             configuration.replace(stream_q.Config(), {"convolutions": wrong}, "test")
 
@@ -153,3 +163,28 @@ def test_integers_that_may_be_none() -> None:
     assert configuration.parse(Config(), "grid", "none", "here") is None
     with pytest.raises(TypeError, match=r"^here: 'grid' is 5, it must be a list of integers\.$"):
         replaced(grid=5)
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"), [({"batch_size": 2**31}, "batch-size"), ({"hidden": (8, 10**23)}, "hidden")]
+)
+def test_integers_beyond_int32_are_refused(values: dict[str, Any], flag: str) -> None:
+    """Those of a Config that was made by hand, too."""
+    with pytest.raises(
+        ValueError, match=rf"^--config\.{flag} is [0-9,]+, it must lie between -2,147,483,647 and 2,147"
+    ):
+        configuration.require_integers(Config(**values))
+    configuration.require_integers(Config(batch_size=2**31 - 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1e6", 10**6), ("2.5e5", 250_000), ("1_000", 1000), ("-3", -3), ("9" * 18, 10**18 - 1)]
+)
+def test_whole_numbers_of_the_command_line(text: str, number: int) -> None:
+    assert configuration.whole_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["1.5", "x", "", "nan", "inf", "1e-1", "1e18", "1e999999999", "1" + "0" * 22])
+def test_no_whole_numbers_of_the_command_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a whole number|is too large: it has more than 18 digits"):
+        configuration.whole_number(text)

@@ -14,6 +14,7 @@ from rljax import envs
 from rljax.agent import Array, EnvSpec, Transition, Weighted
 from rljax.buffers.draws import Draw, NStep
 from rljax.buffers.experience import declaration
+from rljax.envs.autoreset import AutoReset
 from rljax.training import configuration, learner, registry
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import report
@@ -138,6 +139,50 @@ def test_stored_is_what_happened() -> None:
     assert not stored.terminated.any()
     # 8 steps of 2 environments in the warm-up would be 16; 4 are enough for 8.
     np.testing.assert_array_equal(stored.extras["acted"], np.broadcast_to(np.arange(12)[:, None] >= 4, (2, 12, 2)))
+
+
+# Counters near 2^31.
+
+EDGE = learner.LARGEST
+
+
+@pytest.mark.parametrize("as_type", [int, jnp.int32])
+def test_counters_neither_overflow_nor_become_small_again(as_type: Any) -> None:
+    counter = as_type(EDGE - 2)
+    seen = []
+    for by in (1, 1, 1, 5, 2**30):
+        counter = learner.counted(counter, by)
+        seen.append(int(counter))
+    assert seen == [EDGE - 1, EDGE, 2**30, 2**30 + 5, 2**30 + 5]
+    assert int(learner.counted(as_type(0), 3)) == 3
+    for steps, num_envs, number in ((3, 50, 150), (2**25, 64, EDGE // 64 * 64), (EDGE, 1, EDGE)):
+        assert int(learner.environment_steps(as_type(steps), num_envs)) == number
+
+
+@pytest.mark.parametrize(("driver_of", "num_envs"), [(CompiledDriver, 64), (EmbeddedDriver, 1), (HostedDriver, 64)])
+def test_learning_goes_on_beyond_2_to_the_31_environment_steps(driver_of: Any, num_envs: int) -> None:
+    """The product of steps and environments passes 2^31, or the steps themselves do."""
+    config = settings(1, num_envs=num_envs, replay_size=256)
+    inside = AutoReset(Counter()) if driver_of is CompiledDriver else HostedCounter(1000)
+    driver = driver_of(Learner(Fake(), inside.spec, 1), inside, config)
+    driver.start([0])
+    driver.advance(12)
+    before = int(driver.learners.updates)
+    edge = 2**31 // num_envs - 3
+    if driver_of is HostedDriver:
+        driver.steps = edge
+        driver.learnt = driver.learnt.replace(updates=jnp.int32(EDGE - 2))
+    else:
+        near = driver.learners.replace(steps=jnp.int32(edge), updates=jnp.int32(EDGE - 2))
+        driver.carry = driver.carry.replace(learners=near)
+    frozen = np.asarray(driver.agent_state.weight).copy()
+    driver.advance(6)
+    assert before > 0
+    assert int(driver.learners.updates) == 2**30 + 6 - 3, "an update in each iteration"
+    assert not np.allclose(driver.agent_state.weight, frozen)
+    rows = slice(12, 18) if num_envs == 1 else slice(None)
+    assert np.asarray(driver.learners.storage.data.extras["acted"])[:, rows].all(), "no uniform actions"
+    assert int(driver.learners.steps) == (edge + 6 if num_envs > 1 else 2**30 + 6 - 3)
 
 
 # Updates.

@@ -143,7 +143,7 @@ def test_hindsight_is_told_the_environment() -> None:
     driver = made.stages[0].driver
     draw = driver.hyper.experience.draw
     assert isinstance(draw, buffers.Hindsight)
-    assert draw.environment is driver.environment.environment
+    assert draw.environment is driver.loop.environment.environment
     assert dqn.experience(made.stages[0].config).draw.environment is None, "an agent does not know it"
     driver.reconfigure(configuration.stack(dataclasses.replace(made.stages[0].config, hindsight=0.25), 1))
     assert driver.hyper.experience.draw.environment is draw.environment, "other settings leave it"

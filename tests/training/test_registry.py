@@ -183,6 +183,7 @@ hidden = [4]
         ("maze/small", Config(learning_rate=0.5, hidden=(4,), batch_size=2)),
         ("maze/large", Config(learning_rate=0.5, hidden=(4,), batch_size=3, layer_norm=True)),
         ("maze/one-of-a-longer-name", Config(learning_rate=0.25, hidden=(4,), batch_size=2)),
+        ('maze/large?{"size": 3}', Config(learning_rate=0.5, hidden=(4,), batch_size=3, layer_norm=True)),
         ("Maze/small", Config(learning_rate=1.0, hidden=(4,))),
     ],
 )

@@ -98,9 +98,9 @@ def test_a_plan_fills_the_memory_and_no_more(monkeypatch: Any) -> None:
     (whole,) = grids.plan(experiment(seeds=1), grids.points(axes)).launches
     needed = Training(_of(whole, experiment())).needed_bytes
     assert whole.bytes_needed == pytest.approx(needed, rel=1e-3)  # counters are counted for each
-    monkeypatch.setattr(hardware, "available_memory", lambda: int(0.65 * needed / grids.SHARE))
+    monkeypatch.setattr(hardware, "device_memory", lambda: int(0.65 * needed / grids.SHARE))
     assert [len(launch.seeds) for launch in grids.plan(experiment(seeds=1), grids.points(axes)).launches] == [3, 2]
-    monkeypatch.setattr(hardware, "available_memory", lambda: None)
+    monkeypatch.setattr(hardware, "device_memory", lambda: None)
     split = grids.plan(experiment(seeds=1), grids.points(axes), most=2).launches
     assert [launch.config.actor_lr for launch in split] == [(1e-4, 2e-4), (3e-4, 4e-4), 5e-4]
 

@@ -6,6 +6,8 @@ Streams are the exception: they learn from each transition at once, before they 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +17,13 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Step, Transition
-from rljax.buffers import Experience, Rollout
+from rljax.buffers import Rollout
+from rljax.buffers.rollout import RolloutBuffer
 from rljax.distributed.devices import Spread
 from rljax.envs.autoreset import AutoReset
-from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, report
+from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
+from rljax.training.programs import shared
 
 
 class Carry(struct.PyTreeNode):
@@ -35,42 +39,31 @@ class Carry(struct.PyTreeNode):
     episodes: dict[str, Array]  # [P] sums over episodes that ended since the last report
 
 
-class CompiledDriver:
-    """Moves P learners through P x E environments inside the program; see `rljax.training.drivers.driver.Driver`."""
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """The compiled loop of a driver: pure functions, whose programs are shared by all drivers with an equal loop."""
 
-    without_environments = "none"
-    save_failure: str | None = None
+    learner: Learner
+    environment: Any  # an AutoReset
+    spread: Spread  # how learners and environments are spread over devices
 
-    def __init__(self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None) -> None:
-        """`config` is stacked over P; `data` [N, ...] is a data set for the same learners, where there is one."""
-        self.spec = environment.spec
-        self.learner, self.environment = learner, environment
-        hyper = learner.hyperparameters(config)
-        self.spread = self._spread(hyper.experience)
-        self.hyper = self.spread.learners(hyper)
-        self.data = data  # moved to the device by `start`, after the check that it fits
-        self._init = jax.jit(self._begun)
-        self._advance = jax.jit(self._loop, donate_argnums=0)
+    @functools.cached_property
+    def init(self) -> Any:
+        """A compiled function: the first state of the loop."""
+        return jax.jit(self._begun)
 
-    def _spread(self, experience: Experience) -> Spread:
-        return Spread(self.learner.num_learners, experience.num_envs, split=isinstance(experience, Rollout))
+    @functools.cached_property
+    def advance(self) -> Any:
+        """A compiled function: the state after a number of iterations. It donates the state that it is given."""
+        return jax.jit(self._loop, donate_argnums=0)
 
-    def reconfigure(self, config: Any) -> None:
-        """Continue with other settings, which are stacked over P like the first ones."""
-        self.hyper = self.spread.learners(self.learner.hyperparameters(config))
-
-    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
-        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
-        self.data = self.spread.everywhere(self.data)
-        self.carry = self._init(*self._keys(seeds), self.hyper, self.data, learnt)
-
-    def _placed(self, carry: Carry) -> Carry:
+    def placed(self, carry: Carry) -> Carry:
         """The carry with each array on the devices that work on it."""
         if self.spread.mesh is None:
             return carry
         rows = self.spread.environments
         learners = self.spread.learners(carry.learners.replace(storage=None))
-        store = self.spread.rollouts if isinstance(self.hyper.experience, Rollout) else self.spread.learners
+        store = self.spread.rollouts if isinstance(carry.learners.storage, RolloutBuffer) else self.spread.learners
         return Carry(
             learners=learners.replace(storage=store(carry.learners.storage)),
             environment=self.spread.flat_environments(carry.environment),
@@ -82,15 +75,8 @@ class CompiledDriver:
             episodes=self.spread.learners(carry.episodes),
         )
 
-    def _keys(self, seeds: Sequence[int]) -> tuple[Array, Array]:
-        """One key per learner, one per environment."""
-        number = self.hyper.experience.num_envs
-        starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
-        keys = jax.vmap(jax.random.key)
-        return keys(np.asarray(seeds, np.uint32)), keys(np.asarray(starts, np.uint32))
-
     def _begun(self, *arguments: Any) -> Carry:
-        return self._placed(self._start(*arguments))
+        return self.placed(self._start(*arguments))
 
     def _start(
         self,
@@ -111,17 +97,14 @@ class CompiledDriver:
             first=jnp.ones(rows, jnp.bool_),
             action=None,
             extras=None,
-            episodes=self._no_episodes(),
+            episodes=no_episodes(self.learner.num_learners),
         )
         return self._act(carry, hyper)
-
-    def _no_episodes(self) -> dict[str, Array]:
-        return {name: jnp.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
 
     def _loop(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
         # The bound is traced, so that chunks of any length use one program.
         # The result is placed again, because XLA may otherwise move parts of the agents to other devices.
-        return self._placed(jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, hyper, data), carry))
+        return self.placed(jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, hyper, data), carry))
 
     def _iterate(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
         if hyper.experience.streams:
@@ -183,9 +166,45 @@ class CompiledDriver:
         del environment
         return True
 
+
+class CompiledDriver:
+    """Moves P learners through P x E environments inside the program; see `rljax.training.drivers.driver.Driver`."""
+
+    without_environments = "none"
+    save_failure: str | None = None
+
+    def __init__(self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None) -> None:
+        """`config` is stacked over P; `data` [N, ...] is a data set for the same learners, where there is one."""
+        self.spec = environment.spec
+        hyper = learner.hyperparameters(config)
+        split = isinstance(hyper.experience, Rollout)
+        spread = Spread(learner.num_learners, hyper.experience.num_envs, split=split)
+        self._use(Loop(learner, environment, spread), hyper, data)
+
+    def _use(self, loop: Loop, hyper: Hyperparameters, data: Transition | None) -> None:
+        self.loop, self.learner, self.spread = shared(loop, hyper), loop.learner, loop.spread
+        self.hyper = self.spread.learners(hyper)
+        self.data = data  # moved to the device by `start`, after the check that it fits
+
+    def reconfigure(self, config: Any) -> None:
+        """Continue with other settings, which are stacked over P like the first ones."""
+        self.hyper = self.spread.learners(self.learner.hyperparameters(config))
+
+    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
+        self.data = self.spread.everywhere(self.data)
+        self.carry = self.loop.init(*self._keys(seeds), self.hyper, self.data, learnt)
+
+    def _keys(self, seeds: Sequence[int]) -> tuple[Array, Array]:
+        """One key per learner, one per environment."""
+        number = self.hyper.experience.num_envs
+        starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
+        keys = jax.vmap(jax.random.key)
+        return keys(np.asarray(seeds, np.uint32)), keys(np.asarray(starts, np.uint32))
+
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
-        self.carry = self._advance(self.carry, np.int32(iterations), self.hyper, self.data)
+        self.carry = self.loop.advance(self.carry, np.int32(iterations), self.hyper, self.data)
 
     @property
     def learners(self) -> LearnerState:
@@ -197,7 +216,7 @@ class CompiledDriver:
         learners = self.carry.learners
         result = report(learners.tally, learners.updates, self.carry.episodes)
         tally = empty_tally(tuple(learners.tally.total), self.learner.num_learners)
-        tally, episodes = self.spread.learners((tally, self._no_episodes()))
+        tally, episodes = self.spread.learners((tally, no_episodes(self.learner.num_learners)))
         self.carry = self.carry.replace(learners=learners.replace(tally=tally), episodes=episodes)
         return result
 
@@ -217,8 +236,9 @@ class CompiledDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        keys, environment_keys = self._keys(seeds)
-        return _split(jax.eval_shape(self._init, keys, environment_keys, self.hyper, self.data, None))
+        number = len(seeds)
+        keys, environment_keys = key_shapes(number), key_shapes(number * self.hyper.experience.num_envs)
+        return _split(jax.eval_shape(self.loop.init, keys, environment_keys, self.hyper, self.data, None))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """None: the environments are part of `arrays`."""
@@ -229,10 +249,15 @@ class CompiledDriver:
         del environments
         self.data = self.spread.everywhere(self.data)
         carry = arrays["training"]
-        self.carry = self._placed(carry.replace(learners=carry.learners.replace(agent=arrays["agent"])))
+        self.carry = self.loop.placed(carry.replace(learners=carry.learners.replace(agent=arrays["agent"])))
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def no_episodes(num_learners: int) -> dict[str, Array]:
+    """Sums over episodes that ended, where none has ended yet."""
+    return {name: jnp.zeros(num_learners) for name in ("return", "length", "count")}
 
 
 def _split(carry: Carry) -> dict[str, Any]:

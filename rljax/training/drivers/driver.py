@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.agent import EnvSpec
 from rljax.distributed.devices import Spread, local
-from rljax.training.learner import LearnerState, Tally
+from rljax.training.learner import Hyperparameters, LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
 
@@ -31,7 +31,7 @@ class Report:
 
     metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
     first_bad: dict[str, np.ndarray]  # [P] the first update with a value that is not finite; -1 where there is none
-    updates: int  # number of updates of each learner since the beginning
+    updates: int  # updates of each learner since the beginning, as `rljax.training.learner.counted` counts them
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
@@ -44,6 +44,11 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
         metrics["episode/return"] = episodes["return"] / ended
         metrics["episode/length"] = episodes["length"] / ended
     return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
+
+
+def key_shapes(number: int) -> Any:
+    """The shape and dtype of `number` typed keys."""
+    return jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((number,), np.uint32))
 
 
 def environment_rows(learners: Sequence[int] | None, each: int) -> list[int] | None:
@@ -65,6 +70,7 @@ class Driver(Protocol):
     """Moves P learners through time. It holds the state that a checkpoint saves."""
 
     spec: EnvSpec
+    hyper: Hyperparameters  # of the learners, and the experience that is declared for them
     spread: Spread  # how the learners are spread over devices
 
     def reconfigure(self, config: Any) -> None:

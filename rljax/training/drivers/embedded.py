@@ -7,6 +7,9 @@ learns before it acts, and waits for the simulators.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
 import math
 import threading
 import time
@@ -15,30 +18,144 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
-from rljax.agent import Array, Step, Transition
-from rljax.buffers import Experience
+from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
-from rljax.training.drivers.compiled import Carry, CompiledDriver
-from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, split
+from rljax.training.drivers.compiled import Carry, CompiledDriver, Loop, no_episodes
+from rljax.training.drivers.driver import TRAIN, continued, environment_rows, environment_seeds, key_shapes, split
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
 
 # Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
 POLL = 1e-3, 2e-2
 
+_NUMBERS = itertools.count()  # of drivers
+
+
+class Link(struct.PyTreeNode):
+    """The `environment` of the carry: the driver whose simulators the program steps."""
+
+    driver: Array  # [] int32, its number
+    works: Array  # [] bool: True as long as its simulators have not failed
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddedLoop(Loop):
+    """A compiled loop that steps the simulators of a driver. Its programs serve several drivers, one after another."""
+
+    spec: EnvSpec
+    num_envs: int  # of all learners, P x E
+    drivers: WeakValueDictionary[int, EmbeddedDriver] = dataclasses.field(
+        default_factory=WeakValueDictionary, compare=False
+    )
+
+    @functools.cached_property
+    def begin(self) -> Any:
+        """A compiled function: the state with an action for its observation. It donates the state."""
+        return jax.jit(self._act, donate_argnums=0)
+
+    def _start(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        keys: Array,
+        number: Array,
+        observation: Array,
+        hyper: Hyperparameters,
+        data: Any,
+        learnt: LearnerState | None = None,
+    ) -> Carry:
+        learners = continued(self.learner.init(keys, hyper, data), learnt)
+        return self._act(self.carry(learners, number, observation), hyper)
+
+    def carry(self, learners: LearnerState, number: Array, observation: Array) -> Carry:
+        """The loop's first state, without an action yet; `number` [] is the driver's, `observation` is [P, E, O...]."""
+        return Carry(
+            learners=learners,
+            environment=Link(number, jnp.ones((), jnp.bool_)),
+            keys=None,  # pyright: ignore[reportArgumentType]
+            observation=observation,
+            first=jnp.ones(observation.shape[:2], jnp.bool_),
+            action=None,
+            extras=None,
+            episodes=no_episodes(self.learner.num_learners),
+        )
+
+    def _loop(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
+        def going(state: tuple[Array, Carry]) -> Array:
+            return (state[0] < iterations) & state[1].environment.works
+
+        def one(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+            return state[0] + 1, self._iterate(state[1], hyper, data)
+
+        return jax.lax.while_loop(going, one, (jnp.zeros_like(iterations), carry))[1]
+
+    def _iterate(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
+        """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored."""
+        if hyper.experience.streams:
+            return super()._iterate(carry, hyper, data)
+        # Learning depends on the first call, and the second call depends on learning. Without these dependencies XLA
+        # could run them in any order.
+        begin = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))
+        begun = begin(carry.environment.driver, _flat(carry.action))
+        carry = self._step(carry.replace(learners=self._learn(carry.learners, hyper, data, begun)), hyper)
+        num_steps = hyper.experience.num_steps
+        if num_steps > 1:
+            carry = jax.lax.fori_loop(1, num_steps, lambda _, carry: self._step(carry, hyper), carry)
+        return carry
+
+    def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
+        step_within = called_from_within(self._end_step, jax.ShapeDtypeStruct(self._packed, np.float32))
+        packed = step_within(carry.environment.driver, action, carry.learners.updates)
+        observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
+        reward, terminated, truncated, episode_return, episode_length, going = packed[:, -6:].T
+        step = Step(
+            observation=observations[:, 0],
+            next_observation=observations[:, 1],
+            reward=reward,
+            terminated=terminated > 0,
+            truncated=truncated > 0,
+            episode_return=episode_return,
+            episode_length=episode_length.astype(jnp.int32),
+        )
+        going = carry.environment.works & (going > 0).all()
+        # The old observation, action and extras depend on the simulators, too. Otherwise XLA could write one part of
+        # the storage before it has read another, and would copy the whole storage.
+        before = (carry.observation, carry.action, carry.extras)
+        observation, action, extras = jax.tree.map(lambda x: jnp.where(going, x, jnp.zeros_like(x)), before)
+        link = carry.environment.replace(works=going)
+        return carry.replace(environment=link, observation=observation, action=action, extras=extras), step
+
+    def _intact(self, environment: Link) -> Array:
+        return environment.works
+
+    @property
+    def _packed(self) -> tuple[int, int]:
+        return packed_shape(self.num_envs, self.spec)
+
+    def _begin_step(self, number: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """Let the simulators of a driver step in their thread, while the loop goes on."""
+        driver = self.drivers.get(int(number))
+        if driver is not None:
+            driver.begin_step(action)
+        return np.ones((), np.bool_)
+
+    def _end_step(self, number: np.ndarray, action: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        """What the step of a driver's simulators led to. Zeros, as after a failure, where the driver is gone."""
+        del updates
+        driver = self.drivers.get(int(number))
+        return np.zeros(self._packed, np.float32) if driver is None else driver.end_step(action)
+
 
 class EmbeddedDriver(CompiledDriver):
-    """Moves P learners through P x E environments on the host; see `rljax.training.drivers.driver.Driver`.
+    """Moves P learners through P x E environments on the host; see `rljax.training.drivers.driver.Driver`."""
 
-    In the carry, `environment` [] is True as long as the simulators have not failed.
-    """
-
+    loop: EmbeddedLoop
     without_environments = "lost"
 
     def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
@@ -46,7 +163,13 @@ class EmbeddedDriver(CompiledDriver):
 
         `data` [N, ...] is a data set for the same learners, where there is one.
         """
-        super().__init__(learner, environments, config, data)  # pyright: ignore[reportArgumentType]
+        self.spec = environments.spec
+        hyper = learner.hyperparameters(config)
+        number = learner.num_learners * hyper.experience.num_envs
+        # All learners are on one device, since the program waits for the host.
+        self._use(EmbeddedLoop(learner, None, Spread(1), environments.spec, number), hyper, data)
+        self.number = jnp.asarray(next(_NUMBERS), jnp.int32)
+        self.loop.drivers[int(self.number)] = self
         self.hosted = environments
         self.hosted.tolerant = learner.num_learners > 1
         self.failure: BaseException | None = None
@@ -54,11 +177,6 @@ class EmbeddedDriver(CompiledDriver):
         self._stepping = False
         threading.Thread(target=_perform, args=(self._tasks, self._results), name="simulators", daemon=True).start()
         self._end_thread = weakref.finalize(self, self._tasks.put, None)
-        self._begin = jax.jit(self._act, donate_argnums=0)
-
-    def _spread(self, experience: Experience) -> Spread:
-        del experience
-        return Spread(1)  # the program waits for the host
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
@@ -66,7 +184,7 @@ class EmbeddedDriver(CompiledDriver):
         number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
-        self.carry = self._init(self._keys(seeds)[0], observation, self.hyper, self.data, learnt)
+        self.carry = self.loop.init(self._keys(seeds)[0], self.number, observation, self.hyper, self.data, learnt)
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
@@ -95,7 +213,9 @@ class EmbeddedDriver(CompiledDriver):
         """The structure, shapes and dtypes of `arrays`."""
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
-        carry = jax.eval_shape(self._init, self._keys(seeds)[0], observation, self.hyper, self.data, None)
+        carry = jax.eval_shape(
+            self.loop.init, key_shapes(len(seeds)), self.number, observation, self.hyper, self.data, None
+        )
         return split(carry.learners, carry.action, carry.extras)
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
@@ -112,93 +232,23 @@ class EmbeddedDriver(CompiledDriver):
         self.data = jax.device_put(self.data)
         learners, action, extras = arrays["training"]
         seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
-        carry = self._carry(learners.replace(agent=arrays["agent"]), jnp.asarray(self._per_learner(seen)))
+        observation = jnp.asarray(self._per_learner(seen))
+        carry = self.loop.carry(learners.replace(agent=arrays["agent"]), self.number, observation)
         known = environments is not None
-        self.carry = carry.replace(action=action, extras=extras) if known else self._begin(carry, self.hyper)
+        self.carry = carry.replace(action=action, extras=extras) if known else self.loop.begin(carry, self.hyper)
 
     def close(self) -> None:
         """Close the simulators."""
         self._end_thread()
         self.hosted.close()
 
-    def _start(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, keys: Array, observation: Array, hyper: Hyperparameters, data: Any, learnt: LearnerState | None = None
-    ) -> Carry:
-        learners = continued(self.learner.init(keys, hyper, data), learnt)
-        return self._act(self._carry(learners, observation), hyper)
-
-    def _carry(self, learners: LearnerState, observation: Array) -> Carry:
-        """The loop's first state, without an action yet; `observation` is [P, E, O...]."""
-        return Carry(
-            learners=learners,
-            environment=jnp.ones((), jnp.bool_),
-            keys=None,  # pyright: ignore[reportArgumentType]
-            observation=observation,
-            first=jnp.ones(observation.shape[:2], jnp.bool_),
-            action=None,
-            extras=None,
-            episodes=self._no_episodes(),
-        )
-
-    def _loop(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
-        def going(state: tuple[Array, Carry]) -> Array:
-            return (state[0] < iterations) & state[1].environment
-
-        def one(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
-            return state[0] + 1, self._iterate(state[1], hyper, data)
-
-        return jax.lax.while_loop(going, one, (jnp.zeros_like(iterations), carry))[1]
-
-    def _iterate(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
-        """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored."""
-        if hyper.experience.streams:
-            return super()._iterate(carry, hyper, data)
-        # Learning depends on the first call, and the second call depends on learning. Without these dependencies XLA
-        # could run them in any order.
-        begun = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))(_flat(carry.action))
-        carry = self._step(carry.replace(learners=self._learn(carry.learners, hyper, data, begun)), hyper)
-        num_steps = hyper.experience.num_steps
-        if num_steps > 1:
-            carry = jax.lax.fori_loop(1, num_steps, lambda _, carry: self._step(carry, hyper), carry)
-        return carry
-
-    def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        step_within = called_from_within(self._end_step, jax.ShapeDtypeStruct(self._packed, np.float32))
-        packed = step_within(action, carry.learners.updates)
-        observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
-        reward, terminated, truncated, episode_return, episode_length, going = packed[:, -6:].T
-        step = Step(
-            observation=observations[:, 0],
-            next_observation=observations[:, 1],
-            reward=reward,
-            terminated=terminated > 0,
-            truncated=truncated > 0,
-            episode_return=episode_return,
-            episode_length=episode_length.astype(jnp.int32),
-        )
-        going = carry.environment & (going > 0).all()
-        # The old observation, action and extras depend on the simulators, too. Otherwise XLA could write one part of
-        # the storage before it has read another, and would copy the whole storage.
-        before = (carry.observation, carry.action, carry.extras)
-        observation, action, extras = jax.tree.map(lambda x: jnp.where(going, x, jnp.zeros_like(x)), before)
-        return carry.replace(environment=going, observation=observation, action=action, extras=extras), step
-
-    def _intact(self, environment: Array) -> Array:
-        return environment
-
-    @property
-    def _packed(self) -> tuple[int, int]:
-        return self.hosted.num_envs, 2 * math.prod(self.spec.observation_shape) + 6
-
-    def _begin_step(self, action: np.ndarray) -> np.ndarray:
+    def begin_step(self, action: np.ndarray) -> None:
         """Let the simulators step in their thread, while the loop goes on."""
         self._stepping = True
         self._tasks.put(partial(self._step_simulators, action.copy()))
-        return np.ones((), np.bool_)
 
-    def _end_step(self, action: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    def end_step(self, action: np.ndarray) -> np.ndarray:
         """Wait for the step that was begun, or take a step now where none was; see `_step_simulators`."""
-        del updates
         if not self._stepping:
             return self._step_simulators(action)
         self._stepping = False
@@ -209,7 +259,7 @@ class EmbeddedDriver(CompiledDriver):
 
         The last column is 1, and 0 from a failure on.
         """
-        packed = np.zeros(self._packed, np.float32)
+        packed = np.zeros(packed_shape(self.hosted.num_envs, self.spec), np.float32)
         if self.failure is not None:
             return packed
         try:
@@ -234,6 +284,11 @@ def _perform(tasks: SimpleQueue[Callable[[], np.ndarray] | None], results: Simpl
     while (task := tasks.get()) is not None:
         results.put(task())
         del task  # it holds a reference to the driver
+
+
+def packed_shape(num_envs: int, spec: EnvSpec) -> tuple[int, int]:
+    """The shape of a step's results in one array: two observations and six columns for each environment."""
+    return num_envs, 2 * math.prod(spec.observation_shape) + 6
 
 
 def _flat(rows: Array) -> Array:

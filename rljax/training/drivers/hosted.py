@@ -8,6 +8,8 @@ both writes to a donated buffer and gathers from it copies the whole buffer, unl
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +20,59 @@ import numpy as np
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
-from rljax.training.drivers.driver import TRAIN, Report, continued, environment_rows, environment_seeds, report, split
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
+from rljax.training.drivers.driver import (
+    TRAIN,
+    Report,
+    continued,
+    environment_rows,
+    environment_seeds,
+    key_shapes,
+    report,
+    split,
+)
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
+from rljax.training.programs import shared
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """The compiled functions. Drivers with equal learners on the same devices share their programs."""
+
+    learner: Learner
+    spread: Spread  # of the learners over devices
+
+    @functools.cached_property
+    def init(self) -> Any:
+        """Fresh learners."""
+        return jax.jit(self.learner.init)
+
+    @functools.cached_property
+    def store(self) -> Any:
+        """The buffer with new transitions; it donates the buffer."""
+        return jax.jit(self.learner.store, donate_argnums=0)
+
+    @functools.cached_property
+    def perceive(self) -> Any:
+        """The learners after they have seen observations; it donates the learners."""
+        return jax.jit(self.learner.perceive, donate_argnums=0)
+
+    @functools.cached_property
+    def act(self) -> Any:
+        """The actions for observations after `steps` [] steps."""
+
+        def act(learnt: Any, steps: Array, observation: Array, hyper: Hyperparameters) -> Any:
+            return self.learner.act(learnt.replace(steps=steps), observation, hyper)
+
+        return jax.jit(act)
+
+    @functools.cached_property
+    def learn(self) -> Any:
+        """The learners after the updates of one iteration; it donates the learners."""
+
+        def learn(learnt: Any, storage: Any, hyper: Hyperparameters, data: Transition | None) -> Any:
+            return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(storage=None)
+
+        return jax.jit(learn, donate_argnums=0)
 
 
 class HostedDriver:
@@ -42,11 +95,7 @@ class HostedDriver:
         self.reconfigure(config)
         self.hosted.tolerant = learner.num_learners > 1
         self.data = data  # moved to the device by `start`, after the check that it fits
-        self._init = jax.jit(learner.init)
-        self._store = jax.jit(learner.store, donate_argnums=0)
-        self._perceive = jax.jit(learner.perceive, donate_argnums=0)
-        self._act = jax.jit(self._acting)
-        self._learn = jax.jit(self._learning, donate_argnums=0)
+        self.calls = shared(Calls(learner, self.spread), self.hyper)
 
     def reconfigure(self, config: Any) -> None:
         """Continue with other settings, which are stacked over P like the first ones."""
@@ -55,13 +104,13 @@ class HostedDriver:
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
-        learners = self._init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.hyper, self.data)
+        learners = self.calls.init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.hyper, self.data)
         learners = self.spread.learners(continued(learners, learnt))
         self.learnt, self.storage = learners.replace(storage=None), learners.storage
         number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
-        self.steps = 0  # number of steps of each environment
+        self.steps = 0  # number of steps of each environment; see `counted`
         self._forget()
         self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
 
@@ -70,12 +119,12 @@ class HostedDriver:
         experience = self.hyper.experience
         for _ in range(iterations * experience.num_steps):
             if self.steps % experience.num_steps == 0 and self.learner.ready(self.steps, experience):
-                self.learnt = self._learn(self.learnt, self.storage, self.hyper, self.data)
+                self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = jax.tree.map(self._per_learner, step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
-            self.storage = self._store(self.storage, self.observation, self.action, self.extras, sent, experience)
-            self.steps += 1
+            self.storage = self.calls.store(self.storage, self.observation, self.action, self.extras, sent, experience)
+            self.steps = counted(self.steps)
             first = step.terminated | step.truncated
             if first.any():
                 self._count_episodes(step, first)
@@ -109,8 +158,7 @@ class HostedDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)))
-        learners = jax.eval_shape(self._init, keys, self.hyper, self.data)
+        learners = jax.eval_shape(self.calls.init, key_shapes(len(seeds)), self.hyper, self.data)
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
         return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper))
@@ -142,17 +190,11 @@ class HostedDriver:
         """Close the simulators."""
         self.hosted.close()
 
-    def _acting(self, learnt: Any, steps: Array, observation: Array, hyper: Hyperparameters) -> Any:
-        return self.learner.act(learnt.replace(steps=steps), observation, hyper)
-
-    def _learning(self, learnt: Any, storage: Any, hyper: Hyperparameters, data: Transition | None) -> Any:
-        return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(storage=None)
-
     def _act_on(self, observation: np.ndarray, first: np.ndarray) -> None:
         self.observation = observation
         if self.hyper.experience.perceives:
-            self.learnt = self._perceive(self.learnt, observation, first, self.hyper)
-        self.action, self.extras = self._act(self.learnt, np.int32(self.steps), observation, self.hyper)
+            self.learnt = self.calls.perceive(self.learnt, observation, first, self.hyper)
+        self.action, self.extras = self.calls.act(self.learnt, np.int32(self.steps), observation, self.hyper)
 
     def _forget(self) -> None:
         self.episodes = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}

@@ -6,6 +6,8 @@ time. The batches are the same in both cases, so the result does not depend on w
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +18,67 @@ import numpy as np
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.buffers import Dataset
 from rljax.distributed.devices import Spread
-from rljax.training.drivers.driver import Report, report
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
+from rljax.training.drivers.driver import Report, key_shapes, report
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
+from rljax.training.programs import shared
 
 GROUP = 64  # iterations whose batches the host sends together
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """Pure functions on learners and their data. Drivers with equal loops share their programs."""
+
+    learner: Learner
+    spread: Spread  # of the learners over devices
+
+    @functools.cached_property
+    def init(self) -> Any:
+        """A compiled function: fresh learners."""
+        return jax.jit(self._start)
+
+    @functools.cached_property
+    def advance(self) -> Any:
+        """A compiled function: the learners after a number of iterations. It donates the learners."""
+        return jax.jit(self._loop, donate_argnums=0)
+
+    @functools.cached_property
+    def draw(self) -> Any:
+        """A compiled function: the random draws for batches that the host puts together."""
+        return jax.jit(self._drawn, static_argnums=0)
+
+    @functools.cached_property
+    def learn(self) -> Any:
+        """A compiled function: the learners after the updates on these batches. It donates the learners."""
+        return jax.jit(self._learning, donate_argnums=0)
+
+    def _start(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
+        state = self.learner.init(keys, hyper, data)
+        return self.learner.prepare(state, data, hyper.config)
+
+    def _loop(self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
+        # The bound is traced, so that chunks of any length use one program.
+        return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt)
+
+    def _drawn(self, number: int, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
+        """The random draws of `number` rows for the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
+        experience = hyper.experience
+
+        def draw(iteration: Array) -> Any:
+            keys = self.learner.batch_keys(key_update, counted(updates, iteration * experience.num_updates))
+            return experience.draw.random(keys, number, experience)  # type: ignore[attr-defined]
+
+        return jax.vmap(draw)(jnp.arange(GROUP))
+
+    def _learning(
+        self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters
+    ) -> LearnerState:
+        """The learners after the first `number` iterations; the batches of all iterations are [GROUP, P, U, B, ...]."""
+
+        def one(iteration: Array, learnt: LearnerState) -> LearnerState:
+            return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), hyper.config)
+
+        return jax.lax.fori_loop(0, number, one, learnt)
 
 
 class OfflineDriver:
@@ -38,10 +97,7 @@ class OfflineDriver:
         self.spread = Spread(learner.num_learners)
         self.reconfigure(config)
         self.data: Transition = data  # moved to the device by `start`, after the check that it fits
-        self._init = jax.jit(self._start)
-        self._advance = jax.jit(self._loop, donate_argnums=0)
-        self._draws = jax.jit(self._drawn)
-        self._learn = jax.jit(self._learning, donate_argnums=0)
+        self.loop = shared(Loop(learner, self.spread), self.hyper)
 
     def reconfigure(self, config: Any) -> None:
         """Continue with other settings, which are stacked over P like the first ones."""
@@ -58,21 +114,21 @@ class OfflineDriver:
         self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
-            fresh = self._init(_keys(seeds), self.data, self.hyper)
+            fresh = self.loop.init(_keys(seeds), self.data, self.hyper)
         placed = jax.device_put(fresh, jax.devices()[0]) if self.on_host else fresh
         self.learnt: LearnerState = self.spread.learners(placed)
 
     def advance(self, iterations: int) -> None:
         """Run `iterations` of `num_updates` updates each."""
         if not self.on_host:
-            self.learnt = self._advance(self.learnt, self.data, np.int32(iterations), self.hyper)
+            self.learnt = self.loop.advance(self.learnt, self.data, np.int32(iterations), self.hyper)
             return
-        updates = int(self.learnt.updates)
+        updates, number = int(self.learnt.updates), self.data.reward.shape[0]
         for done in range(0, iterations, GROUP):
-            first = np.int32(updates + done * self.experience.num_updates)
-            drawn = jax.tree.map(np.asarray, self._draws(self.learnt.key_update, first, self.hyper))
+            first = np.int32(counted(updates, done * self.experience.num_updates))
+            drawn = jax.tree.map(np.asarray, self.loop.draw(number, self.learnt.key_update, first, self.hyper))
             batches = self.experience.draw.take(self.data, drawn)
-            self.learnt = self._learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.hyper)
+            self.learnt = self.loop.learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.hyper)
 
     @property
     def learners(self) -> LearnerState:
@@ -102,7 +158,7 @@ class OfflineDriver:
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        return _split(jax.eval_shape(self._init, _keys(seeds), self.data, self.hyper))
+        return _split(jax.eval_shape(self.loop.init, key_shapes(len(seeds)), self.data, self.hyper))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """None: there are no environments."""
@@ -120,34 +176,6 @@ class OfflineDriver:
 
     def _place(self) -> None:
         self.data = jax.tree.map(np.asarray, self.data) if self.on_host else self.spread.everywhere(self.data)
-
-    def _start(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
-        state = self.learner.init(keys, hyper, data)
-        return self.learner.prepare(state, data, hyper.config)
-
-    def _loop(self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
-        # The bound is traced, so that chunks of any length use one program.
-        return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt)
-
-    def _drawn(self, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
-        """The random draws for the batches of the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
-        number, experience = self.data.reward.shape[0], hyper.experience
-
-        def draw(iteration: Array) -> Any:
-            keys = self.learner.batch_keys(key_update, updates + iteration * experience.num_updates)
-            return experience.draw.random(keys, number, experience)  # type: ignore[attr-defined]
-
-        return jax.vmap(draw)(jnp.arange(GROUP))
-
-    def _learning(
-        self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters
-    ) -> LearnerState:
-        """The learners after the first `number` iterations; the batches of all iterations are [GROUP, P, U, B, ...]."""
-
-        def one(iteration: Array, learnt: LearnerState) -> LearnerState:
-            return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), hyper.config)
-
-        return jax.lax.fori_loop(0, number, one, learnt)
 
 
 def _keys(seeds: Sequence[int]) -> Array:

@@ -84,3 +84,28 @@ def test_missing_packages(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(ValueError, match="'ALE/Pong-v5' needs a package that is not installed: pip install ale-py"):
         make_hosted("ALE/Pong-v5", 1)
+
+
+def test_arguments_in_the_name_reach_the_environment():
+    hosted: Any = make_hosted('Hopper-v5?{"reset_noise_scale": 0.0, "max_episode_steps": 7}', 2, max_episode_steps=9)
+    assert hosted.spec.max_episode_steps == 7, "the name comes first"
+    assert hosted.spec.name == 'Hopper-v5?{"reset_noise_scale": 0.0, "max_episode_steps": 7}'
+    first = hosted.reset([0, 1])
+    assert (first[0] == first[1]).all(), "without noise"
+    assert hosted.vector_env.envs[0].unwrapped._reset_noise_scale == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Hopper-v5?", r"the arguments after the question mark must be one JSON object"),
+        ("Hopper-v5?reset_noise_scale=0", r"must be one JSON object .* for example 'Hopper-v5"),
+        ("Hopper-v5?[1]", r"must be one JSON object"),
+        ('Hopper-v5?{"render_mode": "human"}', r"without 'render_mode'"),
+        ('Hopper-v5?{"noise": 0.1}', r"'Hopper-v5' cannot be made with the arguments \{\"noise\": 0.1\}: TypeError: "),
+        ('gymnasium_robotics:No-v0?{"a": 1}', r"pip install gymnasium-robotics|no environment 'No-v0'"),
+    ],
+)
+def test_wrong_arguments(name, message):
+    with pytest.raises(ValueError, match=message):
+        make_hosted(name, 1)

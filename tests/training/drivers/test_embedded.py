@@ -68,7 +68,7 @@ def test_a_storage_is_never_copied(changes: Any) -> None:
             return super().update(state, batch.replace(reward=batch.reward + read), *others)
 
     driver = embedded(1, HostedCounter(5), Reading(), replay_size=7_776, **changes)
-    program = driver._advance.lower(driver.carry, np.int32(1), driver.hyper, driver.data).compile().as_text()
+    program = driver.loop.advance.lower(driver.carry, np.int32(1), driver.hyper, driver.data).compile().as_text()
     assert "[2,7776,2]" in program
     assert not re.findall(r"= \w+\[2,7776\S* copy\(", program)
 

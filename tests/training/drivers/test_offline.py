@@ -121,10 +121,10 @@ def test_chunks_of_any_length_are_one_program() -> None:
     trained = driver([0])
     with jax.log_compiles(False):
         trained.advance(1)
-        compiled = trained._advance._cache_size()  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+        compiled = trained.loop.advance._cache_size()
         trained.advance(2)
         trained.advance(5)
-    assert trained._advance._cache_size() == compiled == 1  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+    assert trained.loop.advance._cache_size() == compiled == 1
 
 
 def online(seeds: list[int], learnt: Any = None) -> CompiledDriver:

@@ -1,0 +1,50 @@
+"""Compiled programs that all trainings of one process share.
+
+A sweep, a grid and a notebook train many times with the same shapes. JAX keeps a compiled program with the function
+that it came from, so a training with functions of its own would trace, lower and load every program again, which takes
+seconds. Objects that hold compiled functions are kept here instead, and an equal object gives way to the first one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from types import ModuleType
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+MOST = 16  # objects kept: programs take memory maps, of which Linux allows a process 65,530
+
+
+def shared(owner: T, arguments: Any) -> T:
+    """`owner`, or an equal object that was given before for arguments of the same structure.
+
+    `owner` holds compiled functions that depend only on what it is compared by. `arguments` is a pytree, such as an
+    agent's Config: its structure holds the settings that shape programs.
+    """
+    import jax
+
+    return _first(owner, jax.tree.structure(arguments))
+
+
+@functools.lru_cache(maxsize=MOST)
+def _first(owner: T, structure: Any) -> T:
+    del structure
+    return owner
+
+
+class Contents:
+    """What a module holds at this moment. A module that was changed or reloaded since is not equal to it."""
+
+    def __init__(self, module: Any) -> None:
+        """`module` may be any object; objects that are not modules are compared by identity."""
+        held = tuple(vars(module).values()) if isinstance(module, ModuleType) else ()
+        self.held = (module, *held)  # keeps them alive, so that no other object gets their identity
+        self.identities = tuple(map(id, self.held))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contents) and self.identities == other.identities
+
+    def __hash__(self) -> int:
+        return hash(self.identities)

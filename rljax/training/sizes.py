@@ -1,0 +1,145 @@
+"""The sizes of a run, before anything is allocated or compiled: its memory, and numbers that make a run useless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from rljax.agent import EnvSpec
+from rljax.buffers import Experience, Rollout
+from rljax.buffers.draws import NStep
+from rljax.distributed import hardware
+from rljax.training.evaluation import LIMIT
+from rljax.training.learner import LearnerState
+from rljax.training.settings import Settings
+
+HOSTED_BYTES = 4_000  # of the smallest environments on the host
+HOSTED_SECONDS = 0.001  # that it takes to create one of them
+SEED_BYTES = 100  # of an environment's seed, as a Python number and as a key
+LONG_START = 60  # seconds: creating environments for longer is worth a warning
+MANY_STEPS = 1_000  # steps of an evaluation for each step of training: more are worth a warning
+LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
+
+
+def require_room(parts: Mapping[str, int], limit: int | None, where: str, remedies: Mapping[str, str]) -> None:
+    """Raise `ValueError` where all parts, in bytes by name, need more than `limit`. Its remedy is of the largest part.
+
+    The message lists the parts, the largest first. Without a known limit nothing is refused.
+    """
+    total = sum(parts.values())
+    if limit is None or total <= limit:
+        return
+    ranked = sorted(parts, key=lambda name: -parts[name])
+    width = max(map(len, ranked))
+    table = "".join(f"\n  {name:<{width}}  {parts[name] / 1e9:>12,.1f} GB" for name in ranked)
+    raise ValueError(
+        f"the run needs {total / 1e9:,.1f} GB on {where}, {limit / 1e9:,.1f} GB are there. {remedies[ranked[0]]}{table}"
+    )
+
+
+def require_environments(settings: Settings, experience: Experience, on_host: bool) -> None:
+    """Raise `ValueError` where the machine's memory cannot hold the environments. None has to be created for this.
+
+    `on_host`: the environments are not inside the program.
+    """
+    number, each = len(settings.seeds), SEED_BYTES + (HOSTED_BYTES if on_host else 0)
+    parts, remedies = {}, {}
+    online = experience.online if experience.needs_data else experience
+    if online is not None and (settings.then_online or not experience.needs_data):
+        name = f"{number:,} x {online.num_envs:,} environments of training"
+        parts[name] = number * online.num_envs * each
+        remedies[name] = "Lower --config.num-envs or --seeds."
+    if settings.env != "none":
+        name = f"{number:,} x {settings.eval_episodes:,} environments of evaluation"
+        parts[name] = number * settings.eval_episodes * each
+        remedies[name] = "Lower --eval-episodes or --seeds."
+    if parts:
+        require_room(parts, hardware.available_memory(), "this machine", remedies)
+
+
+def memory(template: Mapping[str, Any], experience: Experience, data: Any, num_learners: int) -> dict[str, int]:
+    """The bytes of the parts of a stage's state, by name, at the least.
+
+    `template` has the shapes of a driver's state, and `data` [N, ...] is its data set, where there is one.
+    """
+    is_learners = lambda x: isinstance(x, LearnerState)  # noqa: E731
+    (learners,) = filter(is_learners, jax.tree.leaves(template["training"], is_leaf=is_learners))
+    agents, storage = hardware.nbytes(template["agent"]), hardware.nbytes(learners.storage)
+    return {
+        "agents": agents,
+        "copies of the agents": agents * (2 if num_learners > 1 else 1),  # the best, and those before a chunk
+        experience.kind: storage,
+        "environments": hardware.nbytes(template["training"]) - storage,
+        "batches of an iteration": _batches(experience, learners.storage, data, num_learners),
+    }
+
+
+def _batches(experience: Experience, storage: Any, data: Any, num_learners: int) -> int:
+    """The bytes of all batches of an iteration. Those of a rollout are another order of its rows."""
+    if isinstance(experience, Rollout):
+        return hardware.nbytes(storage)
+    stored = data if storage is None else storage.data
+    size = getattr(experience, "batch_size", None)
+    if stored is None or size is None:
+        return 0
+    draw, row = getattr(experience, "draw", None), hardware.nbytes(stored) / stored.reward.size
+    if isinstance(draw, NStep):
+        row += 16 * draw.steps  # rows, rewards and ends of the following steps
+    return int(num_learners * experience.num_updates * size * row)
+
+
+def remedy(part: str) -> str:
+    """What a user can do where a part of the state is too large."""
+    known = {
+        "replay": "--config.replay-size or --seeds",
+        "mixed": "--config.replay-size or --seeds",
+        "rollout": "--config.num-envs, --config.num-steps or --seeds",
+        "environments": "--config.num-envs or --seeds",
+        "batches of an iteration": "--config.batch-size, --config.num-updates or --seeds",
+    }
+    return f"Lower {known.get(part, 'the sizes of the networks or --seeds')}."
+
+
+def nothing_learnt(experience: Experience, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
+    """A warning where `steps` environment steps of each learner hold no update; None where they do.
+
+    On the host, an update comes with the iteration after the one that makes it possible.
+    """
+    needed = -(-experience.steps_before_updates // iteration) * iteration + (iteration if on_host else 0)
+    if experience.streams or experience.needs_data or steps >= needed:
+        return None
+    settings = "--config.num-envs or --config.num-steps"
+    if not isinstance(experience, Rollout):
+        warm_up = experience.random_steps >= experience.steps_before_updates
+        settings = "--config.warmup-steps" if warm_up else "--config.batch-size"
+    return (
+        f"nothing will be learnt: the first update comes after {needed:,} environment steps of each learner, and there "
+        f"are {steps:,}. Give more with {flag}, or lower {settings}."
+    )
+
+
+def oddities(
+    settings: Settings, experiences: Sequence[Experience], spec: EnvSpec, rows: int | None, on_host: bool
+) -> Iterator[str]:
+    """Warnings about numbers that work, but hardly as they were meant. `rows` is the size of the data set, if any."""
+    for experience in experiences:
+        size, draw = getattr(experience, "batch_size", 0), getattr(experience, "draw", None)
+        if rows is not None and size > rows:
+            yield f"--config.batch-size {size:,} is more than the data set's {rows:,} rows, which repeat in it."
+        limit = spec.max_episode_steps
+        if isinstance(draw, NStep) and limit is not None and draw.steps > limit:
+            yield f"--config.n-step {draw.steps:,} is more than the {limit:,} steps of the longest episode."
+    if settings.env == "none":
+        return
+    number, episodes = len(settings.seeds), settings.eval_episodes
+    longest = episodes * (spec.max_episode_steps or LIMIT)
+    if longest > MANY_STEPS * settings.eval_every:
+        yield (
+            f"each evaluation plays {episodes:,} episodes with each learner, which are up to {longest:,} steps, after "
+            f"{settings.eval_every:,} steps of training. Lower --eval-episodes or raise --eval-every."
+        )
+    environments = number * (episodes + max(experience.num_envs for experience in experiences))
+    if on_host and environments * HOSTED_SECONDS > LONG_START:
+        yield f"{environments:,} environments are created on the host, which takes minutes."

@@ -1,0 +1,45 @@
+"""The settings of a run: whole numbers of any type, and seeds that are counted before they are listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax.training.settings import MOST_LEARNERS, Settings, seeds_of
+
+
+def test_whole_numbers_of_any_type_become_int() -> None:
+    made = Settings("sac", "Hopper-v5", steps=1e6, eval_every=np.int64(10), seeds=(np.uint32(3), 4.0))  # type: ignore[arg-type]
+    assert (made.steps, made.eval_every, made.seeds) == (1_000_000, 10, (3, 4))
+    assert {type(x) for x in (made.steps, made.eval_every, *made.seeds)} == {int}
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"steps": 1.5}, TypeError, r"^--steps is 1\.5, it must be int: a whole number"),
+        ({"steps": "1000"}, TypeError, r"^--steps is '1000', it must be int"),
+        ({"eval_episodes": True}, TypeError, r"^--eval-episodes is True, it must be int"),
+        ({"log_every": 1e30}, ValueError, r"^--log-every is 1e\+30, it must lie between"),
+        ({"then_online": 10**22}, ValueError, r"^--then-online is 10,000,000,000,000,000,000,000, it must lie between"),
+        ({"seeds": (0.5,)}, TypeError, r"^a seed is 0\.5, it must be int"),
+    ],
+)
+def test_other_numbers_are_refused(values: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Settings("sac", "Hopper-v5", **values)
+
+
+@pytest.mark.parametrize("seeds", [3, 3.0, np.int32(3), range(3), [0, 1, 2]])
+def test_seeds_of_a_number_of_learners(seeds: Any) -> None:
+    assert seeds_of(seeds) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "number"), [(MOST_LEARNERS + 1, "1,000,001"), (range(5, 10**17 + 5), "100,000,000,000,000,000")]
+)
+def test_too_many_learners_are_refused_at_once(seeds: Any, number: str) -> None:
+    with pytest.raises(ValueError, match=rf"^--seeds asks for {number} learners, .*at most 1,000,000\.$"):
+        seeds_of(seeds)
