@@ -10,6 +10,7 @@ import numpy as np
 
 from rljax.runs.records import Recorder, write_json
 
+SPEC = {"name": "Hopper-v5", "observation_shape": [11], "action_size": 3, "discrete": False, "max_episode_steps": 1000}
 STEPS = (10_000, 20_000, 30_000)
 
 
@@ -39,7 +40,7 @@ def write(
     write_json(
         path / "config.json",
         {"agent": agent, "env": environment, "environment": environment, "steps": budget}
-        | {"seeds": list(seeds), "config": settings, "learners": learners}
+        | {"seeds": list(seeds), "config": settings, "learners": learners, "spec": SPEC}
         | {
             "command": f"rljax train {agent} --env {environment}",
             "processor": "a processor",

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rljax.analysis import formatting
-from rljax.runs import records, statistics
+from rljax.runs import json_files, records, statistics
 
-REQUIRED = ("agent", "environment", "steps", "seeds", "config")  # fields of config.json
 PROTOCOL = ("then_online", "offline_share")  # settings of a run that distinguish learners as hyperparameters do
 SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"  # in the folder of a sweep: its description, and its final test
 T = TypeVar("T")
@@ -83,9 +81,10 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Run], list[tuple[Path, str]]]:
             continue
         try:
             runs.append(read(folder))
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            reason = f"a record lacks {error}" if isinstance(error, KeyError) else str(error)
-            skipped.append((folder, reason))
+        except ValueError as error:
+            skipped.append((folder, str(error)))
+        except OSError as error:
+            skipped.append((folder, f"{json_files.explain(error)}."))
     for sweep, number in searches.items():
         reason = (
             f"{formatting.count(number, 'run')} of its search: the seeds of a search choose the settings, so only the "
@@ -111,20 +110,14 @@ def read(folder: Path) -> Run:
     """Read the run in `folder`.
 
     Raises:
-        ValueError: a run without evaluations, or files that lack something.
-        KeyError: a record that lacks a field.
+        ValueError: a run without evaluations, or files that are damaged or lack something.
+        OSError: files that cannot be read.
     """
     config = records.read_config(folder)
-    missing = [name for name in REQUIRED if name not in config]
-    if missing:
-        raise ValueError(f"its config.json lacks {formatting.quoted(missing)}.")
     evaluations = records.read(folder, "evaluations")
     if not evaluations:
         raise ValueError("it has no evaluations yet.")
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        summary = {}
+    summary = records.read_summary(folder)
     run = Run(folder, config, summary, {len(record["returns"]) for record in evaluations})
     by_learner: dict[int, dict[int, dict[str, Any]]] = {}
     for record in evaluations:

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis.comparison import Estimate
+from rljax.runs.console import printable
 
 
 def quoted(names: Iterable[Any]) -> str:
-    """Names in quotes, separated by commas."""
-    return ", ".join(f"'{name}'" for name in names)
+    """Names in quotes, separated by commas. Control characters in them are written as escapes."""
+    return ", ".join(f"'{printable(name)}'" for name in names)
 
 
 def distinct(values: Iterable[Any]) -> list[str]:
     """The different values as text, in the order in which they come; None and empty values are left out."""
-    return [str(value) for value in dict.fromkeys(values) if value]
+    return [printable(value) for value in dict.fromkeys(values) if value]
 
 
 def count(number: int, unit: str) -> str:
@@ -69,4 +70,4 @@ def setting(value: Any) -> str:
     """The value of a hyperparameter, as in the label of a row."""
     if isinstance(value, list):
         return ",".join(map(setting, value))
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else printable(value).lower()

@@ -119,10 +119,7 @@ def _read(path: Path) -> folders.Run:
             f"'{path}' has no evaluations yet: its evaluations.jsonl is missing or empty. "
             f"Wait for the first, or go on with the training: rljax resume {path}"
         )
-    try:
-        return folders.read(path)
-    except ValueError as error:
-        raise ValueError(f"'{path}' is not a run: {error}") from error
+    return folders.read(path)
 
 
 def _x_label(run: folders.Run) -> str:

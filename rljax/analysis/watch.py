@@ -6,7 +6,6 @@ A look at a run reads what its files have got since the last look, and nothing e
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from collections import deque
@@ -18,6 +17,7 @@ import numpy as np
 
 from rljax.analysis import formatting, labels
 from rljax.runs import records, statistics
+from rljax.runs.console import printable
 from rljax.training import registry
 
 STATES = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", "complete")  # in the table's order
@@ -91,7 +91,7 @@ class WatchedRun:
         """The run in `folder`, before the first look at it."""
         try:
             config = records.read_config(folder)
-        except ValueError:
+        except (ValueError, OSError):
             config = {}
         metrics, evaluations = (records.Tail(folder / records.FILES[name]) for name in ("metrics", "evaluations"))
         return cls(folder, config, metrics, evaluations)
@@ -116,18 +116,21 @@ class WatchedRun:
 
     def look(self, now: float) -> None:
         """Read what is new. `now` is the time in seconds since the epoch."""
-        if not {"agent", "environment", "steps", "seeds"} <= self.config.keys():
+        if not self.config:
             self.state = "unreadable"
             return
-        self._add_metrics(self.metrics.look())
-        self._add_evaluations(self.evaluations.look())
-        self.state = self._current_state(now)
+        try:
+            self._add_metrics(self.metrics.look())
+            self._add_evaluations(self.evaluations.look())
+            self.state = self._current_state(now)
+        except (ValueError, OSError):
+            self.state = "unreadable"
 
     def _add_metrics(self, lines: Sequence[bytes]) -> None:
         """Take step, speed and pace from new lines of metrics."""
         for line in lines[-RECENT_CHUNKS:]:
-            record = _parse(line)
-            if "step" in record:
+            record = records.parse(line, "metrics")
+            if record is not None:
                 self.step, self.speed = record["step"], record.get("steps_per_second")
                 while self.pace and self.pace[-1][0] >= self.step:  # the run was resumed from an earlier step
                     self.pace.pop()
@@ -137,8 +140,8 @@ class WatchedRun:
         """Take the evaluations of the last step from new lines."""
         step = None
         for line in reversed(lines):
-            record = _parse(line)
-            if "returns" not in record:
+            record = records.parse(line, "evaluations")
+            if record is None:
                 continue
             if step is None and record["step"] not in self.returns:
                 self.returns, self.diverged = {record["step"]: {}}, 0
@@ -160,9 +163,9 @@ class WatchedRun:
         if not self.step or latest is None:
             began = latest or _write_time(self.folder / "config.json") or now
             return "starting" if now - began < START_LIMIT else "stalled"
-        ended = _write_time(self.folder / "summary.json")
+        ended = _write_time(self.folder / records.SUMMARY)
         if ended is not None and ended >= latest:
-            summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+            summary = records.read_summary(self.folder)
             return "diverged" if len(summary.get("diverged", [])) == self.learners else "stopped"
         chunks = np.diff([wall for _, wall in self.pace])  # seconds of each
         return "running" if now - latest < max(STALLED_AFTER, 10 * max(chunks, default=0.0)) else "stalled"
@@ -214,27 +217,19 @@ def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
 def _cells(run: WatchedRun) -> dict[str, str]:
     """The cells of a run's line, by the name of their column. The progress bar's column has an empty name."""
     empty = dict.fromkeys(("agent", "task", "run", "", *NUMBER_COLUMNS, "state"), "")
+    name = printable(run.folder.name)
     if run.state == "unreadable":
-        return empty | {"run": run.folder.name, "state": "unreadable: config.json"}
+        return empty | {"run": name, "state": f"unreadable{'' if run.config else ': config.json'}"}
     return empty | {
-        "agent": registry.agent_name(run.config["agent"]),
-        "task": labels.task_name(run.config["environment"], run.config.get("data")),
-        "run": run.folder.name,
+        "agent": printable(registry.agent_name(run.config["agent"])),
+        "task": printable(labels.task_name(run.config["environment"], run.config.get("data"))),
+        "run": name,
         "step": f"{formatting.steps(run.step)}/{formatting.steps(run.total)}",
         "steps/s": "" if run.speed is None else f"{run.speed:,.0f}",
         "IQM of the latest": run.latest and f"{run.latest} of {run.learners}",
         "left": "" if run.left is None else _duration(run.left),
         "state": run.state + (f", {run.diverged} of {run.learners} diverged" if run.diverged else ""),
     }
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    """The record in a line; empty where the line is damaged."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _iqm(returns: np.ndarray) -> str:

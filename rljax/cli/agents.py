@@ -52,7 +52,7 @@ def list_names(arguments: list[str]) -> None:
 def new(arguments: list[str]) -> None:
     """rljax new"""
     options = shared.parse(New, arguments, "new")
-    from rljax.training import scaffold
+    from rljax.cli import scaffold
 
     if options.file.suffix != ".py":
         raise ValueError(f"'{options.file}' must end in .py: rljax new {options.file.with_suffix('.py')}")

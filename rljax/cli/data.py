@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli import options as shared
+from rljax.runs.console import printable, show
 
 USAGE = """\
 usage: rljax data COMMAND ...
@@ -170,16 +171,16 @@ def _info(arguments: list[str]) -> None:
 
     dataset = _load(options)
     described = datasets.describe(dataset)
-    print(f"{described['name']}: {described['transitions']:,} transitions, {described['bytes'] / 1e6:,.0f} MB")
+    show(f"{described['name']}: {described['transitions']:,} transitions, {described['bytes'] / 1e6:,.0f} MB")
     actions = f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
-    print(f"  {described['observation_size']} observation dimensions, {actions}")
-    print(f"  environment: {described['env'] or 'none known'}")
-    print(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
-    print(f"  complete episodes: {described['episodes']:,}")
+    show(f"  {described['observation_size']} observation dimensions, {actions}")
+    show(f"  environment: {printable(described['env'] or 'none known')}")
+    show(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
+    show(f"  complete episodes: {described['episodes']:,}")
     for name in ("return", "length", "score", "reward"):
         if name in described:
             numbers = ", ".join(f"{key} {value:,.2f}" for key, value in described[name].items())
-            print(f"  {name}: {numbers}")
+            show(f"  {name}: {numbers}")
     if described["episodes"]:
         print(datasets.draw(dataset, options.output or Path(f"{datasets.short(options.data)}.png")))
 
@@ -190,9 +191,9 @@ def _check(arguments: list[str]) -> None:
 
     findings = datasets.check(_load(options))
     for finding in findings:
-        print(finding)
+        show(finding)
     errors = sum(finding.severity == "error" for finding in findings)
-    print(f"{options.data}: {errors} errors, {len(findings) - errors} warnings")
+    show(f"{options.data}: {errors} errors, {len(findings) - errors} warnings")
     if errors:
         raise SystemExit(1)
 

@@ -98,28 +98,33 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
     """Run a command. An error that a user can correct is one message and exit code 2, a run that failed exit code 1."""
     try:
         command(arguments)
-    except (ValueError, TypeError, FileExistsError) as error:
-        if os.environ.get("RLJAX_TRACEBACK"):
-            raise
-        trace = getattr(error, "trace", "")  # of an environment's own code
-        _fail(f"{error}\n\n{trace.rstrip()}" if trace else str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, TypeError, OSError) as error:
+        if os.environ.get("RLJAX_TRACEBACK"):
+            raise
+        if isinstance(error, OSError) and error.errno is not None:
+            from rljax.runs.json_files import explain
+
+            _fail(f"{explain(error)}.")
+        trace = getattr(error, "trace", "")  # of an environment's own code
+        _fail(f"{error}\n\n{trace.rstrip()}" if trace else str(error))
     except KeyboardInterrupt:
         _fail("stopped at once; the last checkpoint is safe.", EXIT_INTERRUPT)
     except Exception as error:
         from rljax.distributed import processes
         from rljax.runs import checkpoints, run
 
-        known = (run.RunError, processes.ProcessError, checkpoints.CheckpointError, FloatingPointError, OSError)
+        known = (run.RunError, processes.ProcessError, checkpoints.CheckpointError, FloatingPointError)
         if not isinstance(error, known) or os.environ.get("RLJAX_TRACEBACK"):
             raise
         _fail(str(error), EXIT_RUN)
 
 
 def _fail(message: str, code: int = EXIT_USER) -> None:
-    shown = "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in message)  # as a file wrote it
-    print(f"error: {shown}", file=sys.stderr)
+    from rljax.runs.console import LINES, printable
+
+    print(f"error: {printable(message, keep=LINES)}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -44,7 +44,7 @@ class Recording:
     log_every: int = Settings.log_every  # steps between lines of metrics
     eval_every: int = Settings.eval_every  # steps between evaluations
     eval_episodes: int = Settings.eval_episodes  # complete episodes per evaluation and learner
-    checkpoint_every: int = Settings.checkpoint_every  # steps between checkpoints
+    checkpoint_every: int | None = Settings.checkpoint_every  # steps between checkpoints; default: every 10 minutes
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -35,11 +35,11 @@ class Play(shared.Trust, shared.Learner):
 def evaluate(arguments: list[str]) -> None:
     """rljax eval"""
     options = shared.parse(Evaluate, arguments, "eval")
-    from rljax.runs import policy
+    from rljax.runs import console, policy
 
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):
-        print(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
+        console.show(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
 
 
 def play(arguments: list[str]) -> None:

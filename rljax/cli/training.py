@@ -72,6 +72,7 @@ class Resume(shared.Trust, shared.Hosts, shared.Cluster, shared.Quiet):
     steps: int | None = None  # new total of environment steps; default: as first planned
     then_online: int | None = None  # let a run from a data set go on in its environment, for so many steps
     offline_share: float | Literal["pooled"] | None = None  # share of each batch from the data set then; default 0.5
+    accept_changed_records: bool = False  # go on though files of records have changed since the last checkpoint
 
 
 @dataclasses.dataclass
@@ -154,8 +155,11 @@ def resume(arguments: list[str]) -> None:
 
     many = grids if grids.is_grid(options.run) else sweeps if sweeps.is_sweep(options.run) else None
     online = {"then_online": options.then_online, "offline_share": options.offline_share}
-    if many is not None and any(value is not None for value in online.values()):
-        raise ValueError(f"--then-online is for one run, '{options.run}' holds many: resume one of those in it.")
+    if many is not None and (any(value is not None for value in online.values()) or options.accept_changed_records):
+        raise ValueError(
+            f"--then-online and --accept-changed-records are for one run, '{options.run}' holds many: resume one of "
+            "those in it."
+        )
     if many is not None and options.coordinator is not None:
         raise ValueError(f"--coordinator joins hosts for one run, '{options.run}' holds many: --ray spreads them.")
     if many is not None:
@@ -167,6 +171,7 @@ def resume(arguments: list[str]) -> None:
         options.join()
         command = shlex.join(["rljax", "resume", *arguments])
         how = {**online, "quiet": options.quiet, "command": command, "trust": options.trust}
+        how["accept_changed_records"] = options.accept_changed_records
         _print_once(run.resume(options.run, options.steps, **how))
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,21 @@ def provenance() -> dict[str, Any]:
             "jax_default_matmul_precision": jax_settings.values["jax_default_matmul_precision"],
         },
     }
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is different between two `provenance`s, with the number of devices in use, and can change a number."""
+    found = [
+        f"{name.replace('_', ' ')} {then[name]} then, {now[name]} now"
+        for name in ("devices_used", "devices", "processes", "processor", "precision")
+        if name in then and then[name] != now[name]
+    ]
+    before, after = then.get("versions") or {}, now["versions"]
+    return found + [
+        f"{name} {before.get(name)} then, {after.get(name)} now"
+        for name in {**before, **after}
+        if before and before.get(name) != after.get(name)
+    ]
 
 
 def versions() -> dict[str, str]:

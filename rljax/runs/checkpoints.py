@@ -7,13 +7,17 @@ run has several processes, each one writes its own parts of the arrays into the 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import json
+import logging
 import os
 import shutil
+import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,9 @@ import jax.numpy as jnp
 from rljax.distributed import processes
 from rljax.distributed.hardware import nbytes
 from rljax.networks.normalise import Statistics
+from rljax.runs.json_files import explain
 
+FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"
 _RESUMED_WITH = (
     "A run is resumed with the settings, and the revision of rljax, that it was started with: its config.json names "
@@ -70,7 +76,7 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
 
     try:
         processes.on_first(prepare)
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _without_tracebacks(), ocp.StandardCheckpointer() as checkpointer:
             for name, tree in items.items():
                 checkpointer.save(partial / name, tree)
                 checkpointer.wait_until_finished()
@@ -79,14 +85,31 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
         raise
     except Exception as error:
         shutil.rmtree(partial, ignore_errors=True)
-        free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
         raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to '{folder}' ({_first_line(error)}; "
-            f"{free / 1e6:.0f} MB free). Earlier checkpoints are untouched: free some space, then resume the run."
+            f"the checkpoint of step {step} could not be written to '{folder}': {explain(error)}. Earlier checkpoints "
+            "are untouched. Remove the cause, then resume the run."
         ) from error
     if processes.is_first():
         _drop(folder, step, keep)
     return final
+
+
+@contextlib.contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """Keep the tracebacks of orbax's threads from the terminal. The error itself is raised where it is waited for."""
+    logger, hook = logging.getLogger("absl"), sys.excepthook
+    was, logger.disabled = logger.disabled, True
+    sys.excepthook = functools.partial(_report, hook)
+    try:
+        yield
+        sys.excepthook = hook  # after a failure it stays: writes that are under way end later
+    finally:
+        logger.disabled = was
+
+
+def _report(hook: Callable[..., None], kind: type, error: BaseException, trace: Any) -> None:
+    if str(error) != "Event loop is closed":
+        hook(kind, error, trace)
 
 
 def _drop(folder: Path, step: int, keep: int) -> None:
@@ -97,8 +120,16 @@ def _drop(folder: Path, step: int, keep: int) -> None:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, in ascending order."""
-    return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()) if folder.exists() else []
+    """The steps that have a checkpoint, in ascending order.
+
+    Raises `CheckpointError` where the folder cannot be read: its checkpoints must not seem to be missing.
+    """
+    try:
+        return sorted(int(name) for name in os.listdir(folder) if name.isdecimal() and len(name) < 20)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"the checkpoints cannot be read: {explain(error)}.") from error
 
 
 def newest(folder: Path) -> Path:
@@ -118,6 +149,27 @@ def newest(folder: Path) -> Path:
     )
 
 
+def last(run: Path) -> Path | None:
+    """The newest checkpoint of a run's folder that is not damaged; None where the run has not saved one yet.
+
+    A run with a summary has saved one, unless it diverged before. Raises `CheckpointError` as `newest`.
+    """
+    if not steps(run / FOLDER) and not (run / "summary.json").exists():
+        return None
+    return newest(run / FOLDER)
+
+
+def how_to_resume(run: Path) -> str:
+    """Where a run's last checkpoint is, and the command that goes on from it, for messages."""
+    try:
+        saved = steps(run / FOLDER)
+    except CheckpointError as error:
+        return str(error)
+    if not saved:
+        return f"There is no checkpoint yet. To begin anew: rljax resume {run}"
+    return f"The last good checkpoint is of step {saved[-1]}: rljax resume {run}"
+
+
 def damage(path: Path) -> str | None:
     """Describe the damage of a checkpoint; None if every file is as it was written."""
     try:
@@ -130,10 +182,13 @@ def damage(path: Path) -> str | None:
     for name, fingerprint in manifest.items():
         if name not in inside and (path / name).exists():
             return f"{MANIFEST} names a file outside of it"
-        if not (path / name).exists():
-            return f"'{name}' is missing"
-        if _fingerprint(path / name) != fingerprint:
-            return f"'{name}' has changed"
+        try:
+            if _fingerprint(path / name) != fingerprint:
+                return f"{name!r} has changed"
+        except FileNotFoundError:
+            return f"{name!r} is missing"
+        except (OSError, ValueError) as error:
+            return f"{name!r} cannot be read: {explain(error)}"
     return None
 
 
@@ -142,7 +197,7 @@ def notes(path: Path) -> dict[str, Any]:
     try:
         found = json.loads((path / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {_first_line(error)}.") from error
+        raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {explain(error)}.") from error
     if not isinstance(found, dict) or not isinstance(found.get("values") or {}, dict):
         raise CheckpointError(f"'{path / 'run.json'}' does not hold the notes of a checkpoint.")
     return found
@@ -165,10 +220,10 @@ def restore(path: Path, name: str, template: Any) -> Any:
             tree = _with_errors(abstract, checkpointer.restore(path.absolute() / name, older))
     except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(
-            f"checkpoint '{path}' does not fit this run's settings ({_first_line(error)}). {_RESUMED_WITH}"
+            f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
         ) from error
     except Exception as error:  # changed bytes make orbax raise errors of many types
-        raise CheckpointError(f"checkpoint '{path}' cannot be read ({_first_line(error)}).") from error
+        raise CheckpointError(f"checkpoint '{path}' cannot be read ({explain(error)}).") from error
     for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
         if expected.shape != found.shape or expected.dtype != found.dtype:
             raise CheckpointError(
@@ -215,7 +270,7 @@ def _require_space(folder: Path, items: Mapping[str, Any]) -> None:
         size = sum(path.stat().st_size for path in _files(folder / f"{before[-1]:012d}"))
         needed = min(needed, 2 * size)
     if shutil.disk_usage(folder).free < needed:
-        raise OSError(errno.ENOSPC, f"No space left on device: about {needed / 1e6:.0f} MB are needed")
+        raise OSError(errno.ENOSPC, f"No space left on device: about {needed / 1e6:.0f} MB are needed", str(folder))
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -236,8 +291,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,18 +1,42 @@
-"""The display of a running run: a live line in the terminal, or nothing."""
+"""The display of a running run: a live line in the terminal, or nothing.
+
+Importing this module imports nothing heavy: the command line uses it for its errors.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-from rljax.distributed import processes
-from rljax.training import population
-from rljax.training.settings import Settings
+    from rljax.training.settings import Settings
+
+LINES = "\n\t"  # control characters that belong to text of several lines
+
+
+def printable(text: object, keep: str = "") -> str:
+    """Text that does nothing to a terminal: control characters are written as escapes, such as \\x1b.
+
+    This includes line breaks, unless `keep` has them, and characters that reverse the direction of text. Texts from
+    files, and names of files, can hold all of them.
+    """
+    return "".join(
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode("ascii")
+        for character in str(text)
+    )
+
+
+def show(text: object) -> None:
+    """Print text with its line breaks, and with all other control characters as escapes."""
+    print(printable(text, keep=LINES))
 
 
 class View:
@@ -35,11 +59,11 @@ class View:
 
     def say(self, text: str) -> None:
         """Show a message that stays on the screen."""
-        print(text, file=sys.stderr)
+        print(printable(text, keep=LINES), file=sys.stderr)
 
     def warn(self, text: str) -> None:
         """Show a warning."""
-        print(f"warning: {text}", file=sys.stderr)
+        print(f"warning: {printable(text, keep=LINES)}", file=sys.stderr)
 
     def finished(self, summary: dict[str, Any]) -> None:
         """The run has ended."""
@@ -72,9 +96,9 @@ class Terminal(View):
 
         learners = len(settings.seeds)
         self.console.print(
-            f"[bold]{settings.agent}[/bold] on [bold]{settings.env}[/bold], "
+            f"[bold]{_plain(settings.agent)}[/bold] on [bold]{_plain(settings.env)}[/bold], "
             f"{learners} learner{'s' if learners > 1 else ''} x {total:,} steps, "
-            f"{needed / 1e6:,.0f} MB of state, in {folder}"
+            f"{needed / 1e6:,.0f} MB of state, in {_plain(folder)}"
         )
         self.progress = Progress(
             TextColumn("{task.description:<10}"),
@@ -104,7 +128,7 @@ class Terminal(View):
             completed=step,
             description="training",
             speed=f"{speed:,.0f} steps/s",
-            latest="" if np.isnan(latest) else f"return {latest:,.1f}",
+            latest="" if math.isnan(latest) else f"return {latest:,.1f}",
         )
 
     def evaluated(self, step: int, returns: np.ndarray) -> None:
@@ -115,22 +139,24 @@ class Terminal(View):
 
     def say(self, text: str) -> None:
         """Print above the bar."""
-        self.console.print(text, markup=False)
+        self.console.print(printable(text, keep=LINES), markup=False)
 
     def warn(self, text: str) -> None:
         """Print above the bar, marked."""
-        self.console.print(f"[yellow]warning:[/yellow] {text}")
+        self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
 
     def finished(self, summary: dict[str, Any]) -> None:
         """Print the results of the run, and the commands to go on with."""
+        from rljax.training import population
+
         self.stop()
         speed = summary["steps_per_second"]
         if summary["final"] is not None:
             self.console.print(f"final return {_final(summary['final'])}")
         for entry in _best_first(summary.get("settings", [])):
-            self.console.print(f"{population.label(entry['values'])}: final return {_final(entry['final'])}")
+            self.console.print(f"{_plain(population.label(entry['values']))}: final return {_final(entry['final'])}")
         for found in summary["diverged"]:
-            self.console.print(f"[yellow]diverged:[/yellow] {found['cause']}")
+            self.console.print(f"[yellow]diverged:[/yellow] {_plain(found['cause'])}")
         self.console.print(
             f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} s compiling"
             + (f"; {speed:,.0f} steps/s in the training loop" if speed else "")
@@ -141,6 +167,13 @@ class Terminal(View):
         """Close the live line."""
         with contextlib.suppress(AttributeError):
             self.progress.stop()
+
+
+def _plain(text: object) -> str:
+    """Text without markup of rich, and without control characters."""
+    from rich.markup import escape
+
+    return escape(printable(text, keep=LINES))
 
 
 def _final(final: dict[str, Any]) -> str:
@@ -161,6 +194,8 @@ def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def create(quiet: bool) -> View:
     """A quiet view or the terminal's view. Where a run has several processes, only the first shows anything."""
+    from rljax.distributed import processes
+
     if not processes.is_first():
         return Silent()
     return View() if quiet else Terminal()

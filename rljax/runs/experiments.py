@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
+import os
 import time
+import typing
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,12 +17,16 @@ from typing import Any
 from rljax import datasets, envs
 from rljax.agent import Base
 from rljax.buffers import Experience
-from rljax.distributed import hardware
-from rljax.runs import policy
+from rljax.distributed import hardware, processes
+from rljax.distributed.lock import FILE as LOCK_FILE
+from rljax.distributed.lock import Lock
+from rljax.runs import json_files, policy, records
 from rljax.training import configuration, registry
 from rljax.training import trust as trusting
 from rljax.training.plan import Experiment
-from rljax.training.settings import Settings, seeds_of
+from rljax.training.settings import LARGEST, Settings, seeds_of, settings_of
+
+_HALF_WRITTEN = ".config.json.*.tmp"
 
 
 def prepare(
@@ -34,14 +41,21 @@ def prepare(
     **settings: Any,
 ) -> Experiment:
     """Find the agent, its settings and its data; see `rljax.train` for the arguments and the errors."""
-    seeds = seeds_of(seeds)
+    agent, data = configuration.text("agent", agent), None if data is None else configuration.text("data", data)
+    env, steps, seeds = _environment_name(env), configuration.integer(steps, "steps", LARGEST), _seeds(seeds)
+    settings = checked(settings)
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
     if settings.get("then_online") and settings.get("online") is None:
         settings["online"] = preset_online(agent, env, data)
     chosen = Settings(agent, _environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
-        config = configuration.replace(preset(agent, module, env, data), config or {}, "config")
+        config = configuration.replace(preset(agent, module, env, data), configuration.native(config or {}), "config")
+    elif isinstance(config, module.Config):
+        values = {field.name: configuration.native(getattr(config, field.name)) for field in dataclasses.fields(config)}
+        config = configuration.replace(config, values, "config")
+    else:
+        raise TypeError(f"config is {config!r}, it must be a mapping of changes, or a Config of agent '{agent}'.")
     experiment = Experiment(chosen, module, config, dataset, _base_of(chosen, trust))
     _require_mixing(chosen, experiment.experience)
     return experiment
@@ -60,6 +74,56 @@ def restored(
     own = configuration.replace(module.Config(), config, f"'{file}'")
     dataset = None if settings.data is None else datasets.load(settings.data)
     return Experiment(settings, module, own, dataset, _base_of(settings, trust))
+
+
+def reopened(
+    folder: Path, described: Mapping[str, Any], online: Mapping[str, Any] | None = None, *, trust: bool = False
+) -> Experiment:
+    """The experiment of the run in `folder`, whose config.json is `described`, with an added stage for `online`.
+
+    Raises `ValueError` where the run has such a stage, where its data set or its base has changed, and where it names
+    code that nobody vouches for; see `rljax.training.trust`.
+    """
+    settings = dataclasses.replace(settings_of(described), **(online or {}))
+    if online and described.get("then_online"):
+        raise ValueError(f"'{folder}' goes on online already. For another number of steps in all: --steps N")
+    if online:
+        changes = preset_online(settings.agent, settings.env, settings.data)
+        settings = dataclasses.replace(settings, online=changes)
+    file, seals = folder / "config.json", described.get("seals")
+    experiment = restored(settings, described["config"], file, seals=seals, trust=trust)
+    then, now = described.get("dataset"), described_data(experiment.dataset)
+    if now is not None and now != then:
+        raise ValueError(
+            f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have changed. "
+            f"Then: {then}; now: {now}."
+        )
+    if experiment.base is not None and experiment.base.digest() != described.get("base_digest"):
+        raise ValueError(
+            f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it has changed "
+            "since, as when it is trained on. Restore that folder, or start a new run."
+        )
+    return experiment
+
+
+def note_resumption(
+    folder: Path, settings: Settings, entry: dict[str, Any], conditions: Mapping[str, Any], state_bytes: int | None
+) -> list[str]:
+    """Record in config.json that the run goes on: the new plan, and the `entry` with the step and the command.
+
+    Returns what differs in the conditions since the run began, which is recorded, too.
+    """
+    described = records.read_config(folder)
+    if state_bytes is not None and not described.get("then_online"):
+        described["state_bytes"] = state_bytes
+    described |= {name: getattr(settings, name) for name in ("steps", "then_online", "offline_share", "online")}
+    described["seals"] = trusting.seals(dataclasses.asdict(settings))
+    different = hardware.differences(described, conditions)
+    if different:
+        entry = entry | {"different": different}
+    described["resumed"] = [*(described.get("resumed") or []), entry]
+    records.write_json(folder / "config.json", described)
+    return different
 
 
 def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
@@ -94,6 +158,57 @@ def default_folder(settings: Settings) -> Path:
     return folder
 
 
+def make_folder(folder: Path) -> Lock:
+    """Make the folder of a run, and lock it.
+
+    A folder that holds nothing is also fine: whoever made it was killed before it had written config.json. Raises
+    `FileExistsError` for any other folder or file.
+    """
+    with contextlib.suppress(FileExistsError):  # the next line says more
+        folder.mkdir(parents=True)
+    _require_unused(folder)
+    lock = Lock(folder)
+    try:
+        _require_unused(folder)
+        for left_over in folder.glob(_HALF_WRITTEN):
+            left_over.unlink()
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def lock_run(folder: Path, wait: float) -> Lock | None:
+    """Lock the run in `folder` for the first process of this run, which alone gets the lock. All raise its errors."""
+    taken: list[Lock] = []
+
+    def take() -> None:
+        records.read_config(folder)  # only the folders of runs are locked
+        taken.append(Lock(folder, wait))
+
+    processes.on_first(take)
+    return taken[0] if taken else None
+
+
+def _require_unused(folder: Path) -> None:
+    if not folder.is_dir() or any(
+        path.name != LOCK_FILE and not path.match(_HALF_WRITTEN) for path in folder.iterdir()
+    ):
+        raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that run: rljax resume {folder}")
+
+
+def require_visible(folder: Path) -> None:
+    """Raise `ValueError` where this process does not see the folder that the first process of the run has made."""
+    for _ in range(10):  # on network disks a new folder appears with a delay
+        if (folder / "config.json").exists():
+            return
+        time.sleep(0.5)
+    raise ValueError(
+        f"process 0 has made '{folder}', and this process does not see it. The processes of a run write its "
+        "checkpoints together: give --out a folder on a disk that all hosts share."
+    )
+
+
 def described(experiment: Experiment) -> dict[str, Any]:
     """The experiment's entries in config.json, ready for JSON."""
     return {
@@ -120,7 +235,7 @@ def described_data(dataset: datasets.Dataset | None) -> dict[str, Any] | None:
         return None
     returns = dataset.returns()
     mean = float(returns.mean()) if len(returns) else None
-    return json.loads(json.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
+    return json.loads(json_files.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
 
 
 def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) -> str:
@@ -158,3 +273,96 @@ def _require_mixing(settings: Settings, experience: Experience) -> None:
             f"--offline-share {settings.offline_share} is of batches from a data set and new experience, which are "
             f"mixed with {remedy}."
         )
+
+
+# Arguments of Python's callers
+
+
+def folder(out: Any) -> Path:
+    """The folder of a run as a path. Raises `TypeError` for what names no folder."""
+    return Path(configuration.text("the folder of a run", out))
+
+
+def checked(values: Mapping[str, Any], optional: bool = False) -> dict[str, Any]:
+    """Fields of `Settings` as Python's types. With `optional`, each may also be None.
+
+    Raises `TypeError` for a name that is no field, and for a value of another type than the field's.
+    """
+    hints = typing.get_type_hints(Settings)
+    found = {}
+    for name, value in values.items():
+        if name not in hints:
+            known = [known for known in hints if known not in ("agent", "env", "steps", "seeds", "data")]
+            raise TypeError(
+                f"there is no argument '{name}'. {configuration.nearest(name, known)}All settings: {', '.join(known)}"
+            )
+        kinds = typing.get_args(hints[name]) or (hints[name],)
+        found[name] = value if value is None and optional else _of_kind(name, value, kinds)
+    return found
+
+
+def _of_kind(name: str, value: Any, kinds: Sequence[Any]) -> Any:
+    number = configuration.native(value)
+    if value is None and type(None) in kinds:
+        return None
+    if int in kinds:
+        return configuration.integer(value, name, LARGEST)
+    if float in kinds and isinstance(number, int | float) and not isinstance(number, bool):
+        return number
+    if bool in kinds and isinstance(number, bool):
+        return number
+    if str in kinds and isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping) and any(typing.get_origin(kind) is not None for kind in kinds):
+        return number
+    names = " or ".join("None" if kind is type(None) else _NAMES.get(kind, "a mapping") for kind in kinds)
+    raise TypeError(f"{name} is {value!r}, it must be {names}.")
+
+
+_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+
+
+def _seeds(seeds: Any) -> tuple[int, ...]:
+    """The seeds of the learners, from their number or a collection of them."""
+    given = seeds if isinstance(seeds, range) else configuration.native(seeds)
+    if isinstance(given, list | tuple | set | frozenset):
+        return seeds_of([configuration.integer(seed, "a seed", LARGEST) for seed in given])
+    return seeds_of(given if isinstance(given, range) else configuration.integer(given, "seeds", LARGEST))
+
+
+def _environment_name(env: Any) -> str | None:
+    """The name of an environment. A registered environment of Gymnasium, or a function that makes one, has a name too.
+
+    Raises `TypeError` for an environment that its name does not make again: a run must be able to.
+    """
+    if env is None or isinstance(env, str):
+        return env
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+
+    made = env
+    if not isinstance(env, gymnasium.Env | EnvSpec) and callable(env):
+        try:
+            made = env()
+        except Exception as error:
+            raise TypeError(f"env is {env!r}, which does not make an environment: {error}. {_REGISTER}") from error
+    spec = made if isinstance(made, EnvSpec) else getattr(made, "spec", None)
+    if made is not env and isinstance(made, gymnasium.Env):
+        made.close()
+    if not isinstance(spec, EnvSpec):
+        raise TypeError(f"env is {env!r}, it must be the name of an environment. {_REGISTER}")
+    registered = gymnasium.registry.get(spec.id)
+    same = ("entry_point", "max_episode_steps", "additional_wrappers")
+    if registered is None or any(getattr(spec, name) != getattr(registered, name) for name in same):
+        raise TypeError(f"env is {env!r}, and its name '{spec.id}' makes another environment. {_REGISTER}")
+    kwargs, usual = ({**x.kwargs, "render_mode": None} for x in (spec, registered))
+    if kwargs != usual:
+        raise TypeError(f"env is {env!r} with other arguments than its name '{spec.id}' has. {_REGISTER}")
+    return spec.id
+
+
+_REGISTER = (
+    "A run makes its environment again, when it copies it, evaluates and resumes. So register it under a name: "
+    "gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in 'Mine-v0'. Where this is done in a "
+    "file mine.py, 'mine:Mine-v0' works everywhere, also on the command line."
+)

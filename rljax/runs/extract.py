@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from rljax.runs import checkpoints, console, records, run
+from rljax.runs import checkpoints, console, records, run, statistics
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.drivers.driver import environment_rows
@@ -83,7 +83,6 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int], trust: bool) 
     diverged = [x | {"learner": place[x["learner"]]} for x in notes.get("diverged", []) if x["learner"] in place]
     best_return = [notes["best_return"][learner] for learner in learners]
     notes |= {"structure": part.structure(), "values": None, "diverged": diverged, "best_return": best_return}
-    blobs["run.json"] = json.dumps(notes).encode()
 
     described = records.read_config(source.folder) | {
         "schedule": None,
@@ -103,12 +102,13 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int], trust: bool) 
         lines = [line | {"learner": place[line["learner"]]} for line in lines if line["step"] <= notes["step"]]
         for line in sorted(lines, key=lambda line: (line["step"], line["learner"])):
             recorder.evaluation(line)
-    summary = source.folder / "summary.json"
-    if summary.exists():
-        results = run.results(lines, part.members, part.dataset is not None)
-        kept = {name: value for name, value in json.loads(summary.read_text()).items() if name != "settings"}
+        blobs["run.json"] = records.dumps(notes | {"records": recorder.marks()}).encode()
+    summary = records.read_summary(source.folder)
+    if summary:
+        results = statistics.results(lines, population.settings(part.members), part.dataset is not None)
+        kept = {name: value for name, value in summary.items() if name != "settings"}
         changed = {"seeds": part.settings.seeds, "diverged": diverged, **results}
-        records.write_json(own.folder / "summary.json", kept | changed)
+        records.write_json(own.folder / records.SUMMARY, kept | changed)
     checkpoints.save(own.folder / "checkpoints", notes["step"], items, blobs)
 
 

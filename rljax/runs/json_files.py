@@ -1,14 +1,16 @@
-"""Strict JSON for the files of runs: arrays become lists, numbers that are not finite become null."""
+"""Strict JSON for the files of runs: written from Python's and NumPy's values, and checked when it is read."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,6 +64,124 @@ def plain(value: Any) -> Any:
         return os.fspath(value)
     if hasattr(value, "__array__"):
         array = np.asarray(value)
-        if array.dtype.kind in "biufV":  # V: bfloat16 and similar types
+        if array.dtype.kind in "biufUV":  # V: bfloat16 and similar types
             return plain((array.astype(np.float64) if array.dtype.kind == "V" else array).tolist())
     raise TypeError(f"a value of kind '{type(value).__name__}' cannot be recorded, JSON has numbers, text and lists.")
+
+
+class Kind(NamedTuple):
+    """What a value in a JSON file must be."""
+
+    name: str  # for messages: "a whole number"
+    fits: Callable[[Any], bool]
+
+    def __or__(self, other: Kind) -> Kind:
+        """Either of two kinds."""
+        return Kind(f"{self.name} or {other.name}", lambda value: self.fits(value) or other.fits(value))
+
+
+def list_of(kind: Kind, least: int = 0) -> Kind:
+    """A list with at least `least` entries of one kind."""
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, list) and len(value) >= least and all(map(kind.fits, value))
+
+    return Kind(f"a list, each entry {kind.name}" + (", that is not empty" if least else ""), fits)
+
+
+def object_of(**kinds: Kind) -> Kind:
+    """An object that has at least these entries."""
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, dict) and all(name in value and kinds[name].fits(value[name]) for name in kinds)
+
+    inside = ", ".join(f"'{name}' ({kind.name})" for name, kind in kinds.items())
+    return Kind(f"an object with {inside}" if kinds else "an object", fits)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_printable(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+NULL = Kind("null", lambda value: value is None)
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+WHOLE = Kind("a whole number", lambda value: isinstance(value, int) and _is_number(value))
+NUMBER = Kind("a number", _is_number)
+TEXT = Kind("text", lambda value: isinstance(value, str))
+NAME = Kind("text without control characters", lambda value: value != "" and _is_printable(value))
+OBJECT = object_of()
+SETTINGS = Kind(  # names in it are shown to users
+    "an object of settings", lambda value: isinstance(value, dict) and all(map(_is_printable, value))
+)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object. Raises `ValueError` where it cannot be read, or holds anything else."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read ({explain(error)})") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} cannot be read (it is not JSON: {error})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return found
+
+
+def problem(found: Any, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> str | None:
+    """What is wrong with an object: it lacks a needed entry, or an entry is of another kind. None where it fits."""
+    if not isinstance(found, dict):
+        return "is not a JSON object"
+    missing = [name for name in needed if name not in found]
+    if missing:
+        return f"lacks {', '.join(map(repr, missing))}"
+    wrong = next((name for name, kind in kinds.items() if name in found and not kind.fits(found[name])), None)
+    return None if wrong is None else f"has a '{wrong}' that is not {kinds[wrong].name}"
+
+
+# What the operating system's refusals mean, and what helps.
+_REFUSALS = {
+    errno.ENOSPC: "no space is left on the disk: free some",
+    errno.EDQUOT: "your quota of disk space is used up: free some",
+    errno.EFBIG: "a file would become larger than allowed: raise the limit, which `ulimit -f` shows, or choose a disk "
+    "that holds larger files",
+    errno.EMFILE: "this process has too many open files: raise the limit, which `ulimit -n` shows",
+    errno.ENFILE: "the machine has too many open files: close other programs",
+    errno.EACCES: "you have no permission",
+    errno.EPERM: "you have no permission",
+    errno.EROFS: "the disk can only be read",
+    errno.EISDIR: "there is a folder where a file should be: move it away",
+    errno.ENOTDIR: "there is a file where a folder should be: move it away",
+    errno.EEXIST: "there is a file where a folder should be: move it away",
+    errno.ENOENT: "there is no such file or folder: was it moved or deleted?",
+    errno.ENAMETOOLONG: "a name is too long",
+    errno.EIO: "the disk does not answer as it should",
+    errno.ESTALE: "the network disk has lost the file",
+}
+
+
+def explain(error: BaseException) -> str:
+    """What an error of the operating system means, and what helps. Other errors are named by their first line.
+
+    The cause may be hidden in the chain of errors, or in the text of a package that reports it.
+    """
+    number, name = None, None
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, OSError) and at.errno is not None:
+            number, name = at.errno, at.filename
+        elif (found := re.search(r"(?:OS error |os_error_code=')(\d+)", str(at))) is not None:
+            number = int(found[1])
+        if number is not None:
+            break
+        at = at.__cause__ or at.__context__
+    where = "" if name is None else f"'{os.fsdecode(name)}': " if not isinstance(name, int) else ""
+    if number is not None:
+        said = at.strerror if isinstance(at, OSError) and at.strerror else os.strerror(number)
+        return where + (f"{_REFUSALS[number]} ({said})" if number in _REFUSALS else said)
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -181,7 +181,7 @@ class Policy:
 
 def require_learner(settings: Settings, learner: int) -> None:
     """Raise `ValueError` if a run with these settings has no such learner."""
-    number = len(settings.seeds)
+    number, learner = len(settings.seeds), configuration.integer(learner, "learner")
     if not 0 <= learner < number:
         raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
 
@@ -206,7 +206,7 @@ def load_all(
     it names code that another user's command named (unless `trust`), and where `compute` is given but the policies do
     not think in steps. Raises `CheckpointError` where there is no usable checkpoint.
     """
-    folder = Path(out)
+    folder = Path(configuration.text("the folder of a run", out))
     described = read_config(folder)
     check_described(described, folder / "config.json")
     settings = settings_of(described)
@@ -215,6 +215,7 @@ def load_all(
     config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
     spec = _spec(described["spec"])
     if compute is not None:
+        compute = configuration.integer(compute, "compute")
         if THINKING not in configuration.as_json(config):
             raise ValueError(f"agent '{settings.agent}' does not think in steps: it has no --compute to choose.")
         config = configuration.replace(config, {THINKING: compute}, "--compute")
@@ -279,6 +280,9 @@ def evaluate_run(
     The result has normalised scores where the run learnt from data with reference returns and plays in its own
     environment. Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """
+    episodes, seed = configuration.integer(episodes, "episodes"), configuration.integer(seed, "seed", 2**63)
+    if env is not None:
+        env = configuration.text("env", env)
     if episodes < 1:
         raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
     parts = ("agent", "env") if env is None else ("agent",)

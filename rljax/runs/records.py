@@ -10,15 +10,72 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rljax.runs.json_files import dumps, write_json
+from rljax.runs import json_files
+from rljax.runs.json_files import FLAG, NAME, NULL, NUMBER, OBJECT, SETTINGS, TEXT, WHOLE, dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require
 
 FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "turns": "turns.jsonl"}  # turns: changes
 RARE = {"turns"}  # files that are created with their first line
+SUMMARY = "summary.json"
+
+# What the files of a run hold. All commands read them through the functions below, which check this.
+SHAPE = json_files.list_of(WHOLE)
+CONFIG = {
+    "agent": NAME,
+    "env": NAME,
+    "environment": NAME,
+    "data": NAME | NULL,
+    "base": NAME | NULL,
+    "steps": WHOLE,
+    "then_online": WHOLE | NULL,
+    "offline_share": NUMBER | NAME,
+    "seeds": json_files.list_of(WHOLE, least=1),
+    "config": SETTINGS,
+    "online": SETTINGS | NULL,
+    "spec": json_files.object_of(name=NAME, observation_shape=SHAPE, action_size=WHOLE),
+    "learners": json_files.list_of(json_files.object_of(seed=WHOLE, settings=SETTINGS)),
+    "reference": json_files.list_of(NUMBER) | NULL,
+    "dataset": OBJECT | NULL,
+    "schedule": OBJECT | json_files.list_of(json_files.list_of(WHOLE | OBJECT)) | NULL,
+    "storage": NAME,
+    "base_digest": TEXT | NULL,
+    "state_bytes": WHOLE,
+    "command": TEXT | NULL,
+    "resumed": json_files.list_of(json_files.object_of(step=WHOLE, command=TEXT)) | NULL,
+    "versions": SETTINGS | NULL,
+    "devices": json_files.list_of(TEXT) | NULL,
+    "devices_used": json_files.list_of(WHOLE),
+    "processor": TEXT | NULL,
+    "git_revision": TEXT | NULL,
+}
+NEEDED = ("agent", "env", "environment", "steps", "seeds", "config", "spec")
+LINES = {
+    "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
+    "evaluations": {
+        "step": WHOLE,
+        "learner": WHOLE,
+        "seed": WHOLE,
+        "returns": json_files.list_of(NUMBER | NULL, least=1),
+        "lengths": json_files.list_of(NUMBER | NULL),
+        "scores": json_files.list_of(NUMBER | NULL) | NULL,
+        "success": json_files.list_of(FLAG | NUMBER | NULL) | NULL,
+        "wall_seconds": NUMBER | NULL,
+    },
+    "turns": {"step": WHOLE},
+}
+NEEDED_IN_LINES = {"metrics": ("step",), "evaluations": ("step", "learner", "seed", "returns"), "turns": ("step",)}
+RESULTS = {
+    "complete": FLAG,
+    "steps": WHOLE,
+    "seeds": json_files.list_of(WHOLE),
+    "diverged": json_files.list_of(json_files.object_of(learner=WHOLE)),
+    **dict.fromkeys(("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL),
+}
 
 
 class Recorder:
@@ -41,10 +98,7 @@ class Recorder:
         """
         out = Path(out)
         self._out = out
-        if tensorboard:
-            require("tensorboardX", "tensorboard")
-        if wandb is not None:
-            require("wandb", "wandb")
+        require_loggers(tensorboard, wandb)
         out.mkdir(parents=True, exist_ok=True)
         self._loggers: list[Logger] = []
         if tensorboard:
@@ -52,7 +106,7 @@ class Recorder:
         if wandb is not None:
             self._loggers.append(WandB(out, wandb))
         here = {name: out / file for name, file in FILES.items()}
-        self._files = {name: _Lines(path) for name, path in here.items() if name not in RARE or path.exists()}
+        self._files = {name: _Lines(path, name) for name, path in here.items() if name not in RARE or path.exists()}
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one chunk's metrics: `step`, numbers, and lists with one value per learner."""
@@ -69,24 +123,31 @@ class Recorder:
     def change(self, record: Mapping[str, Any]) -> None:
         """Append a change of settings: `step`, `parents`, and `values` by name, with one entry per learner."""
         if "turns" not in self._files:
-            self._files["turns"] = _Lines(self._out / FILES["turns"])
+            self._files["turns"] = _Lines(self._out / FILES["turns"], "turns")
         self._files["turns"].append(record)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, atomically."""
-        write_json(self._out / "summary.json", summary)
+        write_json(self._out / SUMMARY, summary)
         for logger in self._loggers:
             logger.summary(summary)
 
-    def truncate(self, step: int) -> None:
+    def marks(self) -> dict[str, list[int]]:
+        """The size and the checksum of each file as it is now. They are kept up to date with every line."""
+        return {name: file.mark for name, file in self._files.items()}
+
+    def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
         """Delete all lines from the first one beyond `step` on, and an incomplete last line.
 
-        Lines of `step` itself stay. Write a chunk's lines (and call `sync`) before the checkpoint of its step. Then the
-        files of a resumed run equal those of a run that was never interrupted. Weights & Biases cannot delete values:
-        there the resumed run reports the same values at the same steps again.
+        With the `marks` of a checkpoint, each file gets its size from then. This is for files in which `changes` has
+        found none. Without marks, lines of `step` itself stay.
+
+        Write a chunk's lines (and call `sync`) before the checkpoint of its step. Then the files of a resumed run equal
+        those of a run that was never interrupted. Weights & Biases cannot delete values: there the resumed run reports
+        the same values at the same steps again.
         """
-        for file in self._files.values():
-            file.truncate(step)
+        for name, file in self._files.items():
+            file.truncate(step, None if marks is None else marks.get(name, (0, 0))[0])
         for logger in self._loggers:
             logger.truncate(step)
 
@@ -126,7 +187,11 @@ class Nowhere:
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Nothing."""
 
-    def truncate(self, step: int) -> None:
+    def marks(self) -> dict[str, list[int]]:
+        """None: this process has no files."""
+        return {}
+
+    def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
         """Nothing."""
 
     def sync(self) -> None:
@@ -147,7 +212,73 @@ def read(out: Path, name: Literal["metrics", "evaluations", "turns"]) -> list[di
     if name not in FILES:
         raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")
     path = Path(out) / FILES[name]
-    return [record for _, record in _lines(path)] if path.exists() else []
+    return [record for _, record in _lines(path, name)] if path.exists() else []
+
+
+def parse(line: bytes, name: str) -> dict[str, Any] | None:
+    """The record in a line of the file `name`; None where it is damaged."""
+    record, problem = _parsed(line, name)
+    return record if problem is None else None
+
+
+def _parsed(line: bytes, name: str) -> tuple[Any, str | None]:
+    """The record in a line, and what is wrong with it."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None, "is not a JSON object"
+    return record, json_files.problem(record, LINES[name], NEEDED_IN_LINES[name])
+
+
+def changes(out: Path, marks: Mapping[str, Sequence[int]] | None, step: int) -> list[str]:
+    """What has changed in the records of a run since its checkpoint of `step`, which has these `marks`.
+
+    Lines after the checkpoint do not count. Older checkpoints have no marks: for these the metrics must reach `step`.
+    """
+    if marks is None:
+        last = max((line["step"] for line in read(out, "metrics") if line["step"] <= step), default=0)
+        return [] if last == step else [f"{FILES['metrics']} ends at step {last}, before the checkpoint of step {step}"]
+    found = []
+    for name, (size, checksum) in marks.items():
+        path = Path(out) / FILES[name]
+        content = path.read_bytes()[:size] if path.exists() else b""
+        if size and not path.exists():
+            found.append(f"{FILES[name]} is missing")
+        elif len(content) < size:
+            found.append(f"{FILES[name]} has lost lines: it has {len(content):,} of {size:,} bytes")
+        elif zlib.crc32(content) != checksum:
+            found.append(f"{FILES[name]} has been changed")
+    return found
+
+
+class RecordsChanged(ValueError):
+    """The records of a run are not those that its checkpoint was saved with."""
+
+
+def require_unchanged(out: Path, notes: Mapping[str, Any], accept: bool) -> list[str]:
+    """The `changes` since the checkpoint with these notes. Raises `RecordsChanged` unless they are accepted."""
+    found = changes(out, notes.get("records"), notes["step"])
+    if found and not accept:
+        raise RecordsChanged(
+            f"the records of '{out}' are not those of its checkpoint of step {notes['step']}: {'; '.join(found)}. "
+            "Restore the files. Or go on with them as they are, which config.json will say: "
+            f"rljax resume {out} --accept-changed-records"
+        )
+    return found
+
+
+def discard(out: Path) -> None:
+    """Delete the records of a run that begins anew."""
+    for file in FILES.values():
+        (Path(out) / file).unlink(missing_ok=True)
+
+
+def require_loggers(tensorboard: bool, wandb: str | None) -> None:
+    """Raise `ValueError` where the package of a chosen logger is not installed."""
+    if tensorboard:
+        require("tensorboardX", "tensorboard")
+    if wandb is not None:
+        require("wandb", "wandb")
 
 
 class Tail:
@@ -179,6 +310,12 @@ class Tail:
         return text[:whole].splitlines()[cut:]
 
 
+def is_summarised(folder: Path, steps: int) -> bool:
+    """Whether summary.json describes the end of the run at `steps`. A run that was killed before its end lacks it."""
+    summary = read_summary(folder)
+    return bool(summary.get("complete")) and summary.get("steps", 0) >= steps
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """A run's config.json. Raises `ValueError` where there is no such file, or where it is not that of a run."""
     path = Path(folder) / "config.json"
@@ -189,12 +326,36 @@ def read_config(folder: Path) -> dict[str, Any]:
             hint = f"Runs in it: {', '.join(repr(str(found.parent)) for found in inside[:3])}."
         raise ValueError(f"'{folder}' is not a run: it has no config.json. {hint}")
     try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"'{folder}' is not a run: its config.json cannot be read ({error}).") from None
-    if not isinstance(described, dict):
-        raise ValueError(f"'{folder}' is not a run: its config.json is not a JSON object.")
+        described = json_files.read_json(path)
+    except ValueError as error:
+        raise ValueError(f"'{folder}' is not a run: its {error}.") from None
+    wrong = json_files.problem(described, CONFIG, NEEDED)
+    if wrong is not None:
+        raise ValueError(f"'{folder}' cannot be read as a run: its config.json {wrong}.")
+    learners = described.get("learners") or described["seeds"]
+    if len(learners) != len(described["seeds"]):
+        seeds = len(described["seeds"])
+        raise ValueError(
+            f"'{folder}' cannot be read as a run: its config.json has {len(learners)} learners and {seeds} seeds."
+        )
     return described
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """A run's summary.json; empty where the run has not ended yet. Raises `ValueError` where it is damaged."""
+    path = Path(folder) / SUMMARY
+    if not path.exists():
+        return {}
+    try:
+        summary = json_files.read_json(path)
+        wrong = json_files.problem(summary, RESULTS)
+        if wrong is not None:
+            raise ValueError(f"{SUMMARY} {wrong}")
+    except ValueError as error:
+        raise ValueError(
+            f"the {error} in '{folder}'. Delete that file: it is written again where the run goes on or ends."
+        ) from None
+    return summary
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
@@ -215,15 +376,22 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
 
 class _Lines:
-    """One append-only file of JSON lines."""
+    """One append-only file of JSON lines, with a running checksum."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
         self._file = path.open("ab", buffering=0)
+        self._checksum = 0
         self.truncate(None)
 
+    @property
+    def mark(self) -> list[int]:
+        """The size and the checksum of the file."""
+        return [self._size, self._checksum]
+
     def append(self, record: Mapping[str, Any]) -> None:
-        rest = memoryview((dumps(record) + "\n").encode())
+        line = (dumps(record) + "\n").encode()
+        rest = memoryview(line)
         start = os.fstat(self._file.fileno()).st_size
         try:
             while rest:  # a disk that fills up first accepts a part and then refuses the rest
@@ -232,19 +400,25 @@ class _Lines:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file.fileno(), start)
             raise
+        self._size, self._checksum = start + len(line), zlib.crc32(line, self._checksum)
 
-    def truncate(self, step: int | None) -> None:
-        """Keep the complete lines before the first one beyond `step`; all complete lines where `step` is None."""
-        end = 0
-        for line_end, record in _lines(self._path):
-            if step is not None and record["step"] > step:
-                break
-            end = line_end
-        size = os.fstat(self._file.fileno()).st_size
-        if end > size:  # the last line is complete except for its line break
+    def truncate(self, step: int | None, size: int | None = None) -> None:
+        """Keep the first `size` bytes, or else the complete lines before the first one beyond `step`.
+
+        Without both, all complete lines stay.
+        """
+        end = size or 0
+        if size is None:
+            for line_end, record in _lines(self._path, self._name):
+                if step is not None and record["step"] > step:
+                    break
+                end = line_end
+        found = os.fstat(self._file.fileno()).st_size
+        if end > found:  # the last line is complete except for its line break
             self._file.write(b"\n")
-        elif end < size:
+        elif end < found:
             os.ftruncate(self._file.fileno(), end)
+        self._size, self._checksum = end, zlib.crc32(self._path.read_bytes())
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -253,7 +427,7 @@ class _Lines:
         self._file.close()
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lines(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """For each complete line: the position in bytes after its line break, and its record."""
     lines = path.read_bytes().split(b"\n")
     if lines[-1] == b"":
@@ -261,14 +435,11 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     end = 0
     for number, line in enumerate(lines, 1):
         end += len(line) + 1
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict):
+        record, problem = _parsed(line, name)
+        if problem is None:
             yield end, record
-        elif number < len(lines):
+        elif number < len(lines) or isinstance(record, dict):  # a last line that is torn is no object
             raise ValueError(
-                f"'{path}' is damaged: line {number} is not a JSON object. "
+                f"'{path}' is damaged: line {number} {problem}. "
                 f"Delete that line, and keep a copy of the file: sed -i.damaged {number}d '{path}'"
             )

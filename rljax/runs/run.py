@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 import shlex
 import shutil
 import sys
@@ -14,16 +14,20 @@ from typing import Any
 
 import jax
 
-from rljax.distributed import hardware, processes
+from rljax.distributed import hardware, lock, processes
+from rljax.distributed.lock import Lock
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import checkpoints, console, experiments, records, statistics
+from rljax.runs import checkpoints, console, experiments, json_files, records, statistics
 from rljax.runs.interruption import Interrupt
 from rljax.runs.records import read_config
-from rljax.training import population
+from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.loop import NoLearnerLeft, Training
 from rljax.training.plan import Experiment
-from rljax.training.settings import check_described, settings_of
+from rljax.training.settings import LARGEST
+
+CHECKPOINT_SECONDS = 600.0  # between checkpoints, where no number of steps is set
+MOST_SAVING = 0.05  # of the time, at most: where saving takes long, checkpoints are fewer
 
 
 class RunError(Exception):
@@ -52,7 +56,8 @@ def train(
 
     Args:
         agent: a name, such as "sac", or the path of an agent's file.
-        env: an environment; None is the one that matches `data`.
+        env: an environment's name; None is the one that matches `data`. A registered Gymnasium environment, or a
+            function that makes one, stands for its name.
         steps: environment steps of each learner; for an agent that learns from data alone, updates.
         data: a data set's name or file. Agents that declare a `Dataset` learn from it alone. Agents that declare a
             `Replay` mix it with their own experience.
@@ -63,8 +68,10 @@ def train(
         trust: whether code that the config.json of `base` names may run, if another user began that run.
         settings: further fields of `rljax.training.settings.Settings`.
 
+    NumPy's numbers are accepted wherever Python's are.
+
     Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles; `FileExistsError` if
-    `out` exists; `Diverged` for values that are not finite.
+    `out` exists and is not empty; `Diverged` for values that are not finite.
 
     After `rljax.distributed.processes.join`, every process must call this function with the same arguments. The first
     process writes the files and shows the progress.
@@ -72,9 +79,8 @@ def train(
     experiment = processes.on_all(
         lambda: experiments.prepare(agent, env, steps, data=data, seeds=seeds, config=config, trust=trust, **settings)
     )
-    folder = (
-        Path(out) if out is not None else processes.on_first(lambda: experiments.default_folder(experiment.settings))
-    )
+    default = processes.on_first(lambda: experiments.default_folder(experiment.settings))
+    folder = default if out is None else experiments.folder(out)
     return Run.begin(experiment, folder, console.create(quiet), command or shlex.join(sys.argv)).execute()
 
 
@@ -84,136 +90,148 @@ def resume(
     *,
     then_online: int | None = None,
     offline_share: float | str | None = None,
+    accept_changed_records: bool = False,
     quiet: bool = True,
     command: str | None = None,
     trust: bool = False,
 ) -> Path:
     """Continue the run in folder `out` to its end, or to `steps`. The result equals that of a run without a stop.
 
+    A run without a checkpoint begins anew, with its settings. Records that have changed since the last checkpoint are
+    refused, unless `accept_changed_records`: config.json then says so.
+
     With `then_online`, a run from a data set goes on in its environment for so many steps after its updates, with
     `offline_share`. The result is the same as if it had begun with these settings.
 
     Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and where continuing it
     would run code or load a pickle that another user's command named or made. With `trust`, it does. Raises
-    `CheckpointError` without a usable checkpoint.
+    `RecordsChanged` (a `ValueError`) for changed records; `FolderInUse` (a `ValueError`) where another process writes
+    this run; `CheckpointError` where no checkpoint is usable.
     """
-    given = {"then_online": then_online, "offline_share": offline_share}
+    folder = experiments.folder(out)
+    steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
+    given = experiments.checked({"then_online": then_online, "offline_share": offline_share}, optional=True)
+    then_online = given["then_online"]
     online = {name: value for name, value in given.items() if value is not None}
     if online and (then_online is None or then_online < 1 or steps is not None):
         raise ValueError(
             "to go on in an environment, give --then-online N of at least 1, with or without --offline-share; the "
             "updates before it stay as planned, so without --steps."
         )
-    run = processes.on_all(lambda: Run.open(Path(out), console.create(quiet), online, trust))
-    processes.require_same(lambda: experiments.shared(run.experiment) | {"run": str(out), "--steps": steps})
-    run.resume(steps, command or shlex.join(sys.argv), trust)
-    return run.execute()
+    how = {"online": online, "accept_changed_records": accept_changed_records, "trust": trust}
+    return Run.continued(folder, console.create(quiet), steps, command or shlex.join(sys.argv), **how).execute()
 
 
 class Run:
-    """A training in a folder. First call `begin`, or `open` and `resume`; then call `execute`."""
+    """A training in a folder. First call `begin` or `continued`, then `execute`. `open` is for readers."""
 
     def __init__(self, experiment: Experiment, folder: Path, view: console.View) -> None:
         """Check everything that can be wrong. Nothing is written or compiled yet."""
         self.experiment, self.folder, self.view = experiment, folder, view
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
         self.wall, self.warned_of_pickle = 0.0, False
+        self.lock: Lock | None = None  # in the first process of a run that writes
+        self.recorder: records.Recorder | records.Nowhere = records.Nowhere()
 
     @classmethod
     def begin(cls, experiment: Experiment, folder: Path, view: console.View, command: str) -> Run:
         """Begin a run with fresh learners in a new folder, and write its settings, versions and hardware there."""
         processes.require_same(lambda: experiments.shared(experiment) | {"out": str(folder)})
         run = processes.on_all(lambda: cls(experiment, folder, view))
-        training = run.training
-        needed = training.needed_bytes
-        processes.on_all(training.check_memory)
-        described = {
-            **experiments.described(experiment),
-            **training.described(),
-            "seals": trusting.seals(dataclasses.asdict(experiment.settings)),
-            "command": command,
-            **hardware.provenance(),
-        }
-        processes.on_first(lambda: run._make_folder(described))
         try:
-            processes.on_all(run._require_folder)
-        except ValueError:
-            processes.on_first(lambda: shutil.rmtree(folder))
+            run._begin(command)
+        except BaseException:
+            run.close()
             raise
-        run.recorder = processes.on_all(run._record)
-        view.start(folder, training.total, training.settings, needed)
-        run._warn()
-        training.start()
         return run
 
-    def _make_folder(self, described: Mapping[str, Any]) -> None:
+    def _begin(self, command: str) -> None:
+        training, settings = self.training, self.training.settings
+        processes.on_all(training.check_memory)
+        processes.on_first(lambda: records.require_loggers(settings.tensorboard, settings.wandb))
+        described = {
+            **experiments.described(self.experiment),
+            **training.described(),
+            "seals": trusting.seals(dataclasses.asdict(settings)),
+            "command": command,
+            **self._conditions(),
+        }
+        json_files.dumps(described)  # raises what cannot be written before anything is
+        processes.on_first(lambda: self._make_folder(described))
         try:
-            self.folder.mkdir(parents=True, exist_ok=False)
-        except FileExistsError:
-            raise FileExistsError(
-                f"'{self.folder}' exists. Choose another --out, or continue that run: rljax resume {self.folder}"
-            ) from None
-        records.write_json(self.folder / "config.json", described)
+            processes.on_all(lambda: experiments.require_visible(self.folder))
+            self.recorder = processes.on_all(self._record)
+        except (ValueError, OSError):
+            processes.on_first(lambda: shutil.rmtree(self.folder))
+            raise
+        self.view.start(self.folder, training.total, settings, training.needed_bytes)
+        self._warn()
+        training.start()
 
-    def _require_folder(self) -> None:
-        """Raise `ValueError` where this process does not see the folder that the first process has made."""
-        for _ in range(10):  # on network disks a new folder appears with a delay
-            if (self.folder / "config.json").exists():
-                return
-            time.sleep(0.5)
-        raise ValueError(
-            f"process 0 has made '{self.folder}', and this process does not see it. The processes of a run write its "
-            "checkpoints together: give --out a folder on a disk that all hosts share."
-        )
+    def _conditions(self) -> dict[str, Any]:
+        """Everything beside the settings that can change a number: devices, versions, precision."""
+        used = [stage.driver.spread.num_devices for stage in self.training.stages]
+        return {**hardware.provenance(), "devices_used": used}
+
+    def _make_folder(self, described: Mapping[str, Any]) -> None:
+        self.lock = experiments.make_folder(self.folder)
+        records.write_json(self.folder / "config.json", described)
 
     @classmethod
     def open(
         cls, folder: Path, view: console.View, online: Mapping[str, Any] | None = None, trust: bool = False
     ) -> Run:
-        """The run in `folder` with the settings in its config.json, and with an added online stage for `online`.
-
-        Raises `ValueError` where it names code that nobody vouches for; see `rljax.training.trust`.
-        """
-        described = read_config(folder)
-        check_described(described, folder / "config.json")
-        settings = dataclasses.replace(settings_of(described), **(online or {}))
-        if online and described.get("then_online"):
-            raise ValueError(f"'{folder}' goes on online already. For another number of steps in all: --steps N")
-        if online:
-            changes = experiments.preset_online(settings.agent, settings.env, settings.data)
-            settings = dataclasses.replace(settings, online=changes)
-        file, seals = folder / "config.json", described.get("seals")
-        experiment = experiments.restored(settings, described["config"], file, seals=seals, trust=trust)
-        then, now = described["dataset"], experiments.described_data(experiment.dataset)
-        if now is not None and now != then:
-            raise ValueError(
-                f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have "
-                f"changed. Then: {then}; now: {now}."
-            )
-        run = cls(experiment, folder, view)
-        if experiment.base is not None and experiment.base.digest() != described["base_digest"]:
-            run.close()
-            raise ValueError(
-                f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it has changed "
-                "since, as when it is trained on. Restore that folder, or start a new run."
-            )
+        """The run in `folder` with the settings in its config.json, and with an added online stage for `online`."""
+        run = cls(experiments.reopened(folder, read_config(folder), online, trust=trust), folder, view)
         if online:
             run.training.check_memory()
         return run
 
-    def resume(self, steps: int | None, command: str, trust: bool = False) -> None:
-        """Continue from the newest undamaged checkpoint, to `steps` where given. config.json records `command`.
+    @classmethod
+    def continued(
+        cls,
+        folder: Path,
+        view: console.View,
+        steps: int | None,
+        command: str,
+        *,
+        online: Mapping[str, Any] | None = None,
+        accept_changed_records: bool = False,
+        trust: bool = False,
+        wait: float = 0.0,
+    ) -> Run:
+        """Continue the run in `folder`, to `steps` where given. config.json records `command`.
 
-        Raises `ValueError` for a pickle in the checkpoint that neither its seal nor `trust` vouches for.
+        Another process on a lost host is waited for, up to `wait` seconds. Raises all errors of `resume`.
         """
-        path = processes.on_first(lambda: checkpoints.newest(self.folder / "checkpoints"))
+        with contextlib.ExitStack() as undo:
+            own = experiments.lock_run(folder, wait)
+            if own is not None:
+                undo.callback(own.release)
+            run = processes.on_all(lambda: cls.open(folder, view, online, trust))
+            run.lock = own
+            undo.callback(run.close)
+            processes.require_same(lambda: experiments.shared(run.experiment) | {"run": str(folder), "--steps": steps})
+            run._resume(steps, command, accept_changed_records, trust)
+            undo.pop_all()
+        return run
+
+    def _resume(self, steps: int | None, command: str, accept_changed_records: bool, trust: bool) -> None:
+        """Continue from the newest undamaged checkpoint, or from the beginning where none was saved yet."""
+        path = processes.on_first(lambda: checkpoints.last(self.folder))
+        if path is None:
+            self._begin_anew(steps, command)
+            return
         notes = processes.on_all(lambda: self._continued(path, steps))
         environments = processes.on_all(lambda: trusting.environments(path, notes, trust))
-        processes.on_first(lambda: self._note_resumption(notes["step"], command))
+        changed = processes.on_first(lambda: records.require_unchanged(self.folder, notes, accept_changed_records))
+        if changed:
+            self.view.warn(f"the records have changed since the checkpoint: {'; '.join(changed)}.")
+        processes.on_first(lambda: self._note_resumption(notes["step"], command, changed))
         self.recorder = processes.on_all(self._record)
-        self.recorder.truncate(notes["step"])
+        self.recorder.truncate(notes["step"], None if changed else notes.get("records"))
+        self._show_start()
         training = self.training
-        self.view.start(self.folder, training.total, training.settings, read_config(self.folder)["state_bytes"])
         with training.clock.counting():
             template = training.driver.template(training.settings.seeds)
             arrays = {name: checkpoints.restore(path, name, template[name]) for name in template}
@@ -226,6 +244,25 @@ class Run:
                 "so this run will differ from one that was never stopped."
             )
 
+    def _begin_anew(self, steps: int | None, command: str) -> None:
+        """Begin again with the settings in config.json."""
+        if steps is not None:
+            self.training.extend(steps)
+        processes.on_all(self.training.check_memory)
+        processes.on_first(lambda: records.discard(self.folder))
+        processes.on_first(lambda: self._note_resumption(0, command, []))
+        self.recorder = processes.on_all(self._record)
+        self.recorder.truncate(0)
+        self._show_start()
+        self.view.say(f"'{self.folder}' has no checkpoint yet: the run begins anew.")
+        self.training.start()
+
+    def _show_start(self) -> None:
+        """Show that the run goes on, and the warnings that it goes on with."""
+        needed = read_config(self.folder).get("state_bytes", 0)
+        self.view.start(self.folder, self.training.total, self.training.settings, needed)
+        self._warn()
+
     def _continued(self, path: Path, steps: int | None) -> dict[str, Any]:
         """Check that the run can go on from checkpoint `path`, to `steps` where given; return the checkpoint's notes.
 
@@ -234,7 +271,7 @@ class Run:
         notes, training = self.notes_of(path), self.training
         if steps is not None:
             training.extend(steps)
-        if notes["step"] >= training.total and self._is_summarised():
+        if notes["step"] >= training.total and records.is_summarised(self.folder, training.total):
             raise ValueError(
                 f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
                 f"rljax resume {self.folder} --steps {2 * notes['step']}"
@@ -260,77 +297,86 @@ class Run:
             ) from error
         return notes
 
-    def _is_summarised(self) -> bool:
-        """Whether summary.json describes the run's end. A run that was killed shortly before the end lacks it."""
-        path = self.folder / "summary.json"
-        summary = json.loads(path.read_text()) if path.exists() else {}
-        return bool(summary.get("complete")) and summary["steps"] >= self.training.total
-
     def _is_evaluated(self) -> bool:
         """Whether this step has its evaluation, or needs none."""
-        if self.training.evaluator is None:
-            return True
-        return any(line["step"] == self.training.step for line in records.read(self.folder, "evaluations"))
+        lines = [] if self.training.evaluator is None else records.read(self.folder, "evaluations")
+        return self.training.evaluator is None or any(line["step"] == self.training.step for line in lines)
 
-    def _note_resumption(self, step: int, command: str) -> None:
-        """Record in config.json the command that resumed the run at `step`, and the new plan."""
-        described, settings = read_config(self.folder), self.training.settings
-        if settings.then_online and not described.get("then_online"):
-            described["state_bytes"] = self.training.needed_bytes
-        described |= {name: getattr(settings, name) for name in ("steps", "then_online", "offline_share", "online")}
-        described["seals"] = trusting.seals(dataclasses.asdict(settings))
-        described["resumed"] = [*described.get("resumed", []), {"step": step, "command": command}]
-        records.write_json(self.folder / "config.json", described)
+    def _note_resumption(self, step: int, command: str, changed_records: list[str]) -> None:
+        state_bytes = self.training.needed_bytes if self.training.settings.then_online else None
+        entry: dict[str, Any] = {"step": step, "command": command}
+        if changed_records:
+            entry["changed_records"] = changed_records
+        settings, conditions = self.training.settings, self._conditions()
+        different = experiments.note_resumption(self.folder, settings, entry, conditions, state_bytes)
+        if different:
+            self.training.warnings.append(
+                f"the run began under other conditions ({'; '.join(different)}). Its numbers will differ from those of "
+                "a run that stayed as it was; config.json says so."
+            )
 
     def execute(self) -> Path:
         """Train to the end or to an interruption. In both cases the folder holds everything."""
         self.began = time.perf_counter() - self.wall
+        self.saved, self.saving = time.perf_counter(), 0.0  # when the last checkpoint was saved; seconds that it took
         training, interrupted = self.training, False
         try:
-            if training.complete and not processes.on_first(
-                self._is_evaluated
-            ):  # the run was stopped at the step that is now its end
+            if training.complete and not processes.on_first(self._is_evaluated):  # stopped where it now ends
                 self._evaluate()
                 self._save()
             with Interrupt(self.view.say) as interrupt:
                 while not training.complete and not interrupted:
                     self._chunk()
                     interrupted = processes.any_process(interrupt.requested)
-                    if training.step % training.checkpoint_every == 0 or interrupted or training.complete:
+                    if self._checkpoint_is_due() or interrupted or training.complete:
                         self._save()
             self.view.finished(processes.on_first(self._summarise))
         except NoLearnerLeft as error:
             processes.on_first(self._summarise)
             cause, remedy = error.args
             left = "No other learner is left. " if len(training.members) > 1 else ""
-            raise Diverged(
+            text = (
                 f"{cause}. Training has stopped and nothing was saved after it. {left}{self._how_to_resume()} {remedy}"
-            ) from error
+            )
+            raise Diverged(text) from error
         except FloatingPointError as error:
             raise Diverged(f"{error} {self._how_to_resume()}") from error
         except EnvironmentFailed as error:
             before = f"This was after step {training.step:,} of training. Correct the environment before you go on."
             raise error.with_advice(f"{before} {self._how_to_resume()}") from error
-        except (OSError, checkpoints.CheckpointError, processes.ProcessError) as error:
+        except OSError as error:
+            text = f"the run cannot go on: {json_files.explain(error)}."
+            raise RunError(f"{text} {self._how_to_resume()}") from error
+        except (lock.LockLost, checkpoints.CheckpointError, processes.ProcessError) as error:
             raise RunError(f"{error} {self._how_to_resume()}") from error
         except jax.errors.JaxRuntimeError as error:
             if not processes.is_distributed():
                 raise
-            cause = str(error).partition("\n")[0]
-            raise RunError(
-                f"this process has lost the others, or failed itself ({cause}). {self._how_to_resume()}"
-            ) from error
+            text = f"this process has lost the others, or failed itself ({str(error).partition(chr(10))[0]})."
+            raise RunError(f"{text} {self._how_to_resume()}") from error
         finally:
-            self.recorder.close()
             self._close(after_error=sys.exc_info()[0] is not None)
         if interrupted and not training.complete:
             self.view.say(f"stopped at {training.step} steps, all saved. To go on: rljax resume {self.folder}")
         return self.folder
 
     def close(self) -> None:
-        """Release data, environments and the terminal."""
-        self.training.close()
-        self.view.stop()
+        """Release data, environments, the terminal, and last the folder."""
+        try:
+            self.recorder.close()
+            self.training.close()
+            self.view.stop()
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+
+    def _checkpoint_is_due(self) -> bool:
+        """Whether a checkpoint is due, by steps where their number is set, and by time otherwise."""
+        every = self.training.checkpoint_every
+        if every is not None:
+            return self.training.step % every == 0
+        wait = max(CHECKPOINT_SECONDS, self.saving / MOST_SAVING)
+        return processes.any_process(time.perf_counter() - self.saved >= wait)
 
     def _close(self, after_error: bool) -> None:
         """Close everything. What an environment raises in `close` does not hide an earlier error."""
@@ -344,6 +390,8 @@ class Run:
     def _chunk(self) -> None:
         training = self.training
         line = training.chunk()
+        if self.lock is not None:
+            self.lock.require()
         self._warn()
         self.wall = time.perf_counter() - self.began
         self.recorder.metrics(line | {"wall_seconds": self.wall})
@@ -369,13 +417,13 @@ class Run:
         self._warn()
 
     def _how_to_resume(self) -> str:
-        saved = checkpoints.steps(self.folder / "checkpoints")
-        if not saved:
-            return "There is no checkpoint yet."
-        return f"The last good checkpoint is of step {saved[-1]}: rljax resume {self.folder}"
+        return checkpoints.how_to_resume(self.folder)
 
     def _save(self) -> None:
         self.view.status("saving")
+        began = time.perf_counter()
+        if self.lock is not None:
+            self.lock.require()
         self.recorder.sync()
         training, blobs = self.training, {}
         environments = training.driver.environments()
@@ -386,27 +434,20 @@ class Run:
                 self.view.warn(trusting.PICKLED.format(env=training.settings.env))
         notes = training.notes(environments) | {"wall_seconds": time.perf_counter() - self.began}
         notes["seal"] = None if environments is None else trusting.seal("environments", environments)
-        blobs["run.json"] = json.dumps(notes).encode()
+        blobs["run.json"] = json_files.dumps(notes | {"records": self.recorder.marks()}).encode()
         keep = training.settings.keep_checkpoints
         checkpoints.save(self.folder / "checkpoints", training.step, training.arrays(), blobs, keep=keep)
+        self.saved = time.perf_counter()
+        self.saving = self.saved - began
 
     def _summarise(self) -> dict[str, Any]:
         training = self.training
         evaluations = records.read(self.folder, "evaluations")
         summary = {
-            "agent": training.settings.agent,
-            "environment": training.settings.env,
-            "data": training.settings.data,
-            "seeds": list(training.settings.seeds),
-            **results(evaluations, training.members, training.dataset is not None),
-            "diverged": list(training.frozen.found.values()),
+            **training.summary(),
+            **statistics.results(evaluations, population.settings(training.members), training.dataset is not None),
             "cut": sum(line.get("cut", 0) for line in evaluations),
-            "steps": training.step,
-            "complete": training.complete,
             "wall_seconds": time.perf_counter() - self.began,
-            "compile_seconds": training.clock.seconds,
-            "steps_per_second": training.steps_per_second,
-            "devices_used": training.driver.spread.num_devices,
             "processes": processes.process_count(),
             "peak_memory_bytes": hardware.peak_memory(),
         }
@@ -418,25 +459,3 @@ class Run:
             return records.Nowhere()
         settings = self.training.settings
         return records.Recorder(self.folder, tensorboard=settings.tensorboard, wandb=settings.wandb)
-
-
-def results(evaluations: list[dict[str, Any]], members: Sequence[population.Member], offline: bool) -> dict[str, Any]:
-    """Summarise evaluations: over all learners, or for each setting where learners differ in settings."""
-
-    def of(learners: Sequence[int]) -> dict[str, Any]:
-        own = [line for line in evaluations if line["learner"] in learners]
-        found = statistics.summarise(own) if own else {"final": None, "best": None}
-        found = found | {"last_three": statistics.last_three(own)}
-        return found | _after_evaluations(own) if offline else found
-
-    settings = population.settings(members)
-    if len(settings) == 1:
-        return of(settings[0][1])
-    each = [{"values": dict(values), "learners": own, **of(own)} for values, own in settings]
-    return {"final": None, "best": None, "settings": each}
-
-
-def _after_evaluations(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
-    """The expected best return and score where n policies are evaluated online and the best of them is chosen."""
-    found = {name: statistics.expected_best(evaluations, field) for name, field in statistics.FIELDS.items()}
-    return {"expected_best": {name: {str(n): x for n, x in values.items()} for name, values in found.items() if values}}

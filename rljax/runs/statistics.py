@@ -314,3 +314,29 @@ def _nonempty(values: ArrayLike, axis: int | None) -> np.ndarray:
     if values.size == 0 or values.ndim == 0:
         raise ValueError(f"values has shape {values.shape}, a statistic needs one value or more along axis {axis}.")
     return values
+
+
+def results(
+    evaluations: Sequence[Record], settings: Sequence[tuple[Mapping[str, Any], Sequence[int]]], offline: bool
+) -> dict[str, Any]:
+    """Summarise the evaluations of a run: over all learners, or for each of several `settings`.
+
+    `settings` are pairs of values and the learners that have them. A run from data has the expected best, too.
+    """
+
+    def of(learners: Sequence[int]) -> dict[str, Any]:
+        own = [line for line in evaluations if line["learner"] in learners]
+        found: dict[str, Any] = summarise(own) if own else {"final": None, "best": None}
+        found = found | {"last_three": last_three(own)}
+        return found | _after_evaluations(own) if offline else found
+
+    if len(settings) == 1:
+        return of(settings[0][1])
+    each = [{"values": dict(values), "learners": own, **of(own)} for values, own in settings]
+    return {"final": None, "best": None, "settings": each}
+
+
+def _after_evaluations(evaluations: Sequence[Record]) -> dict[str, Any]:
+    """The expected best return and score where n policies are evaluated online and the best of them is chosen."""
+    found = {name: expected_best(evaluations, field) for name, field in FIELDS.items()}
+    return {"expected_best": {name: {str(n): x for n, x in values.items()} for name, values in found.items() if values}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ def integer(value: Any, what: str, most: int = INT32) -> int:
 
     Raises `TypeError` for other values, such as 1.5, and `ValueError` for numbers beyond `most`.
     """
+    value = native(value)
     if not _is_whole(value):
         raise TypeError(f"{what} is {value!r}, it must be int: a whole number, such as 300000 or 3e5.")
     if abs(value) > most:
@@ -226,3 +228,27 @@ def _listed(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_listed(x) for x in value]
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+# Arguments of Python's callers
+
+
+def native(value: Any) -> Any:
+    """Python's numbers, tuples and mappings in place of those of NumPy and JAX, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: native(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(native, value)) if type(value) in (list, tuple) else value
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+        return native(tuple(value.tolist())) if value.ndim else value.item()
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """A text, or a path as text. Raises `TypeError` for other values, and for null bytes."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} is {value!r}, it must be text or a path.")
+    found = os.fspath(value)
+    if isinstance(found, bytes) or "\0" in found:
+        raise TypeError(f"{name} is {value!r}, it must be text without null bytes.")
+    return found

@@ -58,10 +58,12 @@ class Training:
         self.stages, self.stage, self.evaluator, self.spec = made.stages, made.stages[0], made.evaluator, made.spec
         self.warnings = [] if made.warning is None else [made.warning]
         self.warnings += self._size_warnings()
-        shortest = min(settings.log_every, settings.eval_every, settings.checkpoint_every)
-        self.log_every = round_up(min(shortest, sizes.LONGEST_CHUNK), made.multiple)
+        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, sizes.LONGEST_CHUNK)
+        self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
-        self.checkpoint_every = self._rounded("checkpoint_every", made.multiple)
+        self.checkpoint_every: int | None = None  # by time
+        if settings.checkpoint_every is not None:
+            self.checkpoint_every = self._rounded("checkpoint_every", made.multiple)
         self.total = made.stages[-1].end
         if isinstance(self.schedule, schedules.PopulationBased):
             self._check_schedule(self.schedule)
@@ -132,6 +134,21 @@ class Training:
     def steps_per_second(self) -> float | None:
         """Environment steps of all learners per second of the loop, without compilation and evaluation."""
         return self.loop_steps * len(self.settings.seeds) / self.loop_seconds if self.loop_seconds else None
+
+    def summary(self) -> dict[str, Any]:
+        """The training's entries in summary.json."""
+        return {
+            "agent": self.settings.agent,
+            "environment": self.settings.env,
+            "data": self.settings.data,
+            "seeds": list(self.settings.seeds),
+            "diverged": list(self.frozen.found.values()),
+            "steps": self.step,
+            "complete": self.complete,
+            "compile_seconds": self.clock.seconds,
+            "steps_per_second": self.steps_per_second,
+            "devices_used": self.driver.spread.num_devices,
+        }
 
     # Memory
 

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 import tomllib
+import traceback
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,7 +80,11 @@ def _load_file(path: Path) -> types.ModuleType:
         raise ValueError(f"'{path}' cannot be read as Python.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look up their module by name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
+        raise ValueError(f"'{path}' cannot be imported: {_cause(error, path)}") from error
     from rljax.agent import PARTS
 
     missing = [part for part in PARTS if not hasattr(module, part)]
@@ -91,6 +96,17 @@ def _load_file(path: Path) -> types.ModuleType:
             "rljax/agent.py; a file to start from: rljax new mine.py --from sac"
         )
     return module
+
+
+def _cause(error: BaseException, path: Path) -> str:
+    """What went wrong when the file at `path` was imported, and in which line of which file."""
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError):
+        return f"{kind} in line {error.lineno} of '{error.filename}': {error.msg}."
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    where = f" in line {lines[-1]}" if lines else ""
+    return f"{kind}{where}: {str(error).strip() or kind}."
 
 
 def presets(agent: str) -> dict[str, dict[str, Any]]:

@@ -33,7 +33,7 @@ class Settings:
     log_every: int = 1_000  # steps between lines in metrics.jsonl; Ctrl-C takes effect at these steps
     eval_every: int = 10_000  # steps between evaluations
     eval_episodes: int = 10  # complete episodes per evaluation and learner
-    checkpoint_every: int = 50_000  # steps between checkpoints
+    checkpoint_every: int | None = None  # steps between checkpoints; None: about 10 minutes between them
     keep_checkpoints: int = 2  # number of newest checkpoints to keep
     online: Mapping[str, Any] | None = None  # hyperparameters that change when the run goes on online
     base: str | None = None  # folder of another run; its policy is an input of the agent
@@ -44,8 +44,9 @@ class Settings:
     def __post_init__(self) -> None:
         """Turn whole numbers of other types, such as 1e6 and NumPy's, into int; raise `ValueError` for others."""
         for name, kind in typing.get_type_hints(Settings).items():
-            if kind is int:
-                value = configuration.integer(getattr(self, name), f"--{name.replace('_', '-')}", LARGEST)
+            value = getattr(self, name)
+            if kind is int or (kind == int | None and value is not None):
+                value = configuration.integer(value, f"--{name.replace('_', '-')}", LARGEST)
                 object.__setattr__(self, name, value)
         seeds = tuple(configuration.integer(seed, "a seed", LARGEST) for seed in self.seeds)
         object.__setattr__(self, "seeds", seeds)
@@ -121,8 +122,9 @@ def check_settings(settings: Settings) -> None:
     if not (share == POOLED if isinstance(share, str) else 0 <= share < 1):
         raise ValueError(f"--offline-share is {share}, it must lie in [0, 1) or be '{POOLED}'.")
     for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(settings, name)}, it must be at least 1.")
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}, it must be at least 1.")
     if settings.online and not settings.then_online:
         raise ValueError("--online changes hyperparameters for the steps of --then-online N: give both.")
     if not settings.seeds:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import platform
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rljax.agent import float_fields
-from rljax.distributed import hardware, ray_cluster
-from rljax.runs import checkpoints, console, experiments, records, run
+from rljax.distributed import hardware, lock, ray_cluster
+from rljax.distributed.lock import Lock
+from rljax.runs import checkpoints, console, experiments, json_files, records, run
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.loop import Training, prefer_devices
@@ -30,6 +29,18 @@ from rljax.training.plan import Experiment
 from rljax.training.settings import MOST_LEARNERS, settings_of
 
 PLAN = "plan.json"
+NEEDED = {  # in it
+    "settings": json_files.OBJECT,
+    "points": json_files.list_of(json_files.SETTINGS, least=1),
+    "launches": json_files.list_of(
+        json_files.object_of(
+            folder=json_files.NAME, seeds=json_files.list_of(json_files.WHOLE, least=1), config=json_files.SETTINGS
+        ),
+        least=1,
+    ),
+    "command": json_files.TEXT,
+}
+LOST_AFTER = 2 * lock.STALE_AFTER  # seconds for which a task waits for a machine of a cluster that may be lost
 SHARE = 0.8  # of the available memory: a program's needs beside its state are known only after compilation
 
 
@@ -174,8 +185,10 @@ def train(
     command = command or shlex.join(sys.argv)
     if len(made.launches) == 1 and workers is None:
         return run.Run.begin(_of(experiment, made.launches[0]), folder, console.create(quiet), command).execute()
-    write(made, folder, command)
-    return resume(folder, quiet=quiet, workers=workers)
+    folder.mkdir(parents=True, exist_ok=True)
+    with Lock(folder):
+        write(made, folder, command)
+        return _finish(folder, None, quiet, workers, trust=True)
 
 
 def write(plan: Plan, folder: Path, command: str) -> None:
@@ -183,7 +196,7 @@ def write(plan: Plan, folder: Path, command: str) -> None:
 
     Raises `FileExistsError` where the folder is not empty.
     """
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(path.name != lock.FILE for path in folder.iterdir()):
         raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     described = {
@@ -206,7 +219,22 @@ def is_grid(folder: Path) -> bool:
 
 def runs(folder: Path) -> list[Path]:
     """The folders of the launches of the grid in `folder`."""
-    return [folder / entry["folder"] for entry in json.loads((folder / PLAN).read_text())["launches"]]
+    return [folder / entry["folder"] for entry in read(folder)["launches"]]
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The plan of the grid in `folder`. Raises `ValueError` where the file is damaged."""
+    try:
+        described = json_files.read_json(folder / PLAN)
+        wrong = json_files.problem(described, NEEDED, NEEDED)
+        if wrong is not None:
+            raise ValueError(f"{PLAN} {wrong}")
+    except ValueError as error:
+        raise ValueError(f"'{folder}' is not a grid: its {error}.") from None
+    names = [entry["folder"] for entry in described["launches"]]
+    if any(Path(name).name != name for name in names):
+        raise ValueError(f"'{folder}' is not a grid: its {PLAN} names launches outside of it.")
+    return described
 
 
 def resume(
@@ -219,12 +247,17 @@ def resume(
 ) -> Path:
     """Continue the launches of the grid in `folder`, to `steps` where given. `trust` is that of `rljax.resume`.
 
-    Raises `ValueError` where all launches are done. Raises `RunError` at the end, where all learners of a launch have
-    diverged.
+    Raises `ValueError` where all launches are done, and where another process trains them. Raises `RunError` at the
+    end, where all learners of a launch have diverged.
     """
+    with Lock(folder):
+        return _finish(folder, steps, quiet, workers, trust)
+
+
+def _finish(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.Cluster | None, trust: bool) -> Path:
     if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
         raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
-    if not execute(folder, steps, quiet=quiet, workers=workers, trust=trust):
+    if not _execute(folder, steps, quiet, workers, trust):
         console.create(quiet).say(f"To go on with all of the grid: rljax resume {folder}")
         return folder
     lost = [inside.name for inside in runs(folder) if state(inside, steps) == "diverged"]
@@ -245,19 +278,26 @@ def execute(
 ) -> bool:
     """Train the unfinished launches in `folder`, to `steps` where given. Returns False where this was interrupted.
 
+    Raises `ValueError` where another process trains them.
+
     The launches run one after the other, or at the same time on the `workers`, which must see the folder under the same
     name.
     """
+    with Lock(folder):
+        return _execute(folder, steps, quiet, workers, trust)
+
+
+def _execute(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.Cluster | None, trust: bool) -> bool:
     left = [inside.name for inside in runs(folder) if state(inside, steps) in ("new", "begun")]
     if workers is not None and left:
         _require_trust(folder, left, trust)  # here: other machines have no key of this user
-        return workers.run(launch, [(folder.resolve(), name, steps, True, True) for name in left])
+        return workers.run(launch, [(folder.resolve(), name, steps, True, True, LOST_AFTER) for name in left])
     return all(launch(folder, name, steps, quiet, trust) for name in left)
 
 
 def _require_trust(folder: Path, names: Sequence[str], trust: bool) -> None:
     """Raise `ValueError` for launches that name code which nobody vouches for."""
-    plan = json.loads((folder / PLAN).read_text())
+    plan = read(folder)
     trusting.require(plan["settings"], plan.get("seals"), folder / PLAN, trust)
     for name in names:
         if (folder / name / "config.json").exists():
@@ -265,28 +305,34 @@ def _require_trust(folder: Path, names: Sequence[str], trust: bool) -> None:
             trusting.require(described, described.get("seals"), folder / name / "config.json", trust)
 
 
-def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True, trust: bool = False) -> bool:
+def launch(
+    folder: Path,
+    name: str,
+    steps: int | None = None,
+    quiet: bool = True,
+    trust: bool = False,
+    wait: float = 0.0,
+) -> bool:
     """Train one launch of the grid in `folder`, or continue it. Returns False where it was interrupted.
 
-    Where all its learners diverge, only the launch's summary says so.
+    A machine that had this launch and may be lost is given `wait` seconds. Where all learners of the launch diverge,
+    only its summary says so.
     """
     if not is_grid(folder):
         raise run.RunError(
             f"there is no grid in '{folder}' on '{platform.node()}': the machines of a cluster must share the folder."
         )
-    described = json.loads((folder / PLAN).read_text())
+    described = read(folder)
     inside, view = folder / name, console.create(quiet)
-    if state(inside, steps) == "new":
-        shutil.rmtree(inside, ignore_errors=True)
+    if (inside / "config.json").exists():
+        going = run.Run.continued(inside, view, steps, shlex.join(sys.argv), wait=wait, trust=trust)
+    else:
         (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
         settings = settings_of({**described["settings"], "seeds": entry["seeds"]})
         settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
         seals = described.get("seals")
         experiment = experiments.restored(settings, entry["config"], folder / PLAN, seals=seals, trust=trust)
         going = run.Run.begin(experiment, inside, view, described["command"])
-    else:
-        going = run.Run.open(inside, view, trust=trust)
-        going.resume(steps, shlex.join(sys.argv), trust)
     with contextlib.suppress(run.Diverged):  # a diverged launch does not stop the next one
         going.execute()
         return going.training.complete
@@ -295,13 +341,12 @@ def launch(folder: Path, name: str, steps: int | None = None, quiet: bool = True
 
 def state(folder: Path, steps: int | None = None) -> str:
     """The state of a launch: "new", "begun", "complete" (to `steps`, where given), or "diverged" (all its learners)."""
-    path = folder / "summary.json"
-    summary = json.loads(path.read_text()) if path.exists() else {}
-    if summary and len(summary["diverged"]) == len(summary["seeds"]):
+    summary = records.read_summary(folder)
+    if summary and len(summary.get("diverged", [])) == len(summary.get("seeds", [])) > 0:
         return "diverged"
     if not checkpoints.steps(folder / "checkpoints"):
         return "new"
-    return "complete" if summary.get("complete") and summary["steps"] >= (steps or 0) else "begun"
+    return "complete" if summary.get("complete") and summary.get("steps", 0) >= (steps or 0) else "begun"
 
 
 def _of(experiment: Experiment, launch: Launch) -> Experiment:

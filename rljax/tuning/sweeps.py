@@ -7,14 +7,14 @@ tuning and test seeds are disjoint, only test seeds are reported, and budgets, s
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from rljax.distributed import hardware, ray_cluster
-from rljax.runs import console, experiments, records, statistics
+from rljax.distributed.lock import Lock
+from rljax.runs import console, experiments, json_files, records, statistics
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.plan import Experiment
@@ -24,6 +24,15 @@ from rljax.tuning.population_based import PopulationBasedSearch
 from rljax.tuning.trials import Found, Task, Trials
 
 SWEEP, RESULT = "sweep.json", "result.json"
+SEEDS = json_files.list_of(json_files.WHOLE, least=1)
+NEEDED = {  # in sweep.json
+    "settings": json_files.OBJECT,
+    "config": json_files.SETTINGS,
+    "protocol": json_files.object_of(tuning_seeds=SEEDS, test_seeds=SEEDS),
+    "space": json_files.SETTINGS,
+    "learners_per_launch": json_files.WHOLE | json_files.NULL,
+    "command": json_files.TEXT,
+}
 
 
 def begin(
@@ -67,14 +76,19 @@ def begin(
         "seals": trusting.seals(dataclasses.asdict(settings)),
         **hardware.provenance(),
     }
+    with _made(folder):
+        records.write_json(folder / SWEEP, described)
+        return _go_on(task)
+
+
+def _made(folder: Path) -> Lock:
+    """Make the folder of a sweep and lock it. It may exist if it is empty. Raises `FileExistsError` for any other."""
     try:
-        folder.mkdir(parents=True)
+        return experiments.make_folder(folder)
     except FileExistsError:
         raise FileExistsError(
             f"'{folder}' exists. Choose another --out, or continue that sweep: rljax resume {folder}"
         ) from None
-    records.write_json(folder / SWEEP, described)
-    return _go_on(task)
 
 
 def is_sweep(folder: Path) -> bool:
@@ -98,16 +112,26 @@ def resume(
         raise ValueError("a sweep cannot have more steps: its trials would not compare. Begin another: rljax sweep")
     if (folder / RESULT).exists():
         raise ValueError(f"the sweep in '{folder}' is complete: {folder / RESULT} is what it found.")
-    described = json.loads((folder / SWEEP).read_text())
+    with Lock(folder):
+        return _go_on(_task_in(folder, quiet, workers, trust))
+
+
+def _task_in(folder: Path, quiet: bool, workers: ray_cluster.Cluster | None, trust: bool) -> Task:
+    """The task that sweep.json in `folder` describes. Raises `ValueError` where the file is damaged."""
+    try:
+        described = json_files.read_json(folder / SWEEP)
+        wrong = json_files.problem(described, NEEDED, NEEDED)
+        if wrong is not None:
+            raise ValueError(f"{SWEEP} {wrong}")
+    except ValueError as error:
+        raise ValueError(f"'{folder}' is not a sweep: its {error}.") from None
     settings, seals = settings_of(described["settings"]), described.get("seals")
     experiment = experiments.restored(settings, described["config"], folder / SWEEP, seals=seals, trust=trust)
     listed = described["protocol"]
     listed |= {name: tuple(listed[name]) for name in ("tuning_seeds", "test_seeds")}
     space = search_spaces.Space(described["space"], experiment.config)
-    most = described["learners_per_launch"]
-    return _go_on(
-        Task(folder, experiment, search_spaces.Protocol(**listed), space, described["command"], quiet, workers, most)
-    )
+    protocol, most = search_spaces.Protocol(**listed), described["learners_per_launch"]
+    return Task(folder, experiment, protocol, space, described["command"], quiet, workers, most)
 
 
 def _go_on(task: Task) -> Path:

@@ -206,8 +206,7 @@ class Trials:
                 extract(inside, chosen, partial / inside.name)
             described = records.read_config(partial / inside.name)
             entries.append({"folder": inside.name, "seeds": described["seeds"], "config": described["config"]})
-        plan = json.loads((before / grids.PLAN).read_text())
-        records.write_json(partial / grids.PLAN, plan | {"launches": entries})
+        records.write_json(partial / grids.PLAN, grids.read(before) | {"launches": entries})
         partial.rename(place)
 
     def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
@@ -215,8 +214,7 @@ class Trials:
         found: list[tuple[Mapping[str, Any], float]] = []
         for inside in grids.runs(place):
             last = {line["learner"]: line for line in records.read(inside, "evaluations")}
-            summary = json.loads((inside / "summary.json").read_text())
-            lost = {entry["learner"] for entry in summary["diverged"]}
+            lost = {entry["learner"] for entry in records.read_summary(inside).get("diverged", [])}
             for p, (_, settings) in enumerate(self.task.learners(inside)):
                 bad = p in lost or p not in last
                 found.append((settings, -math.inf if bad else float(statistics.mean(last[p]["returns"]))))

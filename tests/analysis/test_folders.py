@@ -25,7 +25,7 @@ def test_a_population_of_several_settings_and_one_seed(tmp_path):
     described = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(described | {"learners": described["learners"][:1]}))
     _, skipped = folders.read_all([tmp_path])
-    assert skipped[0][1] == "its config.json describes 1 learners, and no learner 1."
+    assert "grid' cannot be read as a run: its config.json has 1 learners and 2 seeds." in skipped[0][1]
 
 
 def test_of_a_sweep_only_the_test_is_reported(tmp_path):
@@ -73,10 +73,10 @@ def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
     reasons = {folder.name: reason for folder, reason in skipped}
     assert "config.json cannot be read" in reasons["broken"]
     assert "it has no config.json" in reasons["bare"]
-    assert reasons["odd"] == "its config.json lacks 'steps', 'seeds', 'config'."
+    assert "its config.json lacks 'env', 'steps', 'seeds', 'config', 'spec'." in reasons["odd"]
     assert "is not a JSON object" in reasons["list"]
     assert "line 1 is not a JSON object" in reasons["torn"]
-    assert reasons["lacking"] == "a record lacks 'learner'"
+    assert "line 1 lacks 'learner', 'seed'" in reasons["lacking"]
     assert reasons["young"] == "it has no evaluations yet."
 
 

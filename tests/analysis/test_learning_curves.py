@@ -10,13 +10,15 @@ import pytest
 
 from rljax.analysis import figures, learning_curves
 from rljax.runs.records import Recorder, write_json
+from tests.folders import SPEC
 
 STEPS = [*range(0, 50_001, 10_000)]
 
 
 def run(path, agent="sac", environment="Hopper-v5", seeds=(0, 1, 2), steps=STEPS, episodes=5, **described):
     generator = np.random.default_rng(sum(seeds))
-    planned = {"agent": agent, "environment": environment, "seeds": list(seeds), "steps": STEPS[-1], "config": {}}
+    planned = {"agent": agent, "env": environment, "environment": environment, "seeds": list(seeds)}
+    planned |= {"steps": STEPS[-1], "config": {}, "spec": SPEC}
     write_json_in(path, planned | described)
     with Recorder(path) as recorder:
         for step in steps:
@@ -217,7 +219,7 @@ def test_a_path_that_is_not_a_run(tmp_path):
         learning_curves.plot([tmp_path / "empty"])
     run(tmp_path / "odd")
     write_json(tmp_path / "odd" / "config.json", {"agent": "sac"})
-    with pytest.raises(ValueError, match=r"odd' is not a run: its config\.json lacks 'environment', 'steps'"):
+    with pytest.raises(ValueError, match=r"odd' cannot be read as a run: its config\.json lacks 'env', 'environment'"):
         learning_curves.plot([tmp_path / "odd"])
     assert not list(tmp_path.rglob("*.png"))
 
@@ -229,7 +231,7 @@ def test_a_folder_of_runs_names_them(tmp_path):
 
 
 def test_a_run_without_evaluations_yet(tmp_path):
-    write_json_in(tmp_path / "young", {"agent": "sac", "environment": "Hopper-v5"})
+    run(tmp_path / "young", steps=[])
     with pytest.raises(ValueError, match=r"young' has no evaluations yet: its evaluations\.jsonl is missing or empty"):
         learning_curves.plot([tmp_path / "young"])
 

@@ -33,7 +33,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     ("error", "code", "message"),
     [
         (ValueError("--steps is wrong."), 2, "error: --steps is wrong.\n"),
-        (OSError("the disk is full."), 1, "error: the disk is full.\n"),
+        (OSError("the disk is full."), 2, "error: the disk is full.\n"),
         (KeyboardInterrupt(), 130, "error: stopped at once; the last checkpoint is safe.\n"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from rljax.runs import records
 from rljax.runs.records import Recorder, read, write_json
+from tests import folders as run_folders
 
 
 def chunk(step):
@@ -138,8 +139,8 @@ def test_runs_are_found_at_any_depth_once_and_not_searched(tmp_path):
 
 
 def test_config_of_a_run(tmp_path):
-    write_json_in(tmp_path / "run", {"agent": "sac"})
-    assert records.read_config(tmp_path / "run") == {"agent": "sac"}
+    out = run_folders.write(tmp_path / "run", steps=())
+    assert records.read_config(out)["agent"] == "sac"
     (tmp_path / "run" / "config.json").write_text('{"agent": ')
     with pytest.raises(ValueError, match=r"run' is not a run: its config\.json cannot be read"):
         records.read_config(tmp_path / "run")
@@ -229,7 +230,7 @@ def test_a_full_disk_raises_and_leaves_earlier_lines_whole(tmp_path):
 
 def test_a_full_disk_keeps_its_error_number(tmp_path):
     with Recorder(tmp_path) as recorder:
-        recorder.evaluation({"step": 1})
+        recorder.evaluation(evaluation(1))
         lines = recorder._files["evaluations"]
         real = lines._file
 
@@ -244,9 +245,9 @@ def test_a_full_disk_keeps_its_error_number(tmp_path):
 
         lines._file = Full()  # type: ignore[assignment]
         with pytest.raises(OSError, match="No space left on device") as raised:
-            recorder.evaluation({"step": 2})
+            recorder.evaluation(evaluation(2))
     assert raised.value.errno == errno.ENOSPC
-    assert (tmp_path / "evaluations.jsonl").read_bytes() == b'{"step": 1}\n'
+    assert read(tmp_path, "evaluations") == [evaluation(1)]
 
 
 def test_write_json_replaces_or_leaves(tmp_path, monkeypatch):

@@ -280,8 +280,11 @@ def test_mistakes_are_one_message_and_exit_code_2(
 
 
 def test_existing_out_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError, match=r"exists\. Choose another --out, or continue that run: rljax resume"):
-        small_runs.train("td3", "rljax/Pendulum", 100, tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    for out in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(FileExistsError, match=r"exists\. Choose another --out, or continue that run: rljax resume"):
+            small_runs.train("td3", "rljax/Pendulum", 100, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
@@ -298,7 +301,9 @@ def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, mon
     usage = shutil.disk_usage(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000))
-        with pytest.raises(run.RunError, match=r"could not be written .* No space left .* rljax resume"):
+        with pytest.raises(
+            run.RunError, match=r"could not be written .* no space is left .*No space left .* rljax resume"
+        ):
             run.resume(out, 300)
     assert checkpoints.steps(out / "checkpoints") == [100]
     run.resume(out, 200)

@@ -15,8 +15,9 @@ import pytest
 from rljax import cli, datasets
 from rljax.agent import Transition
 from rljax.agents import fql, iql
+from rljax.cli import scaffold
 from rljax.runs import experiments, policy, records, run
-from rljax.training import registry, scaffold
+from rljax.training import registry
 from tests import small_runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}

@@ -11,6 +11,7 @@ from pathlib import Path
 from rljax.analysis import figures, formatting
 from rljax.analysis.comparison import Estimate
 from rljax.analysis.report.drawings import Drawing
+from rljax.runs.console import printable
 
 
 @dataclasses.dataclass
@@ -49,8 +50,7 @@ class Cell:
 
     def markdown(self) -> str:
         """The cell in one line."""
-        text = "; ".join(f"{main} ({detail})" if detail else main for main, detail in self.lines)
-        return text.replace("|", "\\|")
+        return markdown("; ".join(f"{main} ({detail})" if detail else main for main, detail in self.lines))
 
 
 @dataclasses.dataclass
@@ -83,7 +83,8 @@ class CaptionedTable:
 
     def markdown(self) -> str:
         """The table below its caption."""
-        lines = [self.caption, "", f"| {' | '.join(self.columns)} |", "|---" * len(self.columns) + "|"]
+        columns = " | ".join(map(markdown, self.columns))
+        lines = [markdown(self.caption), "", f"| {columns} |", "|---" * len(self.columns) + "|"]
         lines += [f"| {' | '.join(cell.markdown() for cell in row)} |" for row in self.rows]
         return "\n".join(lines)
 
@@ -116,7 +117,8 @@ class Section:
 
     def markdown(self) -> list[str]:
         """The section without its figures, as paragraphs."""
-        return [f"## {self.title}", *(table.markdown() for table in self.tables), *([self.note] if self.note else [])]
+        note = [markdown(self.note)] if self.note else []
+        return [f"## {markdown(self.title)}", *(table.markdown() for table in self.tables), *note]
 
 
 def section_html(slug: str, title: str, content: str) -> str:
@@ -131,7 +133,12 @@ def bullets_html(texts: Iterable[str]) -> str:
 
 def bullets_markdown(texts: Iterable[str]) -> str:
     """Texts as a list."""
-    return "\n".join(f"- {text}" for text in texts)
+    return "\n".join(f"- {markdown(text)}" for text in texts)
+
+
+def markdown(text: str) -> str:
+    """Text in one line of Markdown, in which names from files cannot begin a cell, a line or an element of HTML."""
+    return printable(" ".join(text.splitlines())).replace("|", "\\|").replace("<", "&lt;")
 
 
 def figure_html(svg: Path, description: str, caption: str) -> str:

@@ -16,6 +16,7 @@ from rljax.analysis.formatting import count
 from rljax.analysis.report import elements, provenance, results, sections
 from rljax.analysis.report.elements import Section
 from rljax.analysis.tables import Row, Table
+from rljax.runs.console import printable
 from rljax.training import registry
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -41,7 +42,7 @@ def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | N
         raise ValueError(f"output is '{output}', it must end in .html: --output {output.with_suffix('.html')}")
     runs, skipped = folders.read_all(paths)
     if not runs:
-        reasons = "".join(f"\n  {folder}: {reason}" for folder, reason in skipped)
+        reasons = "".join(f"\n  {printable(folder)}: {printable(reason)}" for folder, reason in skipped)
         raise ValueError(f"there is no run to report on in {formatting.quoted(paths)}.{reasons}")
     arranged = tables.arrange(runs, at)
     arguments = ["rljax", "report", *map(str, paths), *([] if at is None else ["--at", str(at)])]
@@ -61,7 +62,7 @@ def _write_page(
     styles = figures.line_styles(dict.fromkeys(row.label for row in rows))
 
     page = _Page(output.with_suffix(""), styles)
-    page.add_notices([*_skipped(skipped), *_incomplete(arranged, at), *remarks])
+    page.add_notices([*_skipped(skipped), *_changed(runs), *_incomplete(arranged, at), *remarks])
     if (glance := sections.at_a_glance(task_results)) is not None:
         page.add(glance)
     for suite in found:
@@ -98,6 +99,16 @@ def _lead(arranged: Sequence[Table], runs: Sequence[Run], at: int | None) -> str
 def _skipped(skipped: Sequence[tuple[Path, str]]) -> list[str]:
     """Notices on folders that could not be read."""
     return [f"Skipped: {folder}: {reason}" for folder, reason in skipped]
+
+
+def _changed(runs: Sequence[Run]) -> list[str]:
+    """Notices on runs that went on though their records had changed."""
+    return [
+        f"Changed records: {run.folder}, before it went on from step {entry['step']:,}: {'; '.join(changed)}"
+        for run in runs
+        for entry in run.config.get("resumed") or []
+        if (changed := formatting.distinct(entry.get("changed_records") or []))
+    ]
 
 
 def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
@@ -137,7 +148,8 @@ class _Page:
         self._slugs: dict[str, str] = {}  # by the title of a section, in the order of the page
 
     def add_notices(self, notices: Sequence[str]) -> None:
-        """Add what readers must know before the results."""
+        """Add what readers must know before the results. They name folders."""
+        notices = list(map(printable, notices))
         if notices:
             heading = '<aside aria-label="Notices"><h2>Before you read</h2>'
             self._html.append(f"{heading}{elements.bullets_html(notices)}</aside>")
@@ -191,7 +203,7 @@ class _Page:
         page = template.substitute(title=escape(title), version=__version__, body=body)
         self._folder.mkdir(parents=True, exist_ok=True)
         output.write_text(page, encoding="utf-8")
-        text = "\n\n".join([f"# {title}\n\n{lead}", *self._markdown])
+        text = "\n\n".join([f"# {elements.markdown(title)}\n\n{lead}", *self._markdown])
         (self._folder / "tables.md").write_text(text + "\n", encoding="utf-8")
 
 

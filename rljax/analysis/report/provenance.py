@@ -9,8 +9,9 @@ from typing import Any
 from rljax.analysis import formatting, labels
 from rljax.analysis.folders import Run
 from rljax.analysis.formatting import count, distinct
-from rljax.analysis.report.elements import CaptionedTable, Cell, Section
+from rljax.analysis.report.elements import CaptionedTable, Cell, Section, markdown
 from rljax.analysis.tables import Row, Table
+from rljax.runs.console import printable
 
 
 def settings(tables: Sequence[Table]) -> Section | None:
@@ -70,7 +71,7 @@ def _versions(runs: Sequence[Run]) -> list[str]:
     """The versions of packages that the runs recorded, and the revisions of rljax."""
     recorded = [run.config.get("versions") or {} for run in runs]
     versions = [
-        f"{name} {' or '.join(distinct(own.get(name) for own in recorded))}"
+        f"{printable(name)} {' or '.join(distinct(own.get(name) for own in recorded))}"
         for name in dict.fromkeys(name for own in recorded for name in own)
     ]
     revisions = distinct((run.config.get("git_revision") or "")[:12] for run in runs)
@@ -91,7 +92,7 @@ def commands_html(tables: Sequence[Table]) -> str:
             for run in row.runs:
                 commands = "\n".join(_commands(run))
                 html.append(
-                    f'<p class="soft">{escape(str(run.folder))}, {escape(progress(run))}, '
+                    f'<p class="soft">{escape(printable(run.folder))}, {escape(progress(run))}, '
                     f'seeds {escape(formatting.seeds(run.config["seeds"]))}</p><div class="command">'
                     f"<pre>{escape(commands)}</pre>"
                     '<button type="button" data-copy aria-live="polite">copy</button></div>'
@@ -103,7 +104,8 @@ def commands_html(tables: Sequence[Table]) -> str:
 def commands_markdown(tables: Sequence[Table]) -> list[str]:
     """The commands of the runs behind each row, one paragraph per row."""
     return [
-        f"{row.label} on {table.task}:\n\n"
+        markdown(f"{row.label} on {table.task}:")
+        + "\n\n"
         + "\n".join(f"    {command}" for run in row.runs for command in _commands(run))
         for table in tables
         for row in table.rows
@@ -113,10 +115,11 @@ def commands_markdown(tables: Sequence[Table]) -> list[str]:
 def _commands(run: Run) -> list[str]:
     """The command that began a run, and those that resumed it."""
     resumed = run.config.get("resumed") or []
-    return [
+    commands = [
         str(run.config.get("command") or "not recorded"),
         *dict.fromkeys(f"{each['command']}  # from step {each['step']:,}" for each in resumed),
     ]
+    return list(map(printable, commands))
 
 
 def progress(run: Run) -> str:

@@ -40,7 +40,7 @@ def test_a_cell_of_an_estimate_has_its_interval_in_small_print():
 
 def test_cells_are_text_whatever_they_hold():
     cell = Cell([("a|b", "<i>"), ("c", "")], text=True, points=True, flag=True)
-    assert cell.markdown() == r"a\|b (<i>); c"
+    assert cell.markdown() == r"a\|b (&lt;i>); c"
     assert "<i>" not in cell.html()
     assert cell.html().count('class="flag"') == 3
     assert cell.css_class == ' class="text lines"'

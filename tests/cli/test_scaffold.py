@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rljax.training import configuration, registry, scaffold
+from rljax.cli import scaffold
+from rljax.training import configuration, registry
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,0 +1,84 @@
+"""What comes from files does nothing to the terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax import cli
+from rljax.analysis import report, watch
+from rljax.runs import console
+from rljax.runs.console import printable
+from rljax.training.settings import Settings
+from tests import folders
+
+EVIL = "a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
+SAFE = r"a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
+
+
+def test_control_characters_become_escapes() -> None:
+    assert printable(EVIL) == SAFE
+    assert printable("a\n\tb\r", keep=console.LINES) == "a\n\tb\\r"
+    assert printable("Zürich 東京 é [0, 1]") == "Zürich 東京 é [0, 1]"
+    assert printable(b"\xff".decode(errors="surrogateescape")) == r"\udcff"
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    code = "import sys, rljax.runs.console; print([x for x in ('jax', 'numpy', 'rich') if x in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("view", [console.View, console.Terminal])
+def test_views_show_no_control_characters(view: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = view()
+    shown.start(Path(EVIL), 10, Settings(EVIL, EVIL), 0)
+    shown.say(EVIL)
+    shown.warn(EVIL)
+    shown.stop()
+    printed = capsys.readouterr().err
+    assert not {"\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e"} & {part for part in (EVIL,) if part in printed}
+    assert "\x1b]0;" not in printed
+    assert "\u202e" not in printed
+    assert r"a\x1b[2Jb\x9b1mc" in printed.replace("\n", "")
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> Path:
+    """A folder with a run whose folder and settings have control characters, and one whose config.json is damaged."""
+    out = folders.write(tmp_path / "a\x1b[2Jb\ne", command=f"rljax train {EVIL}", config={"kind": EVIL})
+    folders.write(tmp_path / "other", config={"kind": "plain"})
+    damaged = folders.write(tmp_path / "c\x1b[2Jd")
+    (damaged / "config.json").write_text(json.dumps({"agent": EVIL}))
+    assert (out / "config.json").exists()
+    return tmp_path
+
+
+def test_tables_of_runs_show_no_control_characters(evil: Path) -> None:
+    stream = StringIO()
+    watch.follow([evil], once=True, output=stream)
+    text = stream.getvalue()
+    assert printable(text, keep="\n") == text
+    assert r"a\x1b[2Jb\ne" in text
+
+
+def test_reports_show_no_control_characters(evil: Path) -> None:
+    page = report.write([evil], evil / "report.html")
+    for path in (page, evil / "report" / "tables.md"):
+        text = path.read_text()
+        assert printable(text, keep="\n") == text, path
+    assert r"title\x07d\ne" in (evil / "report" / "tables.md").read_text()
+
+
+def test_errors_show_no_control_characters(evil: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["resume", str(evil / "c\x1b[2Jd")])
+    printed = capsys.readouterr().err
+    assert printable(printed, keep="\n") == printed
+    assert "cannot be read as a run" in printed

@@ -1,0 +1,247 @@
+"""A run's folder is safe: one process writes it, it goes on from any moment, and its records can be trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljax import cli
+from rljax.distributed import lock
+from rljax.distributed.lock import FolderInUse, Lock
+from rljax.runs import checkpoints, experiments, records, run
+from tests import small_runs
+
+TASK = ("td3", "rljax/Pendulum")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 200 steps that nothing disturbed."""
+    return small_runs.trained(*TASK, 200, tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    """A run of 100 steps, whose records tests may change."""
+    return small_runs.trained(*TASK, 100, tmp_path / "half")
+
+
+# One process
+
+
+def test_the_second_process_is_refused_and_changes_nothing(half: Path) -> None:
+    with Lock(half):
+        before = {path: path.read_bytes() for path in half.rglob("*") if path.is_file()}
+        with pytest.raises(FolderInUse, match=rf"is in use: process {os.getpid()} on '.*' writes there since 20"):
+            run.resume(half, 200)
+        assert {path: path.read_bytes() for path in half.rglob("*") if path.is_file()} == before
+    assert not (half / lock.FILE).exists()
+
+
+def test_the_lock_is_released_where_a_run_cannot_go_on(half: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="is complete at 100 steps"):
+            run.resume(half)
+    assert not (half / lock.FILE).exists()
+
+
+def test_a_run_whose_lock_was_taken_stops_before_it_writes(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk = run.Training.chunk
+
+    def robbed(self: Any) -> Any:
+        (half / lock.FILE).unlink(missing_ok=True)
+        return chunk(self)
+
+    monkeypatch.setattr(run.Training, "chunk", robbed)
+    with pytest.raises(run.RunError, match=r"lock\.json is gone\. .* is of step 100: rljax resume"):
+        run.resume(half, 200)
+    assert checkpoints.steps(half / "checkpoints") == [100]
+
+
+@pytest.mark.learn
+def test_of_two_resumes_one_goes_on(whole: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        out = small_runs.trained(*TASK, 100, tmp_path / f"run-{number}")
+        command = [sys.executable, "-m", "rljax", "resume", str(out), "--steps", "200", "--quiet"]
+        both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        errors = [process.communicate()[1] for process in both]
+        assert sorted(process.returncode for process in both) == [0, 2], errors
+        assert any("is in use: process" in error or "is complete at 200 steps" in error for error in errors)
+        assert small_runs.lines(out) == small_runs.lines(whole)
+
+
+# Any moment
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["train", TASK[0], "--env", TASK[1], "--steps", "200", "--out", str(out), "--quiet"]
+    command = [sys.executable, "-m", "rljax", *words, *small_runs.flags("td3"), "--checkpoint-every", "1000000"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not (out / "metrics.jsonl").exists() or len((out / "metrics.jsonl").read_bytes().splitlines()) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if not checkpoints.steps(out / "checkpoints"):  # it was not quicker than this test
+        assert (out / lock.FILE).exists()
+    run.resume(out)
+    small_runs.assert_same(whole, out)
+    assert small_runs.lines(whole) == small_runs.lines(out)
+    assert [entry["step"] for entry in records.read_config(out)["resumed"]] == [0]
+
+
+def test_a_folder_without_config_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(FileExistsError):
+        experiments.make_folder(tmp_path)
+    (tmp_path / "config.json").rename(tmp_path / ".config.json.7.tmp")  # killed while it was written
+    (tmp_path / lock.FILE).write_text("{}")
+    with experiments.make_folder(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [lock.FILE]
+
+
+def test_a_run_whose_checkpoints_were_deleted_does_not_begin_anew(half: Path) -> None:
+    (half / "checkpoints").rename(half / "elsewhere")
+    before = (half / "metrics.jsonl").read_bytes()
+    with pytest.raises(checkpoints.CheckpointError, match="no usable checkpoint"):
+        run.resume(half, 200)
+    (half / "checkpoints").write_text("")
+    (half / "summary.json").unlink()
+    with pytest.raises(checkpoints.CheckpointError, match=r"there is a file where a folder should be: move it away"):
+        run.resume(half, 200)
+    assert (half / "metrics.jsonl").read_bytes() == before
+
+
+def test_checkpoints_come_by_time_unless_steps_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "MOST_SAVING", 1e-9)  # after the first one, saving has taken too much of the time
+    out = small_runs.train(*TASK, 150, tmp_path / "run", checkpoint_every=None)
+    assert checkpoints.steps(out / "checkpoints") == [50, 150]
+
+
+# Records
+
+
+def cut(path: Path) -> None:
+    """Remove the last line of a file."""
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def change(path: Path) -> None:
+    """Change a digit of the first line."""
+    path.write_bytes(path.read_bytes().replace(b'"step": 50', b'"step": 51').replace(b"[200, 200]", b"[200, 201]"))
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "evaluations.jsonl"])
+@pytest.mark.parametrize(
+    ("damage", "message"), [(Path.unlink, "is missing"), (cut, "has lost lines"), (change, "has been changed")]
+)
+def test_changed_records_are_refused(half: Path, damage: Any, file: str, message: str) -> None:
+    damage(half / file)
+    before = (half / "config.json").read_bytes()
+    with pytest.raises(
+        records.RecordsChanged, match=rf"step 100: {file} {message}.*Restore .* --accept-changed-records"
+    ):
+        run.resume(half, 200)
+    assert (half / "config.json").read_bytes() == before
+
+
+def test_changed_records_are_accepted_on_demand_and_it_is_kept(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(half / "metrics.jsonl")
+    run.resume(half, 200, accept_changed_records=True)
+    assert "the records have changed since the checkpoint: metrics.jsonl has been changed." in capsys.readouterr().err
+    (entry,) = records.read_config(half)["resumed"]
+    assert entry["changed_records"] == ["metrics.jsonl has been changed"]
+    assert [line["step"] for line in records.read(half, "metrics")] == [51, 100, 150, 200]
+
+
+def test_a_checkpoint_of_before_marks_still_needs_its_metrics(half: Path) -> None:
+    assert records.changes(half, None, 100) == []
+    cut(half / "metrics.jsonl")
+    assert records.changes(half, None, 100) == ["metrics.jsonl ends at step 50, before the checkpoint of step 100"]
+
+
+def test_marks_are_those_of_the_whole_file(tmp_path: Path) -> None:
+    with records.Recorder(tmp_path) as recorder:
+        for step in (1, 2, 3):
+            recorder.metrics({"step": step})
+        marks = recorder.marks()
+        recorder.metrics({"step": 3, "later": True})
+        assert records.changes(tmp_path, marks, 3) == []
+    with records.Recorder(tmp_path) as recorder:
+        recorder.truncate(3, marks)
+        assert recorder.marks() == marks
+    assert records.read(tmp_path, "metrics") == [{"step": step} for step in (1, 2, 3)]
+
+
+# Conditions
+
+
+def test_other_devices_and_versions_are_said(
+    half: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = records.read_config(half)
+    assert described["devices_used"] == [1]
+    described["devices_used"], described["versions"]["jax"] = [2], "0.1"
+    records.write_json(half / "config.json", described)
+    run.resume(half, 150)
+    text = "devices used [2] then, [1] now; jax 0.1 then,"
+    assert text in capsys.readouterr().err
+    (entry,) = records.read_config(half)["resumed"]
+    assert entry["different"][0] == "devices used [2] then, [1] now"
+
+
+# Files that are not what they should be
+
+ODD: list[tuple[dict[str, Any], str]] = [
+    ({"seeds": None}, "has a 'seeds' that is not a list, each entry a whole number, that is not empty"),
+    ({"seeds": []}, "has a 'seeds'"),
+    ({"seeds": "01"}, "has a 'seeds'"),
+    ({"steps": "many"}, "has a 'steps' that is not a whole number"),
+    ({"steps": 10**400}, "has a 'steps'"),
+    ({"steps": True}, "has a 'steps'"),
+    ({"config": [1]}, "has a 'config'"),
+    ({"spec": {"name": "a"}}, "has a 'spec' that is not an object with 'name'"),
+    ({"env": "a\x1b[2J"}, "has a 'env' that is not text without control characters"),
+    ({"agent": "a\nb"}, "has a 'agent'"),
+    ({"learners": [{}]}, "has a 'learners'"),
+]
+COMMANDS = ["resume", "eval", "play", "plot", "report", "extract"]
+
+
+@pytest.mark.parametrize(("change", "message"), ODD, ids=[str(change)[:30] for change, _ in ODD])
+def test_a_config_of_wrong_types_is_named(half: Path, change: dict[str, Any], message: str) -> None:
+    (half / "config.json").write_text(json.dumps(json.loads((half / "config.json").read_text()) | change))
+    with pytest.raises(ValueError, match=r"half' cannot be read as a run: its config\.json") as raised:
+        records.read_config(half)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", '{"agent": "sac"}', "[" * 100_000, "\x00"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_names_a_damaged_run(
+    command: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(text)
+    with pytest.raises(SystemExit) as exit:
+        cli.main([command, str(tmp_path / "run"), *(["--learners", "0"] if command == "extract" else [])])
+    printed = capsys.readouterr().err
+    assert (exit.value.code, "Traceback" in printed, "run'" in printed or "run:" in printed) == (2, False, True)
+
+
+def test_a_folder_in_place_of_a_file_of_a_checkpoint_is_damage(half: Path) -> None:
+    path = half / "checkpoints" / f"{100:012d}"
+    (path / "run.json").unlink()
+    (path / "run.json").mkdir()
+    assert "'run.json' cannot be read: " in str(checkpoints.damage(path))
+    assert "there is a folder where a file should be" in str(checkpoints.damage(path))
