@@ -19,6 +19,7 @@ learning rate and batch size are those of current baselines, as in CORL [2].
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -37,7 +38,7 @@ class Config:
 
     # Optimisation
     actor_lr: float = 3e-4  # Adam learning rate of the actor, at the start; [2]
-    decay_steps: float | None = None  # updates over which actor_lr falls to 0 as a cosine; None: it stays; JAXRL: 1e6
+    decay_steps: float | None = None  # share of the run (above 1: updates) of actor_lr's cosine to 0; JAXRL: 1
     batch_size: int = 256  # transitions per update; [2]
     # Experience
     reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, which BC does not read
@@ -93,6 +94,11 @@ def experience(config: Config) -> buffers.Dataset:
     )
 
 
+def schedule(config: Config, steps: float) -> Config:
+    """Turn a share of the run's `steps` into a number of updates."""
+    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
     agent.require_vectors("bc", spec)
@@ -101,7 +107,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, actor_lr=(0, None), exploration_noise=(0, None))
     agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))
     if config.decay_steps is not None:
-        agent.require_range(config, decay_steps=(1, None))
+        agent.require_above(config, decay_steps=0)
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
 

@@ -25,6 +25,7 @@ authors' code [2]. With `values = "old"`, advantages and targets use V from befo
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -45,7 +46,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam learning rate of the actor, at the start; [2]
     critic_lr: float = 3e-4  # Adam learning rate of the critics; [2]
     value_lr: float = 3e-4  # Adam learning rate of the value; [2]
-    decay_steps: float | None = 1e6  # updates over which actor_lr falls to 0 as a cosine; None: it stays; [2]
+    decay_steps: float | None = 1.0  # share of the run (above 1: updates) of actor_lr's cosine to 0; None: none; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Experience
     reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; presets
@@ -115,6 +116,11 @@ def experience(config: Config) -> buffers.Dataset:
     )
 
 
+def schedule(config: Config, steps: float) -> Config:
+    """Turn a share of the run's `steps` into a number of updates."""
+    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
     agent.require_vectors("iql", spec)
@@ -125,7 +131,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, max_weight=(0, None), exploration_noise=(0, None))
     agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))
     if config.decay_steps is not None:
-        agent.require_range(config, decay_steps=(1, None))
+        agent.require_above(config, decay_steps=0)
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
     agent.require_at_least(config, num_critics=1)

@@ -61,7 +61,7 @@ class Dataset(Experience):
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     draw: DatasetDraw = UniformRows()  # how batches are drawn
     online: Replay | None = None  # how the agent learns in an environment after the data set
-    learns_until: float | None = None  # number of updates after which the learning rate is 0; None where it stays above
+    learns_until: float | None = None  # updates after which the learning rate is 0; None where it stays above 0
 
     kind: ClassVar[str] = "dataset"
     needs_data: ClassVar[bool] = True

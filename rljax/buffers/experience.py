@@ -74,6 +74,11 @@ class Experience:
         return False
 
     @property
+    def on_policy(self) -> bool:
+        """Whether all transitions must come from the newest policy: drivers then choose an action after learning."""
+        return False
+
+    @property
     def goals(self) -> bool:
         """Whether observations are [state; goal], with goals drawn from the data."""
         return False
@@ -100,7 +105,7 @@ class Experience:
 
     @property
     def learns_until(self) -> Any:
-        """Number of updates after which the learning rate is 0; None where it stays above 0."""
+        """Steps of the run after which the learning rate is 0; None where it stays above 0."""
         return None
 
     def prepare(self, data: Transition) -> Transition:

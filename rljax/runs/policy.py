@@ -17,7 +17,7 @@ from rljax.buffers import Experience
 from rljax.envs.host import rendering
 from rljax.runs import checkpoints, records, statistics, videos
 from rljax.runs.records import read_config
-from rljax.training import action_cost, configuration, evaluation, registry
+from rljax.training import action_cost, configuration, evaluation, registry, schedules
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
 from rljax.training.settings import Settings, settings_of
@@ -109,7 +109,8 @@ def load_all(out: str | Path, *, best: bool = False, compute: int | None = None)
         module.check(spec, config)
     path = checkpoints.newest(folder / "checkpoints")
     values = json.loads((path / "run.json").read_text()).get("values") or {}
-    stacked = configuration.stack(dataclasses.replace(config, **values), len(settings.seeds))
+    config = schedules.in_steps(module, dataclasses.replace(config, **values), settings)
+    stacked = configuration.stack(config, len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     used = None if settings.base is None else base(settings.base)
 

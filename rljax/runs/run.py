@@ -184,6 +184,7 @@ class Run:
                 "since, as when it is trained on. Restore that folder, or start a new run."
             )
         if online:
+            run.training.warn_of_schedule(settings_of(described))
             run.training.check_memory()
         return run
 

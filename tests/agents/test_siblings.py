@@ -43,7 +43,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=70, own={"Config", "check", "init", "prepare", "act", "policy", "critic_loss", "update"}
     ),
     ("iql", "gciql"): Pair(
-        lines=203,
+        lines=206,
         own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
     ),
     ("sac", "cql"): Pair(
