@@ -36,6 +36,14 @@ def mish(x: Array) -> Array:
     return x * (rest / (rest + 2.0))
 
 
+def leaky_relu(x: Array) -> Array:
+    """x where x > 0, and 0.01 x elsewhere. The slope at exactly 0 is 0.01, as in PyTorch; in JAX's own it is 1.
+
+    Sparse initialisation makes hidden units that are exactly 0, and this slope then decides the first updates.
+    """
+    return jnp.where(x > 0, x, 0.01 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "tanh": jnp.tanh,
@@ -44,7 +52,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": nn.silu,
     "mish": mish,
     "elu": nn.elu,
-    "leaky_relu": nn.leaky_relu,
+    "leaky_relu": leaky_relu,
 }
 
 
