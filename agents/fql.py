@@ -15,7 +15,8 @@ distillation weight, flow(s, z) the action that flow_steps Euler steps along v r
 
 The actions of mu and of the flow are clipped to [-1, 1]. Means are over rows and dimensions.
 
-Departs from the paper: nowhere. What the paper leaves open is as in the authors' code [2].
+Departs from the paper: nowhere. What the paper leaves open is as in the authors' code [2], but for one thing: targets
+follow the critics after their step, and in [2] the critics from before it, which is a lag of one update.
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql

@@ -15,7 +15,7 @@ flow(s, z) the action that flow_steps Euler steps along v reach from z
   acts by a(s) = flow(s, z_i) with the largest min_c Q_c(s, a), i = 1..num_candidates
 
 Departs from the paper: IDQL [4] has a diffusion model, and samples from IQL's implicit policy. This is the baseline of
-FQL's authors, in their paper [1] and code [2].
+FQL's authors, in their paper [1] and code [2], but for its targets, which follow the critics from before their step.
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql

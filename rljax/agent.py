@@ -292,6 +292,15 @@ def require_at_least(config: Any, **limits: int) -> None:
             raise ValueError(f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}.")
 
 
+def require_subset(config: Any) -> None:
+    """Raise `ValueError` unless `min_critics` is None or a number of the `num_critics` critics."""
+    if config.min_critics is not None and not 1 <= config.min_critics <= config.num_critics:
+        raise ValueError(
+            f"--config.min-critics is {config.min_critics}, it must lie between 1 and --config.num-critics "
+            f"{config.num_critics}, or be None for all of them."
+        )
+
+
 def require_widths(config: Any, *names: str) -> None:
     """Raise `ValueError` unless each layer of the named fields has at least 1 unit."""
     for name in names:

@@ -147,8 +147,9 @@ def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
             what = "integers" if length is None else f"lists of {length} integers"
             raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of {what}.")
         return tuple(value) if length is None else tuple(map(tuple, value))
-    if hint in (int, bool, str) and type(value) is not hint:
-        raise TypeError(f"{origin}: '{name}' is {value!r}, it must be {hint.__name__}.")
+    plain = [kind for kind in kinds if kind in (int, bool, str)]
+    if plain and type(value) not in plain:
+        raise TypeError(f"{origin}: '{name}' is {value!r}, it must be {plain[0].__name__}.")
     return value
 
 

@@ -47,14 +47,15 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
     ),
     ("sac", "cql"): Pair(
-        lines=226,
+        lines=228,
         own={"Config", "State", "experience", "check", "init", "act", "value", "policy", "update"}
         | {"critic_loss", "actor_loss", "temperature_loss"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
     ("sac", "edac"): Pair(
-        lines=154,
-        own={"Config", "experience", "check", "init", "act", "value", "critic_loss", "temperature_loss", "update"},
+        lines=158,
+        own={"Config", "experience", "check", "init", "act", "value", "critic_loss", "actor_loss"}
+        | {"temperature_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
     ("dql", "ofql"): Pair(lines=89, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
