@@ -129,7 +129,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, value_lr=(0, None), expectile=(0, 1), inverse_temperature=(0, None))
     agent.require_range(config, max_weight=(0, None), exploration_noise=(0, None))
-    agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))
+    agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_order(config, "log_std_min", "log_std_max")
     if config.decay_steps is not None:
         agent.require_above(config, decay_steps=0)
     if config.dropout is not None:

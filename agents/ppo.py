@@ -112,9 +112,10 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
     agent.require_vectors("ppo", spec)
     agent.require_widths(config, "actor_hidden", "critic_hidden")
-    agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None), adam_epsilon=(0, None))
+    agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None))
+    agent.require_above(config, adam_epsilon=0)
     agent.require_range(config, max_grad_norm=(0, None), clip_ratio=(0, None), value_cost=(0, None))
-    agent.require_range(config, entropy_cost=(None, None), reward_scale=(None, None), init_log_std=(None, None))
+    agent.require_range(config, entropy_cost=(None, None), reward_scale=(None, None), init_log_std=(-30, 30))
     if config.decay_steps is not None:
         agent.require_above(config, decay_steps=0)
     agent.require_at_least(config, num_epochs=1)

@@ -103,7 +103,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for continuous actions, a hyperparameter out of range, and pictures without convolutions."""
     agent.require_widths(config, "hidden")
     agent.require_discrete("stream_sarsa", spec, "stream_ac")
-    agent.require_range(config, learning_rate=(0, None), critic_kappa=(0, None), second_moment_decay=(0, 1))
+    agent.require_range(config, learning_rate=(0, None), critic_kappa=(0, None), second_moment_decay=(0, None))
+    agent.require_below(config, second_moment_decay=1)
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1))
     agent.require_above(config, epsilon_steps=0)
     agent.require_range(config, epsilon_start=(0, 1), epsilon_end=(0, 1))

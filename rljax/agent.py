@@ -285,6 +285,13 @@ def require_below(config: Any, **limits: float) -> None:
                 raise ValueError(f"{_flag(name)} is {value:.9g}, it must be below {limit}.")
 
 
+def require_order(config: Any, low: str, high: str) -> None:
+    """Raise `ValueError` where the field `low` is above the field `high`, for any learner; None is no limit."""
+    lower, upper = getattr(config, low), getattr(config, high)
+    if lower is not None and upper is not None and np.any(np.asarray(lower) > np.asarray(upper)):
+        raise ValueError(f"{_flag(low)} is {lower}, it must not be above {_flag(high)} {upper}.")
+
+
 def require_at_least(config: Any, **limits: int) -> None:
     """Raise `ValueError` unless each named integer field is at least its limit."""
     for name, limit in limits.items():

@@ -1,7 +1,7 @@
 """Train an agent with the defaults of its file, without any preset, for the tables "defaults" of the results' pages.
 
   python scripts/default_runs.py dqn gymnax/CartPole-v1 500000 --seeds 4 --eval-every 25000
-  python scripts/results_online.py runs/results/dqn-CartPole-v1-defaults
+  python scripts/results_online.py runs/results/dqn-gymnax-CartPole-v1-defaults
 
 The run's folder is runs/results/AGENT-TASK-defaults.
 """

@@ -77,6 +77,12 @@ class Dataset(Experience):
         """Number of updates: in learning from data alone, a step is an update."""
         return self.num_updates
 
+    def check(self) -> None:
+        """Raise `ValueError` for numbers that can never work, those for going on online included."""
+        super().check()
+        if self.online is not None:
+            self.online.check_numbers()
+
     def prepare(self, data: Transition) -> Transition:
         """A data set [N, ...] in NumPy with its columns and the arrays that the draw needs."""
         return self.draw.prepare(super().prepare(data))

@@ -117,10 +117,7 @@ class Experience:
 
     def check(self) -> None:
         """Raise `ValueError` for numbers that can never work."""
-        for name in ("num_envs", "num_steps", "num_updates", "batch_size"):
-            value = getattr(self, name, 1)
-            if value < 1:
-                raise ValueError(f"--config.{name.replace('_', '-')} is {value}, it must be at least 1.")
+        self.check_numbers()
         draw = getattr(self, "draw", None)
         if self.columns and draw is not None and not draw.has_columns:
             asked = ", ".join(type(column).__name__ for column in self.columns)
@@ -128,6 +125,14 @@ class Experience:
                 f"{type(draw).__name__} draws rows without columns, and the agent asks for {asked}. Let its "
                 "`experience` ask for the one or the other."
             )
+
+    def check_numbers(self) -> None:
+        """Raise `ValueError` for a number of something that is too small."""
+        limits = dict.fromkeys(("num_envs", "num_steps", "num_updates", "batch_size", "replay_size"), 1)
+        for name, limit in (limits | {"warmup_steps": 0}).items():
+            value = getattr(self, name, limit)
+            if value < limit:
+                raise ValueError(f"--config.{name.replace('_', '-')} is {value}, it must be at least {limit}.")
 
     def create(self, example: Transition) -> Any:
         """An empty buffer for transitions with the shapes of `example` [P, E, ...]; None where nothing is stored."""
