@@ -43,11 +43,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=70, own={"Config", "check", "init", "prepare", "act", "policy", "critic_loss", "update"}
     ),
     ("iql", "gciql"): Pair(
-        lines=206,
+        lines=207,
         own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
     ),
     ("sac", "cql"): Pair(
-        lines=228,
+        lines=238,
         own={"Config", "State", "experience", "check", "init", "act", "value", "policy", "update"}
         | {"critic_loss", "actor_loss", "temperature_loss"},
         moved=frozenset({"Config.normalise_observations"}),
