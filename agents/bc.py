@@ -77,20 +77,12 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
         learns_until=config.decay_steps,
-        online=online,
+        online=buffers.Replay.of(config),
     )
 
 
@@ -139,8 +131,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.create(data.observation.shape[1:])
-    return state.replace(statistics=normalise.update(statistics, data.observation))
+    return state.replace(statistics=normalise.of_data(data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:

@@ -102,20 +102,12 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
         learns_until=config.decay_steps,
-        online=online,
+        online=buffers.Replay.of(config),
     )
 
 
@@ -257,10 +249,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
     """One update of the value, the actor, the critics and their targets; the actor's rate falls with `step`."""
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
     q = jnp.quantile(state.target_critic(batch.observation, batch.action), config.quantile, axis=0)  # [B]
 
     gradient, value_metrics = jax.grad(value_loss, has_aux=True)(state.value, q, batch, config)

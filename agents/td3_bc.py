@@ -81,19 +81,11 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
-        online=online,
+        online=buffers.Replay.of(config),
     )
 
 
@@ -132,8 +124,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.create(data.observation.shape[1:])
-    return state.replace(statistics=normalise.update(statistics, data.observation))
+    return state.replace(statistics=normalise.of_data(data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
@@ -191,10 +182,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition, config:
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
     """One update of the critics and, every `policy_delay`-th time, the actor and all targets."""
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
 
     gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic, state, batch, key, config)
     changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)

@@ -55,13 +55,13 @@ class ReachDiscrete(Reach):
 
 
 def journeys(path: Path, episodes: int = 300) -> Path:
-    """Write episodes, by turns of a controller that goes to the goal, noisily, and of uniform actions."""
+    """Write episodes, three of four by a controller that goes to the goal, noisily, the others of uniform actions."""
     generator, rows = np.random.default_rng(0), []
     for episode in range(episodes):
         observation = generator.uniform(-1, 1, 2)
         for t in range(LIMIT):
             wanted = (observation[1] - observation[0]) / STRIDE + 0.3 * generator.normal()
-            action = np.clip([wanted if episode % 2 else generator.uniform(-1, 1)], -1, 1)
+            action = np.clip([wanted if episode % 4 else generator.uniform(-1, 1)], -1, 1)
             successor = np.array([moved(observation[0], action[0], np), observation[1]])
             reward = -abs(successor[0] - successor[1])
             rows.append((observation, action, reward, False, t == LIMIT - 1, successor))
