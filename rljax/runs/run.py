@@ -197,6 +197,7 @@ class Run:
         self.recorder.truncate(notes["step"])
         training = self.training
         self.view.start(self.folder, training.total, training.settings, read_config(self.folder)["state_bytes"])
+        self._warn()
         with training.clock.counting():
             template = training.driver.template(training.settings.seeds)
             arrays = {name: checkpoints.restore(path, name, template[name]) for name in template}

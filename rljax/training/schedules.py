@@ -96,6 +96,7 @@ def in_steps(module: Any, config: Any, settings: Settings) -> Any:
     steps, changed = float(settings.steps), configuration.replace(config, settings.online or {}, "--online")
     online = module.experience(changed).online if settings.then_online else None
     if online is not None:
+        online.check_numbers()
         steps += settings.then_online * online.num_updates / online.steps_per_iteration
     return module.schedule(config, steps)
 
