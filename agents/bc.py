@@ -19,6 +19,7 @@ learning rate and batch size are those of current baselines, as in CORL [2].
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -37,7 +38,7 @@ class Config:
 
     # Optimisation
     actor_lr: float = 3e-4  # Adam learning rate of the actor, at the start; [2]
-    decay_steps: float | None = None  # updates over which actor_lr falls to 0 as a cosine; None: it stays; JAXRL: 1e6
+    decay_steps: float | None = None  # share of the run (above 1: updates) of actor_lr's cosine to 0; JAXRL: 1
     batch_size: int = 256  # transitions per update; [2]
     # Experience
     reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, which BC does not read
@@ -76,21 +77,18 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
         learns_until=config.decay_steps,
-        online=online,
+        online=buffers.Replay.of(config),
     )
+
+
+def schedule(config: Config, steps: float) -> Config:
+    """Turn a share of the run's `steps` into a number of updates."""
+    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -99,9 +97,10 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_widths(config, "hidden")
     agent.require_continuous("bc", spec)
     agent.require_range(config, actor_lr=(0, None), exploration_noise=(0, None))
-    agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))
+    agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_order(config, "log_std_min", "log_std_max")
     if config.decay_steps is not None:
-        agent.require_range(config, decay_steps=(1, None))
+        agent.require_above(config, decay_steps=0)
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
 
@@ -132,8 +131,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.create(data.observation.shape[1:])
-    return state.replace(statistics=normalise.update(statistics, data.observation))
+    return state.replace(statistics=normalise.of_data(data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:

@@ -46,7 +46,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam learning rate of the critics and of log m; [2]
     temperature_lr: float = 1e-4  # Adam learning rate of log alpha; [2], the actor's
     batch_size: int = 256  # transitions per update; [2]
-    num_parts: int = 4  # parts of a batch, computed in turn: faster in a CPU's cache, use 1 on a GPU; own choice
+    num_parts: int = 4  # parts of a batch, in turn: speed alone; faster in a CPU's cache, use 1 on a GPU; own choice
     # Experience
     reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
     normalise_observations: bool = False  # by the data set's mean and std; [2], True in [3] but for antmaze
@@ -104,19 +104,11 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
-        online=online,
+        online=buffers.Replay.of(config),
     )
 
 
@@ -128,9 +120,11 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), init_multiplier=(1e-8, 1e6))
     agent.require_range(config, penalty_weight=(0, None), gap_temperature=(1e-8, None), target_gap=(None, None))
-    agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None), log_std_offset=(None, None))
+    agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30), log_std_offset=(None, None))
+    agent.require_order(config, "log_std_min", "log_std_max")
     given = [name for name in ("target_entropy", "gap_min", "gap_max") if getattr(config, name) is not None]
     agent.require_range(config, **dict.fromkeys(given, (None, None)))
+    agent.require_order(config, "gap_min", "gap_max")
     agent.require_at_least(config, num_actions=1, num_critics=1, bc_steps=0, num_parts=1)
     if config.batch_size % config.num_parts:
         raise ValueError(f"--config.num-parts is {config.num_parts}, it must divide the batch of {config.batch_size}.")
@@ -164,8 +158,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.create(data.observation.shape[1:])
-    return state.replace(statistics=normalise.update(statistics, data.observation))
+    return state.replace(statistics=normalise.of_data(data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
@@ -191,15 +184,26 @@ def policy(actor: networks.Network, observation: Array, config: Config) -> distr
     return distributions.squashed_gaussian(mean, log_std)
 
 
-# [1, eq. 4]
-def critic_loss(
-    critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
-) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the target, plus the penalty on their gaps, summed over critics."""
+def candidates(state: State, batch: Transition, key: Array, config: Config) -> dict[str, Array]:
+    """Actions of the policy in s and s', [B, 1 + N, A], uniform ones [B, N, A], and the policy's log-probabilities."""
     key_policy, key_uniform = jax.random.split(key)
     both = jnp.concatenate([batch.observation, batch.next_observation])  # [2 B, O], in one pass
     drawn = policy(state.actor, both, config).sample_and_log_prob(seed=key_policy, sample_shape=1 + config.num_actions)
-    (action, next_action), (log_prob, next_log_prob) = (jnp.split(jax.lax.stop_gradient(x), 2, 1) for x in drawn)
+    (action, next_action), (log_prob, next_log_prob) = (jnp.split(x, 2, 1) for x in drawn)
+    uniform = jax.random.uniform(key_uniform, action[1:].shape, minval=-1.0, maxval=1.0)
+    found = {"action": action, "next_action": next_action, "uniform": uniform}
+    found |= {"log_prob": log_prob, "next_log_prob": next_log_prob}
+    return {name: x.swapaxes(0, 1) for name, x in found.items()}
+
+
+# [1, eq. 4]
+def critic_loss(
+    critic: networks.Network, state: State, batch: Transition, drawn: dict[str, Array], config: Config
+) -> tuple[Array, Metrics]:
+    """Squared error of all critics to the target, plus the penalty on their gaps, summed over critics."""
+    drawn = {name: jax.lax.stop_gradient(x.swapaxes(0, 1)) for name, x in drawn.items()}  # [1 + N, B, ...]
+    action, next_action, uniform = drawn["action"], drawn["next_action"], drawn["uniform"]
+    log_prob, next_log_prob = drawn["log_prob"], drawn["next_log_prob"]
 
     tried = next_action[1:] if config.backup in ("max", "max_of_min") else next_action[:1]  # [N, B, A] or [1, B, A]
     next_q = state.target_critic(batch.next_observation, tried)  # [C, N or 1, B]
@@ -208,7 +212,6 @@ def critic_loss(
         next_q -= jnp.exp(state.log_temperature) * next_log_prob[0]
     target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
 
-    uniform = jax.random.uniform(key_uniform, action[1:].shape, minval=-1.0, maxval=1.0)
     uniform_log_prob = jnp.full_like(log_prob[1:], -uniform.shape[-1] * jnp.log(2.0))
     log_density = jnp.concatenate([uniform_log_prob, log_prob[1:], next_log_prob[1:]])  # [3 N, B]
     q = critic(batch.observation, jnp.concatenate([batch.action[None], uniform, action[1:], next_action[1:]]))
@@ -266,15 +269,12 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     """One update of the critics, the multiplier, the actor, the temperature and the targets."""
     key_critic, key_actor = jax.random.split(key)
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
 
     # All candidates at once exceed a CPU's cache. The loss is a mean over the batch: so is the gradient over the parts.
-    parts = jax.tree.map(lambda x: x.reshape(config.num_parts, -1, *x.shape[1:]), batch)
-    keys, slope = jax.random.split(key_critic, config.num_parts), jax.grad(critic_loss, has_aux=True)
-    slopes = jax.lax.map(lambda part: slope(state.critic, state, *part, config), (parts, keys))
+    drawn, slope = candidates(state, batch, key_critic, config), jax.grad(critic_loss, has_aux=True)
+    parts = jax.tree.map(lambda x: x.reshape(config.num_parts, -1, *x.shape[1:]), (batch, drawn))
+    slopes = jax.lax.map(lambda part: slope(state.critic, state, *part, config), parts)
     gradient, metrics = jax.tree.map(lambda x: x.mean(axis=0), slopes)
     changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
     critic = optax.apply_updates(state.critic, changes)

@@ -27,6 +27,7 @@ Departs from the paper: Adam and not RMSProp; V and A share all but the last lay
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Literal
 
@@ -47,10 +48,10 @@ class Config:
 
     # Optimisation
     learning_rate: float = 2.5e-4  # of Adam, for the critics; CleanRL
-    max_grad_norm: float = 10.0  # limit of the gradient's norm over all parameters, 0 for none; SB3
+    max_grad_norm: float = 0.0  # limit of the gradient's norm over all parameters, 0 for none; CleanRL, SB3: 10
     batch_size: int = 128  # transitions per update; CleanRL
     # Experience
-    replay_size: int = 100_000  # transitions kept; the oldest are overwritten; RL Zoo, CartPole
+    replay_size: int = 10_000  # transitions kept; the oldest are overwritten; CleanRL
     warmup_steps: int = 10_000  # environment steps with uniform actions and no update; CleanRL
     num_envs: int = 1  # environments stepped side by side
     num_steps: int = 10  # steps of each environment per iteration; CleanRL
@@ -60,14 +61,14 @@ class Config:
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
     target_rate: float = 1.0  # rho, share of the online critics in the targets: 1 is a copy; [1], 0.005 in [5]
-    target_every: int = 500  # updates between moves of the targets; CleanRL, 1 in [5]
+    target_every: int = 50  # updates between moves of the targets; CleanRL: 500 environment steps; 1 in [5]
     double: bool = False  # choose the next action by Q, evaluate it by Q'; [2]
-    loss: Literal["huber", "squared"] = "huber"  # loss of the error; [1], squared in [5]
+    loss: Literal["huber", "squared"] = "squared"  # loss of the error; CleanRL and [5], huber in [1]
     # Policy
     exploration: Literal["epsilon", "softmax"] = "epsilon"  # how actions are drawn; [1], softmax in [5]
     epsilon_start: float = 1.0  # share of uniform actions at first; [1]
     epsilon_end: float = 0.05  # and at the end; CleanRL, 0.1 in [1]
-    epsilon_steps: float = 250_000.0  # environment steps over which it falls, from the warm-up's end; CleanRL
+    epsilon_steps: float = 0.5  # share of the run (above 1: environment steps) over which it falls; CleanRL
     evaluation: Literal["greedy", "softmax"] = "greedy"  # how evaluation takes actions; [1], softmax in [5]
     init_temperature: float = 1.0  # alpha at the start; [5]
     target_entropy: float | None = None  # of the softmax in nats; None is log(A / 2), [5]
@@ -120,6 +121,11 @@ def experience(config: Config) -> buffers.Replay:
     )
 
 
+def schedule(config: Config, steps: float) -> Config:
+    """Turn a share of the run's `steps` into a number of environment steps."""
+    return dataclasses.replace(config, epsilon_steps=agent.in_steps(config.epsilon_steps, steps))
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for continuous actions or a hyperparameter out of range."""
     if config.torso != "drc":
@@ -127,7 +133,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_widths(config, "hidden")
     agent.require_discrete("dqn", spec, "sac")
     agent.require_range(config, learning_rate=(0, None), max_grad_norm=(0, None), temperature_lr=(0, None))
-    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), hindsight=(0, 1), epsilon_steps=(1, None))
+    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), hindsight=(0, 1))
+    agent.require_above(config, epsilon_steps=0)
     agent.require_range(config, epsilon_start=(0, 1), epsilon_end=(0, 1), init_temperature=(1e-6, None))
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(0, math.log(spec.action_size)))

@@ -119,7 +119,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
     agent.require_range(config, std_rate=(0, 1), std_epsilon=(0, None), clip_range=(0, None), fixed_bound=(0, None))
-    agent.require_range(config, huber_limit=(0, None), log_std_min=(None, None), log_std_max=(None, None))
+    agent.require_range(config, huber_limit=(0, None), log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_order(config, "log_std_min", "log_std_max")
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(None, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)

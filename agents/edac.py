@@ -84,19 +84,11 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
-        online=online,
+        online=buffers.Replay.of(config),
     )
 
 
@@ -107,7 +99,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("edac", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None))
-    agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))
+    agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_order(config, "log_std_min", "log_std_max")
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(None, None))
     if config.diversity_weight is not None:
@@ -140,8 +133,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.create(data.observation.shape[1:])
-    return state.replace(statistics=normalise.update(statistics, data.observation))
+    return state.replace(statistics=normalise.of_data(data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
@@ -232,10 +224,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     """One update of the actor, the temperature, the critics and the targets."""
     key_critic, key_actor = jax.random.split(key)
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
 
     gradient, actor_metrics = jax.grad(actor_loss, has_aux=True)(state.actor, state, batch, key_actor, config)
     changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)

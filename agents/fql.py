@@ -15,7 +15,8 @@ distillation weight, flow(s, z) the action that flow_steps Euler steps along v r
 
 The actions of mu and of the flow are clipped to [-1, 1]. Means are over rows and dimensions.
 
-Departs from the paper: nowhere. What the paper leaves open is as in the authors' code [2].
+Departs from the paper: nowhere. What the paper leaves open is as in the authors' code [2], but for one thing: targets
+follow the critics after their step, and in [2] the critics from before it, which is a lag of one update.
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql
@@ -90,19 +91,11 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
-        online=online,
+        online=buffers.Replay.of(config),
     )
 
 
@@ -143,8 +136,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.create(data.observation.shape[1:])
-    return state.replace(statistics=normalise.update(statistics, data.observation))
+    return state.replace(statistics=normalise.of_data(data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
@@ -204,10 +196,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     """One update of the critics, the flow, the policy and the targets."""
     del step
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
     key_critic, key_actor = jax.random.split(key)
 
     gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic, state, batch, key_critic, config)

@@ -16,10 +16,12 @@ alpha imitation weight, beta inverse temperature, pi(.|s, h) = N(mu(s, h), 1) wi
   L(Q)         = sum_c mean (Q_c(s, a, g) - y)^2                        [3, eq. 6]
   Q'_c        <- (1 - rho) Q'_c + rho Q_c                               rho target_rate
 
-All losses use the networks from before the update. `rljax.buffers.Goals` draws the goals.
+All losses use the networks from before the update, and targets follow the new critics. `rljax.buffers.Goals` draws
+the goals.
 
 Departs from the paper: goals drawn evenly from the future of a trajectory are all equally likely. In the authors' code
-[2] the next state and the last one have half the chance of the others.
+[2] the next state and the last one have half the chance of the others, and targets follow the critics from before
+their step.
 
 [1] Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092
 [2] github.com/seohongpark/ogbench, impls/agents/gciql.py and impls/utils/datasets.py

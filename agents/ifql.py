@@ -15,7 +15,7 @@ flow(s, z) the action that flow_steps Euler steps along v reach from z
   acts by a(s) = flow(s, z_i) with the largest min_c Q_c(s, a), i = 1..num_candidates
 
 Departs from the paper: IDQL [4] has a diffusion model, and samples from IQL's implicit policy. This is the baseline of
-FQL's authors, in their paper [1] and code [2].
+FQL's authors, in their paper [1] and code [2], but for its targets, which follow the critics from before their step.
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql
@@ -85,19 +85,11 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
-        online=online,
+        online=buffers.Replay.of(config),
     )
 
 
@@ -139,8 +131,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.create(data.observation.shape[1:])
-    return state.replace(statistics=normalise.update(statistics, data.observation))
+    return state.replace(statistics=normalise.of_data(data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
@@ -192,10 +183,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     """One update of the value, the flow, the critics and the targets; each uses the others from before the update."""
     del step
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
 

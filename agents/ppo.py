@@ -24,6 +24,7 @@ advantages in each epoch, as in Tianshou. Statistics move once per rollout, so t
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
 import jax
@@ -42,7 +43,7 @@ class Config:
 
     # Optimisation
     learning_rate: float = 3e-4  # of Adam, for actor and critic; [1, table 3]
-    decay_steps: float | None = None  # environment steps over which the learning rate falls to 0; None: it stays; [3]
+    decay_steps: float | None = None  # share of the run (above 1: steps) in which the learning rate falls to 0; [3]: 1
     adam_epsilon: float = 1e-5  # added to Adam's denominator; [3]
     max_grad_norm: float = 0.5  # limit of the gradient's norm over all parameters, 0 for none; [3]
     num_epochs: int = 10  # passes over each rollout; [1, table 3]
@@ -98,7 +99,13 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Rollout:
     """Each iteration's steps, once."""
-    return buffers.Rollout(num_envs=config.num_envs, num_steps=config.num_steps, batch_size=config.batch_size)
+    size = {"num_envs": config.num_envs, "num_steps": config.num_steps, "batch_size": config.batch_size}
+    return buffers.Rollout(**size, learns_until=config.decay_steps)
+
+
+def schedule(config: Config, steps: float) -> Config:
+    """Turn a share of the run's `steps` into a number of environment steps."""
+    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -106,11 +113,12 @@ def check(spec: EnvSpec, config: Config) -> None:
     if config.torso != "drc":
         agent.require_vectors("ppo", spec)
     agent.require_widths(config, "actor_hidden", "critic_hidden")
-    agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None), adam_epsilon=(0, None))
+    agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None))
+    agent.require_above(config, adam_epsilon=0)
     agent.require_range(config, max_grad_norm=(0, None), clip_ratio=(0, None), value_cost=(0, None))
-    agent.require_range(config, entropy_cost=(None, None), reward_scale=(None, None), init_log_std=(None, None))
+    agent.require_range(config, entropy_cost=(None, None), reward_scale=(None, None), init_log_std=(-30, 30))
     if config.decay_steps is not None:
-        agent.require_range(config, decay_steps=(1, None))
+        agent.require_above(config, decay_steps=0)
     agent.require_at_least(config, num_epochs=1)
     torsos.check(spec, layers(config), config.actor_hidden, *([] if config.shared else [config.critic_hidden]))
 

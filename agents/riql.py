@@ -24,6 +24,7 @@ of the Huber loss.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -44,7 +45,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam learning rate of the actor, at the start; [2]
     critic_lr: float = 3e-4  # Adam learning rate of the critics; [2]
     value_lr: float = 3e-4  # Adam learning rate of the value; [2]
-    decay_steps: float | None = 3e6  # updates over which actor_lr falls to 0 as a cosine; None: it stays; [2]
+    decay_steps: float | None = 1.0  # share of the run (above 1: updates) of actor_lr's cosine to 0; None: none; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Experience
     reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; presets
@@ -101,21 +102,18 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
         learns_until=config.decay_steps,
-        online=online,
+        online=buffers.Replay.of(config),
     )
+
+
+def schedule(config: Config, steps: float) -> Config:
+    """Turn a share of the run's `steps` into a number of updates."""
+    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -127,9 +125,11 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, value_lr=(0, None), expectile=(0, 1), inverse_temperature=(0, None))
     agent.require_range(config, max_weight=(0, None), exploration_noise=(0, None), quantile=(0, 1))
     agent.require_range(config, huber_sigma=(1e-3, 1e3), target_min=(None, None), target_max=(None, None))
-    agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))
+    agent.require_order(config, "target_min", "target_max")
+    agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_order(config, "log_std_min", "log_std_max")
     if config.decay_steps is not None:
-        agent.require_range(config, decay_steps=(1, None))
+        agent.require_above(config, decay_steps=0)
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
     agent.require_at_least(config, num_critics=1)
@@ -249,10 +249,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
     """One update of the value, the actor, the critics and their targets; the actor's rate falls with `step`."""
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
     q = jnp.quantile(state.target_critic(batch.observation, batch.action), config.quantile, axis=0)  # [B]
 
     gradient, value_metrics = jax.grad(value_loss, has_aux=True)(state.value, q, batch, config)

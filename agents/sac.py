@@ -14,7 +14,10 @@ pi(.|s) is tanh of a diagonal Gaussian. Actions are in [-1, 1], and log-probabil
 Departs from the paper: the temperature's loss uses log alpha, as in Stable-Baselines3: its steps are smaller while
 alpha is small. `temperature_loss = "alpha"` is the paper's form.
 
+With `min_critics`, min_c in y is over so many random critics and the actor follows the mean of all, as in REDQ [2].
+
 [1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
+[2] Chen et al., Randomized Ensembled Double Q-Learning: Learning Fast Without a Model, arXiv:2101.05982
 
   rljax train sac --env Hopper-v5
 """
@@ -63,6 +66,7 @@ class Config:
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [1, table 1]
     num_critics: int = 2  # C; the smallest value counts; [1]
+    min_critics: int | None = None  # random critics per update of which the smallest counts; None: all; 2 in REDQ, RLPD
     activation: networks.Activation = "relu"  # of the hidden layers; [1, table 1]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; RLPD, Playground
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; the authors' code, Dopamine
@@ -102,10 +106,12 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("sac", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
-    agent.require_range(config, log_std_min=(None, None), log_std_max=(None, None))
+    agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_order(config, "log_std_min", "log_std_max")
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(None, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
+    agent.require_subset(config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -166,10 +172,9 @@ def critic_loss(
     """Squared error of all critics to the soft target, summed over critics."""
     next_action, next_log_prob = policy(state.actor, batch.next_observation, config).sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
+    next_q = networks.smallest_of_subset(next_q, config.min_critics, key)  # [B]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    target = config.reward_scale * batch.reward + bootstrap * (
-        next_q.min(axis=0) - jnp.exp(state.log_temperature) * next_log_prob
-    )
+    target = config.reward_scale * batch.reward + bootstrap * (next_q - jnp.exp(state.log_temperature) * next_log_prob)
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = jnp.square(q - jax.lax.stop_gradient(target)).mean(axis=-1).sum()
     return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
@@ -179,9 +184,10 @@ def critic_loss(
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """Temperature-weighted log-probability minus the smallest critic's value."""
+    """Temperature-weighted log-probability minus the smallest critic's value, or their mean with `min_critics`."""
     action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key)
-    q = networks.smallest(state.critic(batch.observation, action))  # [B]
+    q = state.critic(batch.observation, action)  # [C, B]
+    q = networks.smallest(q) if config.min_critics is None else q.mean(axis=0)  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 

@@ -88,7 +88,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range, and for pictures without convolutions."""
     agent.require_widths(config, "hidden")
     agent.require_range(config, learning_rate=(0, None), actor_kappa=(0, None), critic_kappa=(0, None))
-    agent.require_range(config, second_moment_decay=(0, 1), discount=(0, 1), trace_decay=(0, 1))
+    agent.require_range(config, second_moment_decay=(0, None), discount=(0, 1), trace_decay=(0, 1))
+    agent.require_below(config, second_moment_decay=1)
     agent.require_range(config, entropy_cost=(None, None))
     networks.require_fit(spec.observation_shape, config.convolutions)
 

@@ -20,6 +20,8 @@ Departs from the paper: only in how pictures of Atari are scaled (see docs/agent
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -45,7 +47,7 @@ class Config:
     num_updates: int = 1  # updates per transition; a stream has one
     epsilon_start: float = 1.0  # share of uniform actions at first; [1]
     epsilon_end: float = 0.01  # and at the end; [1]
-    epsilon_steps: float = 25_000.0  # environment steps over which it falls; [1]: 5 % of 500,000
+    epsilon_steps: float = 0.05  # share of the run (above 1: environment steps) over which it falls; [1]
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
     trace_decay: float = 0.8  # lambda, in [0, 1]; [1]
@@ -92,12 +94,19 @@ def experience(config: Config) -> buffers.Stream:
     )
 
 
+def schedule(config: Config, steps: float) -> Config:
+    """Turn a share of the run's `steps` into a number of environment steps."""
+    return dataclasses.replace(config, epsilon_steps=agent.in_steps(config.epsilon_steps, steps))
+
+
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for continuous actions, a hyperparameter out of range, and pictures without convolutions."""
     agent.require_widths(config, "hidden")
     agent.require_discrete("stream_sarsa", spec, "stream_ac")
-    agent.require_range(config, learning_rate=(0, None), critic_kappa=(0, None), second_moment_decay=(0, 1))
-    agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), epsilon_steps=(1, None))
+    agent.require_range(config, learning_rate=(0, None), critic_kappa=(0, None), second_moment_decay=(0, None))
+    agent.require_below(config, second_moment_decay=1)
+    agent.require_range(config, discount=(0, 1), trace_decay=(0, 1))
+    agent.require_above(config, epsilon_steps=0)
     agent.require_range(config, epsilon_start=(0, 1), epsilon_end=(0, 1))
     networks.require_fit(spec.observation_shape, config.convolutions)
 

@@ -59,6 +59,7 @@ class Config:
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [2]
     num_critics: int = 2  # C; the smallest value makes the target; [2]
+    min_critics: int | None = None  # random critics per update of which the smallest counts; None: all; 2 in REDQ, RLPD
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     initialisation: networks.Initialisation = "torch"  # of all layers; [2]
@@ -99,6 +100,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, reward_scale=(None, None))
     agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
+    agent.require_subset(config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -159,8 +161,9 @@ def critic_loss(
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
     next_action = jnp.clip(policy(state.target_actor, batch.next_observation) + noise, -1.0, 1.0)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
+    next_q = networks.smallest_of_subset(next_q, config.min_critics, key)  # [B]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    target = config.reward_scale * batch.reward + bootstrap * next_q.min(axis=0)
+    target = config.reward_scale * batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = jnp.square(q - jax.lax.stop_gradient(target)).mean(axis=-1).sum()
     return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}

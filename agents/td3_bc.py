@@ -61,6 +61,7 @@ class Config:
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [2]
     num_critics: int = 2  # C; the smallest value makes the target; [2]
+    min_critics: int | None = None  # random critics per update of which the smallest counts; None: all; 2 in REDQ, RLPD
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     initialisation: networks.Initialisation = "torch"  # of all layers; [2]
@@ -80,19 +81,11 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
-        online=online,
+        online=buffers.Replay.of(config),
     )
 
 
@@ -105,6 +98,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, reward_scale=(None, None), value_weight=(0, None))
     agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
+    agent.require_subset(config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -130,8 +124,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the observations of a data set [N, O] into the input statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.create(data.observation.shape[1:])
-    return state.replace(statistics=normalise.update(statistics, data.observation))
+    return state.replace(statistics=normalise.of_data(data.observation))
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
@@ -165,8 +158,9 @@ def critic_loss(
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
     next_action = jnp.clip(policy(state.target_actor, batch.next_observation) + noise, -1.0, 1.0)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
+    next_q = networks.smallest_of_subset(next_q, config.min_critics, key)  # [B]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    target = config.reward_scale * batch.reward + bootstrap * next_q.min(axis=0)
+    target = config.reward_scale * batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = jnp.square(q - jax.lax.stop_gradient(target)).mean(axis=-1).sum()
     return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
@@ -188,10 +182,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition, config:
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
     """One update of the critics and, every `policy_delay`-th time, the actor and all targets."""
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
 
     gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic, state, batch, key, config)
     changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)

@@ -124,7 +124,7 @@ def float_fields(cls: Any) -> tuple[str, ...]:
 class Agent(Protocol):
     """An agent: a module (or any object) with these attributes. Nothing outside an agent reads a field of its `Config`.
 
-    Four more functions are optional. The presence of such a function declares that the agent can use it.
+    Five more functions are optional. The presence of such a function declares that the agent can use it.
 
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
       on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
@@ -132,6 +132,9 @@ class Agent(Protocol):
     - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions [..., A]. Adversarial
       corruptions of data sets minimise this value.
     - `use_base(state, base, config) -> State` takes another run's policy, a `Base`: `rljax train ... --base RUN`.
+    - `schedule(config, steps) -> Config` turns settings that are shares of the run into numbers of steps. `steps` is
+      the run's length: environment steps of each learner, or updates where the agent learns from a data set. Learning
+      and acting use the Config that it returns.
     """
 
     Config: Callable[..., Any]  # every hyperparameter, documented per field; made by `config`
@@ -217,6 +220,18 @@ def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]]
     return jax.lax.cond(step % period == period - 1, active, idle, state)
 
 
+def in_steps(setting: Any, steps: float) -> Any:
+    """A setting in steps: a value up to 1 is a share of the run's `steps`, and a larger one is a number of steps.
+
+    `setting` is a number, one value per learner, or None, which stays None.
+    """
+    if setting is None:
+        return None
+    values = np.asarray(setting, np.float64)
+    found = np.where(values <= 1.0, values * steps, values)
+    return found.tolist() if found.ndim == 0 else tuple(found.tolist())
+
+
 def require_vectors(name: str, spec: EnvSpec) -> None:
     """Raise `ValueError` unless observations are vectors."""
     if len(spec.observation_shape) != 1:
@@ -249,9 +264,33 @@ def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> N
     """Raise `ValueError` unless each named field (every value of a population) lies in its closed range."""
     for name, (low, high) in ranges.items():
         for value in np.ravel(getattr(config, name)):
-            if not np.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+            outside = (low is not None and value < low) or (high is not None and value > high)
+            if outside or not np.isfinite(_single(value)):
                 limits = f" and in [{low}, {high}]" if high is not None else f" and at least {low}" * (low is not None)
                 raise ValueError(f"{_flag(name)} is {value:g}, it must be finite{limits}.")
+
+
+def require_above(config: Any, **limits: float) -> None:
+    """Raise `ValueError` unless each named field (every value of a population) is finite and above its limit."""
+    for name, limit in limits.items():
+        for value in np.ravel(getattr(config, name)):
+            if not (np.isfinite(_single(value)) and _single(value) > limit):
+                raise ValueError(f"{_flag(name)} is {value:g}, it must be finite and above {limit}.")
+
+
+def require_below(config: Any, **limits: float) -> None:
+    """Raise `ValueError` unless each named field (every value of a population) is below its limit, also in float32."""
+    for name, limit in limits.items():
+        for value in np.ravel(getattr(config, name)):
+            if not _single(value) < limit:
+                raise ValueError(f"{_flag(name)} is {value:.9g}, it must be below {limit}.")
+
+
+def require_order(config: Any, low: str, high: str) -> None:
+    """Raise `ValueError` where the field `low` is above the field `high`, for any learner; None is no limit."""
+    lower, upper = getattr(config, low), getattr(config, high)
+    if lower is not None and upper is not None and np.any(np.asarray(lower) > np.asarray(upper)):
+        raise ValueError(f"{_flag(low)} is {lower}, it must not be above {_flag(high)} {upper}.")
 
 
 def require_at_least(config: Any, **limits: int) -> None:
@@ -261,11 +300,26 @@ def require_at_least(config: Any, **limits: int) -> None:
             raise ValueError(f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}.")
 
 
+def require_subset(config: Any) -> None:
+    """Raise `ValueError` unless `min_critics` is None or a number of the `num_critics` critics."""
+    if config.min_critics is not None and not 1 <= config.min_critics <= config.num_critics:
+        raise ValueError(
+            f"--config.min-critics is {config.min_critics}, it must lie between 1 and --config.num-critics "
+            f"{config.num_critics}, or be None for all of them."
+        )
+
+
 def require_widths(config: Any, *names: str) -> None:
     """Raise `ValueError` unless each layer of the named fields has at least 1 unit."""
     for name in names:
         if min(getattr(config, name), default=1) < 1:
             raise ValueError(f"{_flag(name)} is {getattr(config, name)}: each layer has at least 1 unit.")
+
+
+def _single(value: float) -> np.float32:
+    """A value in float32, as programs compute with it: 1 - 1e-9 is 1 there, and 1e39 is infinite."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.float32(value)
 
 
 def _flag(name: str) -> str:

@@ -8,12 +8,17 @@ Batch methods with their own settings:
   rljax train td3 --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/td3-Hopper-v5
   rljax train dsact --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/dsact-HalfCheetah-v5
   rljax train dsact --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/dsact-Hopper-v5
-  rljax train ppo --env HalfCheetah-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-HalfCheetah-v5
-  rljax train ppo --env Hopper-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Hopper-v5
-  rljax train ppo --env Walker2d-v5 --steps 1000000 --seeds 5 --out runs/results/ppo-Walker2d-v5
+  rljax train ppo --env HalfCheetah-v5 --steps 1000000 --seeds 5 --config.decay-steps 3e6 \
+      --out runs/results/ppo-HalfCheetah-v5
+  rljax train ppo --env Hopper-v5 --steps 1000000 --seeds 5 --config.decay-steps 3e6 \
+      --out runs/results/ppo-Hopper-v5
+  rljax train ppo --env Walker2d-v5 --steps 1000000 --seeds 5 --config.decay-steps 3e6 \
+      --out runs/results/ppo-Walker2d-v5
 
   rljax train dqn --env gymnax/CartPole-v1 --steps 50000 --seeds 5 --eval-every 2500 \
       --out runs/results/dqn-CartPole-v1
+
+Defaults of the agents' files, without presets: see scripts/default_runs.py.
 
 Streams. AGENT-ENV is stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5, stream_q-CartPole-v1,
 stream_q-Acrobot-v1 or stream_sarsa-CartPole-v1. The last three have --env gymnax/ENV and --steps 500000.
@@ -68,7 +73,8 @@ import numpy as np
 
 from rljax.analysis import learning_curves
 from rljax.runs import records, statistics
-from rljax.training import configuration, registry
+from rljax.training import configuration, registry, schedules
+from rljax.training.settings import Settings
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 COLUMNS = (
@@ -142,10 +148,28 @@ def curve(run: dict[str, Any], label: str | None = None) -> learning_curves.Curv
 
 
 def changes(run: dict[str, Any]) -> list[str]:
-    """The hyperparameters in which a run departs from its agent's defaults and its environment's preset."""
+    """The hyperparameters in which a run departs from its agent's defaults and its environment's preset.
+
+    Settings that follow the run's length are left out: older runs had a fixed number of steps, as the pages say.
+    """
     module = registry.load_agent(run["agent"])
-    usual = configuration.as_json(registry.preset(run["agent"], module, run["environment"], run.get("data")))
-    return [f"{name} {value}" for name, value in run["config"].items() if value != usual[name]]
+    usual = registry.preset(run["agent"], module, run["environment"], run.get("data"))
+    settings = Settings(run["agent"], run["environment"], run["steps"])
+    given, in_steps = (configuration.as_json(x) for x in (usual, schedules.in_steps(module, usual, settings)))
+    same = [name for name in given if given[name] == in_steps[name]]
+    return [
+        f"{name} {run['config'][name]}" for name in run["config"] if name in same and run["config"][name] != given[name]
+    ]
+
+
+def by_default(run: dict[str, Any]) -> bool:
+    """Whether a run has the defaults of the agent's file and no preset; see scripts/default_runs.py."""
+    return run["name"].endswith("-defaults")
+
+
+def usual(run: dict[str, Any]) -> bool:
+    """Whether a run has the agent's own settings for its environment."""
+    return not by_default(run) and not changes(run)
 
 
 def row(run: dict[str, Any], references: Published) -> list[str]:
@@ -163,7 +187,7 @@ def row(run: dict[str, Any], references: Published) -> list[str]:
     speed = f"{run['steps_per_second']:,.0f}" if run["steps_per_second"] else "-"
     wall = f"{run['wall_seconds'] / 60:,.0f} min" if run["wall_seconds"] else "-"
     compiling = f"{run['compile_seconds']:.0f} s" if run["compile_seconds"] else "-"
-    name = ", ".join([run["agent"], *changes(run)])
+    name = f"{run['agent']}, defaults" if by_default(run) else ", ".join([run["agent"], *changes(run)])
     cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"])), spread]
     cells += [f"[{low:,.0f}, {high:,.0f}]", "; ".join(theirs) or "-", speed, wall, compiling, run["processor"]]
     return cells
@@ -198,11 +222,11 @@ def learns_from(run: dict[str, Any]) -> str:
 
 def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     """Streams, and in their environments SAC and PPO, with their own settings and with one transition at a time."""
-    streams = [run for run in collected if learns_from(run) == "stream"]
+    streams = [run for run in collected if learns_from(run) == "stream" and not by_default(run)]
     places = {run["environment"] for run in streams}
     beside = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
     single = [run for run in beside if run["name"].endswith("-one")]
-    curves = [curve(run) for run in streams + [run for run in beside if not changes(run)]]
+    curves = [curve(run) for run in streams + [run for run in beside if usual(run)]]
     learning_curves.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
 
 
@@ -212,7 +236,9 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in sorted(collected, key=lambda run: (run["environment"], run["agent"])):
         kind = learns_from(run)
-        if kind == "stream":
+        if by_default(run):
+            key = "online", "defaults"
+        elif kind == "stream":
             key = "streaming", "minatar" if "MinAtar" in run["environment"] else f"{run['reached'] // 1000}k"
         elif run["name"].endswith("-one"):
             key = "streaming", "one_transition"
@@ -237,7 +263,7 @@ def main() -> None:
     collected = [json.loads(path.read_text()) | {"name": path.stem} for path in sorted(folder.glob("*.json"))]
     draw_streams(collected, folder / "stream.png")
     for kind in ("replay", "rollout"):
-        shown = [run for run in collected if not changes(run) and learns_from(run) == kind]
+        shown = [run for run in collected if usual(run) and learns_from(run) == kind]
         curves = {}
         for run in shown:
             first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])

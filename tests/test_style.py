@@ -41,6 +41,7 @@ ORDER = [
     "Config",
     "State",
     "experience",
+    "schedule",
     "check",
     "init",
     "act",
@@ -55,7 +56,7 @@ def misplaced(source: str) -> list[str]:
     """The sections of an agent's file in its order, if it is not the one that all agents share; [] if it is."""
     found = [name for name in map(section, ast.parse(source).body) if name in ORDER]
     expected = sorted(found, key=ORDER.index)
-    return [] if found == expected and set(found) == set(ORDER) else found
+    return [] if found == expected and {*found, "schedule"} == set(ORDER) else found
 
 
 @agents

@@ -61,7 +61,7 @@ class Dataset(Experience):
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     draw: DatasetDraw = UniformRows()  # how batches are drawn
     online: Replay | None = None  # how the agent learns in an environment after the data set
-    learns_until: float | None = None  # number of updates after which the learning rate is 0; None where it stays above
+    learns_until: float | None = None  # updates after which the learning rate is 0; None where it stays above 0
 
     kind: ClassVar[str] = "dataset"
     needs_data: ClassVar[bool] = True
@@ -76,6 +76,12 @@ class Dataset(Experience):
     def steps_per_iteration(self) -> int:
         """Number of updates: in learning from data alone, a step is an update."""
         return self.num_updates
+
+    def check(self) -> None:
+        """Raise `ValueError` for numbers that can never work, those for going on online included."""
+        super().check()
+        if self.online is not None:
+            self.online.check_numbers()
 
     def prepare(self, data: Transition) -> Transition:
         """A data set [N, ...] in NumPy with its columns and the arrays that the draw needs."""

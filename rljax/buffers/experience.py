@@ -76,6 +76,11 @@ class Experience:
         return False
 
     @property
+    def on_policy(self) -> bool:
+        """Whether all transitions must come from the newest policy: drivers then choose an action after learning."""
+        return False
+
+    @property
     def goals(self) -> bool:
         """Whether observations are [state; goal], with goals drawn from the data."""
         return False
@@ -107,7 +112,7 @@ class Experience:
 
     @property
     def learns_until(self) -> Any:
-        """Number of updates after which the learning rate is 0; None where it stays above 0."""
+        """Steps of the run after which the learning rate is 0; None where it stays above 0."""
         return None
 
     def prepare(self, data: Transition) -> Transition:
@@ -119,12 +124,7 @@ class Experience:
 
     def check(self) -> None:
         """Raise `ValueError` for numbers that can never work."""
-        for name in ("num_envs", "num_steps", "num_updates", "batch_size", "replay_size", "warmup_steps"):
-            value, flag = getattr(self, name, 1), f"--config.{name.replace('_', '-')}"
-            if value < 1 and name != "warmup_steps":
-                raise ValueError(f"{flag} is {value}, it must be at least 1.")
-            if value > LARGEST:
-                raise ValueError(f"{flag} is {value:,}, it must be at most {LARGEST:,}.")
+        self.check_numbers()
         if self.steps_per_iteration > LARGEST:
             raise ValueError(
                 f"--config.num-envs {self.num_envs:,} x --config.num-steps {self.num_steps:,} are "
@@ -137,6 +137,16 @@ class Experience:
                 f"{type(draw).__name__} draws rows without columns, and the agent asks for {asked}. Let its "
                 "`experience` ask for the one or the other."
             )
+
+    def check_numbers(self) -> None:
+        """Raise `ValueError` for a number of something that is too small or too large."""
+        limits = dict.fromkeys(("num_envs", "num_steps", "num_updates", "batch_size", "replay_size"), 1)
+        for name, limit in (limits | {"warmup_steps": 0}).items():
+            value, flag = getattr(self, name, limit), f"--config.{name.replace('_', '-')}"
+            if value < limit:
+                raise ValueError(f"{flag} is {value}, it must be at least {limit}.")
+            if value > LARGEST:
+                raise ValueError(f"{flag} is {value:,}, it must be at most {LARGEST:,}.")
 
     def create(self, example: Transition) -> Any:
         """An empty buffer for transitions with the shapes of `example` [P, E, ...]; None where nothing is stored."""

@@ -49,8 +49,14 @@ class Rollout(Experience):
     """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches of `batch_size`."""
 
     batch_size: int = 1  # transitions of a minibatch: a divisor of the rollout's T x E
+    learns_until: float | None = None  # environment steps after which the learning rate is 0; None: it stays above 0
 
     kind: ClassVar[str] = "rollout"
+
+    @property
+    def on_policy(self) -> bool:
+        """True: the whole rollout comes from one policy, the newest."""
+        return True
 
     def check(self) -> None:
         """Raise `ValueError` where the size of minibatches does not divide a rollout."""

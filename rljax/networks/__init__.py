@@ -3,6 +3,7 @@
 The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
+from rljax.networks.ensembles import member, members, smallest, smallest_of_subset
 from rljax.networks.layers import (
     ACTIVATIONS,
     MLP,
@@ -22,13 +23,10 @@ from rljax.networks.layers import (
     feedforward,
     initialisers,
     joined,
-    member,
-    members,
     mish,
     patches,
     polyak,
     require_fit,
-    smallest,
 )
 
 __all__ = [
@@ -57,4 +55,5 @@ __all__ = [
     "polyak",
     "require_fit",
     "smallest",
+    "smallest_of_subset",
 ]

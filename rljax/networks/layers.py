@@ -36,6 +36,14 @@ def mish(x: Array) -> Array:
     return x * (rest / (rest + 2.0))
 
 
+def leaky_relu(x: Array) -> Array:
+    """x where x > 0, and 0.01 x elsewhere. The slope at exactly 0 is 0.01, as in PyTorch; in JAX's own it is 1.
+
+    Sparse initialisation makes hidden units that are exactly 0, and this slope then decides the first updates.
+    """
+    return jnp.where(x > 0, x, 0.01 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "tanh": jnp.tanh,
@@ -44,7 +52,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": nn.silu,
     "mish": mish,
     "elu": nn.elu,
-    "leaky_relu": nn.leaky_relu,
+    "leaky_relu": leaky_relu,
 }
 
 
@@ -403,16 +411,6 @@ def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> A
     return x * jax.lax.rsqrt(jnp.square(x).mean(axis=axes, keepdims=True) + epsilon)
 
 
-def smallest(values: Array, axis: int = 0) -> Array:
-    """The smallest value over `axis`: of critics [C, ...], their minimum [...]. Its gradient goes to one value only.
-
-    The gradient of `values.min(axis)` is divided by the number of values that equal the minimum. If XLA computes the
-    values twice and rounds them differently, that number can be 0, and the gradient is 0 / 0.
-    """
-    chosen = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
-    return jnp.where(jax.nn.one_hot(chosen, values.shape[axis], axis=axis, dtype=bool), values, 0.0).sum(axis=axis)
-
-
 def polyak(online: Any, target: Any, rate: Array | float) -> Any:
     """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf.
 
@@ -424,19 +422,3 @@ def polyak(online: Any, target: Any, rate: Array | float) -> Any:
 def copy(tree: Any) -> Any:
     """A copy of every leaf. Targets need copies: buffers that they share with the online network cannot be donated."""
     return jax.tree.map(jnp.copy, tree)
-
-
-def member(ensemble: Network, index: int) -> Network:
-    """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
-    return _of_one(ensemble, lambda x: x[index : index + 1])
-
-
-def members(ensemble: Network) -> Network:
-    """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
-    return _of_one(ensemble, lambda x: x[:, None])
-
-
-def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
-    """An ensemble of size 1, or a stack of them, with `select` of each leaf."""
-    params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
-    return Network(params, ensemble.module.clone(size=1), collections=collections, dtypes=ensemble.dtypes)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax.agent import Array
+from rljax.agent import Array, Transition
 
 
 class Statistics(struct.PyTreeNode):
@@ -64,6 +64,19 @@ def standardise(statistics: Statistics, samples: Array, epsilon: float = 1e-3) -
     `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
     """
     return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + epsilon)
+
+
+def of_data(samples: Array) -> Statistics:
+    """Statistics of a whole data set [N, O...]."""
+    return update(create(samples.shape[1:]), samples)
+
+
+def standardise_batch(statistics: Statistics, batch: Transition) -> Transition:
+    """A batch [B, ...] with standardised observations and next observations."""
+    return batch.replace(
+        observation=standardise(statistics, batch.observation),
+        next_observation=standardise(statistics, batch.next_observation),
+    )
 
 
 class Returns(struct.PyTreeNode):

@@ -20,7 +20,7 @@ from rljax.envs.host import rendering
 from rljax.envs.timed import share_of_time
 from rljax.runs import checkpoints, records, statistics, videos
 from rljax.runs.records import read_config
-from rljax.training import action_cost, configuration, evaluation, registry
+from rljax.training import action_cost, configuration, evaluation, registry, schedules
 from rljax.training import trust as trusting
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
@@ -222,7 +222,8 @@ def load_all(
         module.check(spec, config)
     path = checkpoints.newest(folder / "checkpoints")
     values = checkpoints.notes(path).get("values") or {}
-    stacked = configuration.stack(dataclasses.replace(config, **values), len(settings.seeds))
+    config = schedules.in_steps(module, dataclasses.replace(config, **values), settings)
+    stacked = configuration.stack(config, len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     used = None if settings.base is None else base(settings.base, trust=trust)
 

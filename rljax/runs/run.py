@@ -24,7 +24,7 @@ from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.loop import NoLearnerLeft, Training
 from rljax.training.plan import Experiment
-from rljax.training.settings import LARGEST
+from rljax.training.settings import LARGEST, settings_of
 
 CHECKPOINT_SECONDS = 600.0  # between checkpoints, where no number of steps is set
 MOST_SAVING = 0.05  # of the time, at most: where saving takes long, checkpoints are fewer
@@ -182,8 +182,10 @@ class Run:
         cls, folder: Path, view: console.View, online: Mapping[str, Any] | None = None, trust: bool = False
     ) -> Run:
         """The run in `folder` with the settings in its config.json, and with an added online stage for `online`."""
-        run = cls(experiments.reopened(folder, read_config(folder), online, trust=trust), folder, view)
+        described = read_config(folder)
+        run = cls(experiments.reopened(folder, described, online, trust=trust), folder, view)
         if online:
+            run.training.warn_of_schedule(settings_of(described))
             run.training.check_memory()
         return run
 

@@ -20,7 +20,7 @@ from rljax.training import action_cost, configuration, population, schedules, si
 from rljax.training.drivers.driver import EVALUATE, Driver, Report, environment_seeds
 from rljax.training.evaluation import LIMIT, Episodes
 from rljax.training.learner import CYCLE, TRANSITION
-from rljax.training.plan import Experiment, plan, round_up
+from rljax.training.plan import Experiment, early_end, plan, round_up
 from rljax.training.settings import Settings, check_settings
 
 
@@ -56,8 +56,7 @@ class Training:
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
         self.stages, self.stage, self.evaluator, self.spec = made.stages, made.stages[0], made.evaluator, made.spec
-        self.warnings = [] if made.warning is None else [made.warning]
-        self.warnings += self._size_warnings()
+        self.warnings = [*made.warnings, *self._size_warnings()]
         periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, sizes.LONGEST_CHUNK)
         self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
@@ -123,7 +122,10 @@ class Training:
     @property
     def stacked(self) -> Any:
         """The agent's Config in this stage, with every float as an array [P]."""
-        return configuration.stack(self.config, len(self.members))
+        return self._stacked(self.config)
+
+    def _stacked(self, config: Any) -> Any:
+        return configuration.stack(schedules.in_steps(self.module, config, self.settings), len(self.members))
 
     @property
     def complete(self) -> bool:
@@ -346,7 +348,7 @@ class Training:
             self.stages[number] = dataclasses.replace(stage, config=dataclasses.replace(stage.config, **changes))
         self.stage = self.stages[index]
         for stage in self.stages:
-            stage.driver.reconfigure(configuration.stack(stage.config, len(self.members)))
+            stage.driver.reconfigure(self._stacked(stage.config))
 
     def _freeze_diverged(self, report: Report, step: int) -> None:
         """Freeze learners with a metric that is not finite; raise `NoLearnerLeft` where all learners are frozen."""
@@ -373,7 +375,7 @@ class Training:
         return cause, "If it happens again, lower the learning rates or scale the rewards."
 
     def extend(self, steps: int) -> None:
-        """Set the end of the last stage, so that the whole run has `steps` steps."""
+        """Set the end of the last stage, so that the whole run has `steps` steps. Shares of the run follow it."""
         last, before = self.stages[-1], self.stages[-2].end if len(self.stages) > 1 else 0
         if steps <= before:
             raise ValueError(f"--steps is {steps}, the run has {before} updates from its data set before it goes on.")
@@ -382,7 +384,24 @@ class Training:
         self.stages[-1] = dataclasses.replace(last, end=self.total)
         self.stage = self.stages[index]
         name = "then_online" if before else "steps"
-        self.settings = dataclasses.replace(self.settings, **{name: steps - before})
+        settings = self.settings
+        self.settings = dataclasses.replace(settings, **{name: steps - before})
+        self.warn_of_schedule(settings)
+        for stage in self.stages:
+            stage.driver.reconfigure(self._stacked(stage.config))
+
+    def warn_of_schedule(self, before: Settings) -> None:
+        """Add warnings where settings follow another length of the run than `before`, and where learning ends early."""
+        config = self.experiment.config
+        found = schedules.changes(self.module, config, before, self.settings)
+        if found:
+            self.warnings.append(
+                f"settings that follow the run's length have changed from here on ({', '.join(found)}): this run will "
+                "differ from one of the new length."
+            )
+        early = early_end(self.module, config, self.settings)
+        if early is not None and early not in self.warnings:
+            self.warnings.append(early)
 
     def close(self) -> None:
         """Release data and environments. Raises `EnvironmentFailed` for what one of them raises, after the last."""

@@ -19,7 +19,7 @@ from rljax.agent import Base, EnvSpec, Transition
 from rljax.buffers import Experience, Mixed, Replay
 from rljax.distributed import processes
 from rljax.envs.autoreset import AutoReset
-from rljax.training import configuration, evaluation, sizes
+from rljax.training import configuration, evaluation, schedules, sizes
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import Driver
 from rljax.training.drivers.embedded import EmbeddedDriver
@@ -55,7 +55,7 @@ class Stage:
     """A part of a run with one source of experience."""
 
     driver: Driver
-    config: Any  # the agent's Config in this stage
+    config: Any  # the agent's Config in this stage, as given: settings may be shares of the run
     iteration: int  # steps of one learner in one iteration of the driver
     end: int  # the run's step at which the stage ends
 
@@ -67,7 +67,7 @@ class Plan:
     stages: list[Stage]
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
-    warning: str | None = None  # a possible problem with the data set
+    warnings: tuple[str, ...] = ()  # possible problems with the data set and with learning rates
 
     @property
     def multiple(self) -> int:
@@ -95,7 +95,7 @@ def plan(experiment: Experiment) -> Plan:
     inside = envs.make(name) if envs.is_compiled(name) else None
     steps_online = settings.then_online if experience.needs_data else settings.steps
     if steps_online and experience.needs_data:
-        _require_rate(settings, experience)
+        _require_rate(settings, module.experience(schedules.in_steps(module, config, settings)))
     _require_shared(settings, name, bool(steps_online) and inside is None)
     limit = _limit(settings, dataset)
     sizes.require_environments(settings, experience, inside is None)
@@ -110,6 +110,10 @@ def plan(experiment: Experiment) -> Plan:
     data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
     changed = configuration.replace(config, settings.online or {}, "--online")
     online = None
+
+    def stacked(config: Any) -> Any:
+        return configuration.stack(schedules.in_steps(module, config, settings), number)
+
     if steps_online:
         module.check(trained, changed)
         mixture = None if dataset is None else (settings.offline_share, reward_affine)
@@ -121,20 +125,21 @@ def plan(experiment: Experiment) -> Plan:
         each = experience.steps_per_iteration
         end = round_up(settings.steps, each if online is None else math.lcm(each, online(changed).steps_per_iteration))
         learner = Learner(module, spec, number, base=experiment.base)
-        driver: Driver = OfflineDriver(learner, data, configuration.stack(config, number), settings.data_on_host)
+        driver: Driver = OfflineDriver(learner, data, stacked(config), settings.data_on_host)
         stages.append(Stage(driver, config, each, end))
     if online is not None:
         declared = online(changed)
-        learner, stacked = Learner(module, spec, number, online, experiment.base), configuration.stack(changed, number)
+        learner = Learner(module, spec, number, online, experiment.base)
         if inside is not None:
-            driver = CompiledDriver(learner, inside, stacked, data)
+            driver = CompiledDriver(learner, inside, stacked(changed), data)
         else:
             hosted = envs.make_hosted(name, number * declared.num_envs, **limit)
             embedded = declared.streams or (jax.default_backend() == "cpu" and jax.device_count() == 1)
-            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, hosted, stacked, data)
+            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, hosted, stacked(changed), data)
         each = declared.steps_per_iteration
         stages.append(Stage(driver, changed, each, end + round_up(steps_online, each)))
-    return Plan(stages, evaluator, spec, _other_bounds(dataset, evaluator))
+    found = (_other_bounds(dataset, evaluator), early_end(module, config, settings))
+    return Plan(stages, evaluator, spec, tuple(warning for warning in found if warning is not None))
 
 
 def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
@@ -254,6 +259,17 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
     if experiment.load_base is not None and not hasattr(experiment.module, "use_base"):
         raise ValueError(f"agent '{agent}' takes no other run's policy: leave out --base.")
+
+
+def early_end(module: Any, config: Any, settings: Settings) -> str | None:
+    """A warning where the learning rate falls to 0 before the last twentieth of the run."""
+    until = module.experience(schedules.in_steps(module, config, settings)).learns_until
+    if until is None or settings.then_online or np.min(until) > 0.95 * settings.steps:
+        return None
+    return (
+        f"the learning rate of '{settings.agent}' falls to 0 at step {np.min(until):,.0f}, and the run has "
+        f"{settings.steps:,} steps: nothing is learnt after it. --config.decay-steps 1 follows the run's length."
+    )
 
 
 def _require_rate(settings: Settings, experience: Experience) -> None:

@@ -1,4 +1,7 @@
-"""Schedules of settings that change during training: population-based training, and the piecewise one that it finds."""
+"""Settings that change during training: those that follow a run's length, and population-based training.
+
+The schedule that population-based training finds is piecewise constant.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from rljax.training import configuration
+from rljax.training.settings import Settings
 
 Values = Mapping[str, Sequence[float]]  # settings by name, one value per learner
 
@@ -78,6 +84,29 @@ class Piecewise:
             if when == step:
                 return Change({name: [value] * len(scores) for name, value in settings.items()}, np.arange(len(scores)))
         return None
+
+
+def in_steps(module: Any, config: Any, settings: Settings) -> Any:
+    """`config` with numbers of steps for settings that are shares of the run, by the agent's own `schedule`.
+
+    Agents without `schedule` have no such settings.
+    """
+    if not hasattr(module, "schedule"):
+        return config
+    steps, changed = float(settings.steps), configuration.replace(config, settings.online or {}, "--online")
+    online = module.experience(changed).online if settings.then_online else None
+    if online is not None:
+        online.check_numbers()
+        steps += settings.then_online * online.num_updates / online.steps_per_iteration
+    return module.schedule(config, steps)
+
+
+def changes(module: Any, config: Any, before: Settings, after: Settings) -> list[str]:
+    """Texts such as "decay_steps 1,000 -> 2,000": the settings that follow the run's length where this changes."""
+    old, new = (in_steps(module, config, settings) for settings in (before, after))
+    names = [field.name for field in dataclasses.fields(config)]
+    found = [(name, np.ravel(getattr(old, name)), np.ravel(getattr(new, name))) for name in names]
+    return [f"{name} {left[0]:,.0f} -> {right[0]:,.0f}" for name, left, right in found if (left != right).any()]
 
 
 def schedule(described: Mapping[str, Any] | None) -> Schedule | None:

@@ -82,6 +82,29 @@ class Network:
         return x
 
 
+class Exact(Network):
+    """A `Network` with gradients by PyTorch's rules: the leaky ReLU's slope is 0.01 at exactly 0, too."""
+
+    def gradient(self, x: np.ndarray, slope: np.ndarray) -> list[np.ndarray]:
+        """The gradient by each parameter of a quantity whose gradient by the outputs for input `x` is `slope`."""
+        layers = list(zip(self.parameters[::2], self.parameters[1::2], strict=True))
+        seen, scores, deviations = [], [], []
+        for kernel, bias in layers:
+            seen.append(x)
+            x = x @ kernel + bias
+            deviations.append(np.sqrt(x.var() + 1e-5))
+            scores.append((x - x.mean()) / deviations[-1])
+            x = np.where(scores[-1] > 0, scores[-1], LEAK * scores[-1])
+        found: list[np.ndarray] = []
+        for i in reversed(range(len(layers))):
+            if i < len(layers) - 1:
+                slope = slope * np.where(scores[i] > 0, 1.0, LEAK)
+                slope = (slope - slope.mean() - scores[i] * (slope * scores[i]).mean()) / deviations[i]
+            found = [np.outer(seen[i], slope), slope, *found]
+            slope = layers[i][0] @ slope
+        return found
+
+
 class ObGD:
     """Optimiser of a `Network` with traces; moves its parameters in place."""
 
@@ -91,7 +114,10 @@ class ObGD:
 
     def step(self, gain: Callable[[Any], float], error: float, reset: bool) -> None:
         """`gain(parameters)` is what a positive error raises."""
-        gradient = reference.differences(gain, self.network.parameters)
+        self.move(reference.differences(gain, self.network.parameters), error, reset)
+
+    def move(self, gradient: list[np.ndarray], error: float, reset: bool) -> None:
+        """`gradient` is that of what a positive error raises."""
         decay = self.config.discount * self.config.trace_decay
         self.trace = [decay * e + g for e, g in zip(self.trace, gradient, strict=True)]
         bound = self.config.learning_rate * self.kappa * max(abs(error), 1.0) * sum(np.abs(e).sum() for e in self.trace)

@@ -178,7 +178,7 @@ def test_act_explores_around_the_mean_within_bounds(loss: Any) -> None:
 
 OUTSIDE: dict[str, tuple[float, str]] = {
     "actor_lr": (-1.0, "finite and at least 0"),
-    "decay_steps": (0.0, "finite and at least 1"),
+    "decay_steps": (0.0, "finite and above 0"),
     "dropout": (1.0, r"finite and in \[0, 0\.99\]"),
     "exploration_noise": (float("inf"), "finite and at least 0"),
     "log_std_min": (float("nan"), "finite"),

@@ -37,6 +37,7 @@ SIGNATURES = {
 OPTIONAL = {
     "perceive": ["state", "observation", "first", "config"],
     "prepare": ["state", "data", "config"],
+    "schedule": ["config", "steps"],
     "value": ["state", "observation", "action", "config"],
     "use_base": ["state", "base", "config"],
 }

@@ -71,8 +71,8 @@ class Reference:
         passes = [reference.forward(critic, rows.reshape(-1, rows.shape[-1])) for critic in critics]
         return np.stack([q.reshape(action.shape[:2]) for q, _ in passes]), [inputs for _, inputs in passes]
 
-    def part(self, batch: Transition, key: Any) -> tuple[dict[str, float], list[Any]]:
-        """What a part of the batch gives: metrics and the critics' gradient."""
+    def whole(self, batch: Transition, key: Any) -> tuple[dict[str, float], list[Any]]:
+        """Metrics and the critics' gradient."""
         config, number, size = self.config, self.config.num_actions, len(batch.reward)
         observation = reference.standardised(self.seen, batch.observation)
         next_observation = reference.standardised(self.seen, batch.next_observation)
@@ -139,13 +139,8 @@ class Reference:
         """One update and its metrics."""
         config, size = self.config, len(batch.reward)
         key_critic, key_actor = jax.random.split(key)
-        keys = jax.random.split(key_critic, config.num_parts)
-        parts = [jax.tree.map(lambda x, i=i: x[i :: config.num_parts], batch) for i in range(config.num_parts)]
-        assert config.num_parts in (1, size), "rows of a part are neighbours, and here its only one"
-        found, gradients = zip(*[self.part(*pair) for pair in zip(parts, keys, strict=True)], strict=True)
-        metrics = {name: float(np.mean([part[name] for part in found])) for name in found[0]}
+        metrics, gradient = self.whole(batch, key_critic)  # whatever `num_parts` is
         old = self.critics
-        gradient = reference.zip_map(lambda *x: np.mean(x, axis=0), *gradients)
         self.critics = self.adams[1].step(self.critics, gradient)
 
         # The actor through critics after their step or before it; at first towards the data's actions instead:
@@ -242,13 +237,18 @@ def data(observation: np.ndarray) -> Transition:
     return reference.transitions(size=len(observation)).replace(observation=jnp.asarray(observation))
 
 
+def loss_of(critic: Any, state: cql.State, batch: Transition, key: Any, config: cql.Config) -> Any:
+    """The critics' loss on the candidates that a key draws."""
+    return cql.critic_loss(critic, state, batch, cql.candidates(state, batch, key, config), config)
+
+
 @jax.jit
 def critic_loss(state: cql.State, batch: Transition, config: cql.Config) -> tuple[Any, Any]:
     """The loss with its metrics, and its gradients in whatever it reads."""
 
     def loss(critic: Any, actor: Any, target_critic: Any) -> Any:
         whole = state.replace(actor=actor, target_critic=target_critic)
-        return cql.critic_loss(critic, whole, batch, KEY, config)
+        return loss_of(critic, whole, batch, KEY, config)
 
     parts = (state.critic, state.actor, state.target_critic)
     return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(*parts)
@@ -276,7 +276,7 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 def test_the_cases_clip_some_and_not_all() -> None:
     config = dataclasses.replace(CONFIG, **list(CASES.values())[-1])
     expected = Reference(fresh(config), config, None)
-    expected.part(reference.transitions(), KEY)
+    expected.whole(reference.transitions(), KEY)
     assert 0.0 < expected.clipped.mean() < 1.0
     assert 0.0 < expected.heads(np.asarray(reference.transitions().observation))[3].mean() < 1.0
 
@@ -301,7 +301,7 @@ def test_soft_maximum_approaches_the_integral_over_all_actions(curvature: float)
     state = fresh(CONFIG).replace(actor=fixed(0.2, np.log(0.9)), target_critic=zero)
     critic: Any = lambda s, a: -curvature * jnp.square(a - 0.3).sum(axis=-1)[None]  # noqa: E731
     batch = reference.transitions()
-    _, metrics = jax.jit(lambda key: cql.critic_loss(critic, state, batch, key, config))(KEY)
+    _, metrics = jax.jit(lambda key: loss_of(critic, state, batch, key, config))(KEY)
     action = np.linspace(-1.0, 1.0, 2_001)
     integral = np.trapezoid(np.exp(-curvature * (action - 0.3) ** 2), action) ** 2
     found = metrics["critic/gap"] + metrics["critic/q"] - np.log(3 * config.num_actions)
@@ -314,7 +314,7 @@ def test_critic_loss_by_hand() -> None:
     config = dataclasses.replace(CONFIG, discount=0.5, penalty_weight=2.0, importance_sampling=False)
     state = fresh(CONFIG).replace(target_critic=lambda s, a: jnp.array([[[3.0, 1.0]], [[2.0, 5.0]]]))
     critic: Any = lambda s, a: jnp.broadcast_to(jnp.array([[[10.0, 20.0]], [[12.0, 23.0]]]), (2, 10, 2))  # noqa: E731
-    loss, metrics = jax.jit(lambda key: cql.critic_loss(critic, state, batch, key, config))(KEY)
+    loss, metrics = jax.jit(lambda key: loss_of(critic, state, batch, key, config))(KEY)
     # y = (1 + 0.5 min(3, 2), 2) = (2, 2);  errors (8, 18) and (10, 21);  (64 + 324 + 100 + 441) / 2
     # All ten candidates, the data's action among them, are worth the same: G = log 10 for either critic.
     error, gap = 464.5, np.log(10.0)
@@ -328,7 +328,7 @@ def test_maximum_over_actions_comes_before_or_after_the_minimum(backup: Any, exp
     values = jnp.array([[[1.0], [4.0]], [[3.0], [2.0]]])  # two critics, two actions
     state = fresh(CONFIG).replace(target_critic=lambda s, a: jnp.broadcast_to(values, (2, 2, 5)))
     batch = reference.transitions().replace(reward=np.zeros(5, np.float32), terminated=np.zeros(5, bool))
-    metrics = jax.jit(lambda key: cql.critic_loss(state.critic, state, batch, key, config))(KEY)[1]
+    metrics = jax.jit(lambda key: loss_of(state.critic, state, batch, key, config))(KEY)[1]
     np.testing.assert_allclose(metrics["critic/target"], expected)
 
 
@@ -456,3 +456,15 @@ def test_refuses_counts_that_are_too_small(name: str, least: int) -> None:
 def test_refuses_parts_of_unequal_size() -> None:
     with pytest.raises(ValueError, match=r"^--config\.num-parts is 2, it must divide the batch of 5\.$"):
         cql.check(SPEC, dataclasses.replace(CONFIG, num_parts=2))
+
+
+def test_parts_of_a_batch_change_speed_alone() -> None:
+    state, batch = fresh(CONFIG), reference.transitions()
+    one, five = (
+        jax.jit(cql.update)(state, batch, KEY, jnp.zeros((), jnp.int32), dataclasses.replace(CONFIG, num_parts=number))[
+            0
+        ]
+        for number in (1, 5)
+    )
+    for left, right in zip(*map(jax.tree.leaves, (one.critic, five.critic)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)

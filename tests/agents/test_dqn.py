@@ -20,7 +20,8 @@ from tests.agents import reference
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
-CONFIG = dqn.Config(hidden=(8, 8), batch_size=5, learning_rate=1e-2, target_rate=0.1, target_every=1)
+CLIPPED: dict[str, Any] = {"loss": "huber", "max_grad_norm": 10.0}
+CONFIG = dqn.Config(hidden=(8, 8), batch_size=5, learning_rate=1e-2, target_rate=0.1, target_every=1, **CLIPPED)
 SOFTMAX: dict[str, Any] = {"exploration": "softmax", "temperature_lr": 1e-2, "init_temperature": 0.5}
 KEY = jax.random.key(0)
 
@@ -352,7 +353,7 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "hindsight": (-0.5, r"in \[0, 1\]"),
     "epsilon_start": (1.5, r"in \[0, 1\]"),
     "epsilon_end": (-0.5, r"in \[0, 1\]"),
-    "epsilon_steps": (0.0, "at least 1"),
+    "epsilon_steps": (0.0, "above 0"),
     "target_entropy": (1.5, r"in \[0, 1\.386"),
     "max_grad_norm": (float("nan"), "at least 0"),
 }

@@ -13,6 +13,7 @@ import pytest
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ppo
 from rljax.networks import distributions
+from rljax.training import registry
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -302,3 +303,26 @@ def test_learning_rate_stays_at_nothing_beyond_2_to_the_31_environment_steps() -
 def test_bad_settings_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ppo.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+BRAX = {  # notebooks/training.ipynb: environments, steps of an unroll, rows of a minibatch, minibatches, epochs
+    "ant": (4_096, 5, 2_048, 32, 4),
+    "inverted_pendulum": (2_048, 5, 1_024, 32, 4),
+    "inverted_double_pendulum": (2_048, 5, 1_024, 32, 4),
+    "humanoid": (2_048, 10, 1_024, 32, 8),
+    "humanoidstandup": (2_048, 15, 1_024, 32, 8),
+    "halfcheetah": (2_048, 20, 512, 32, 8),
+    "reacher": (2_048, 50, 256, 32, 8),
+    "pusher": (2_048, 30, 512, 16, 8),
+}
+
+
+@pytest.mark.parametrize("task", BRAX)
+def test_presets_of_brax_are_its_own(task: str) -> None:
+    envs, unroll, rows, minibatches, epochs = BRAX[task]
+    config = registry.preset("ppo", ppo, f"brax/{task}")
+    ppo.experience(config).check()
+    assert (config.num_envs, config.num_epochs) == (envs, epochs)
+    assert config.batch_size == rows * unroll
+    assert config.num_steps * config.num_envs == minibatches * config.batch_size
+    assert config.num_steps % unroll == 0

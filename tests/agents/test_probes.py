@@ -57,6 +57,7 @@ ON_POLICY: dict[str, Any] = {
 FROM_DATA: dict[str, Any] = {
     **{key: value for key, value in QUICK.items() if key not in ("replay_size", "warmup_steps", "num_envs")},
     "value_lr": 3e-3,
+    "decay_steps": None,
     "normalise_observations": False,
 }
 # Agents whose tests have a `PROBE`, the settings with which they solve probes: those that replay, and those from data.

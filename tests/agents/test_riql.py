@@ -292,7 +292,7 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "actor_lr": (-1.0, "finite and at least 0"),
     "critic_lr": (float("nan"), "finite and at least 0"),
     "value_lr": (-1.0, "finite and at least 0"),
-    "decay_steps": (0.0, "finite and at least 1"),
+    "decay_steps": (0.0, "finite and above 0"),
     "expectile": (1.5, r"finite and in \[0, 1\]"),
     "inverse_temperature": (-3.0, "finite and at least 0"),
     "max_weight": (-1.0, "finite and at least 0"),

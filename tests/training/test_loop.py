@@ -67,3 +67,15 @@ def test_what_cannot_change_online_is_refused(changes: dict[str, Any], message: 
     config = iql.Config(hidden=(8,), decay_steps=None)
     with pytest.raises(ValueError, match=message):
         Training(Experiment(asked, iql, config, recorded()))
+
+
+def test_a_longer_run_stretches_what_follows_its_length() -> None:
+    for value, expected, said in ((1.0, 8, "decay_steps 4 -> 8"), (4.0, 4, "falls to 0 at step 4"), (None, None, "")):
+        config = iql.Config(hidden=(8,), batch_size=8, decay_steps=value)
+        training = Training(Experiment(Settings("iql", "none", 4, data="recorded.npz"), iql, config, recorded()))
+        assert training.warnings == []
+        training.extend(8)
+        assert training.driver.hyper.config.decay_steps == expected  # pyright: ignore[reportAttributeAccessIssue]
+        assert training.stacked.decay_steps == expected
+        assert [said in warning for warning in training.warnings] == [True] * bool(said)
+        training.close()

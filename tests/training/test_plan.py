@@ -11,7 +11,7 @@ import pytest
 
 from rljax import buffers, datasets
 from rljax.agent import EnvSpec, Transition
-from rljax.agents import dqn, iql, sac
+from rljax.agents import dqn, iql, ppo, sac, stream_q
 from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import OfflineDriver
@@ -87,6 +87,51 @@ def test_a_learning_rate_that_has_fallen_is_refused() -> None:
     with pytest.raises(ValueError, match=r"falls to 0 at update 5"):
         from_data((0, 1), {"decay_steps": [1e6, 5.0]})
     from_data(config={"decay_steps": 10})
+
+
+# Settings that follow the run's length.
+
+FOLLOWING: dict[Any, tuple[str, dict[str, Any]]] = {
+    ppo: ("decay_steps", {"actor_hidden": (8,), "critic_hidden": (8,), "num_envs": 2, "num_steps": 5, "batch_size": 5}),
+    dqn: ("epsilon_steps", {"hidden": (8,), "batch_size": 8, "replay_size": 100}),
+    stream_q: ("epsilon_steps", {"hidden": (8,)}),
+}
+
+
+def following(module: Any, value: Any, steps: int, **settings: Any) -> Any:
+    """The plan of a small run with a schedule."""
+    name, config = FOLLOWING[module]
+    asked = Settings(module.__name__.rpartition(".")[2], "gymnax/CartPole-v1", steps, **settings)
+    return plan(Experiment(asked, module, configuration.replace(module.Config(), config | {name: value}, "test"), None))
+
+
+@pytest.mark.parametrize("module", FOLLOWING, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_a_share_follows_the_length_of_the_run(module: Any) -> None:
+    name = FOLLOWING[module][0]
+    for value, steps, expected in (
+        (0.5, 1_000, 500.0),
+        (0.5, 4_000, 2_000.0),
+        (1.0, 3_000, 3_000.0),
+        (700.0, 1_000, 700),
+    ):
+        made = following(module, value, steps)
+        assert getattr(made.stages[0].driver.hyper.config, name) == expected
+        assert getattr(made.stages[0].config, name) == value, "what is recorded is the setting as given"
+    each = following(module, (0.5, 700.0), 1_000, seeds=(0, 1)).stages[0].driver.hyper.config
+    np.testing.assert_array_equal(getattr(each, name), [500, 700])
+
+
+def test_a_share_counts_the_updates_online_too() -> None:
+    made = from_data(config={"decay_steps": 1.0}, online={"num_updates": 2})
+    assert [float(stage.driver.hyper.config.decay_steps[0]) for stage in made.stages] == [16, 16]
+    assert made.warnings == ()
+
+
+def test_a_rate_of_0_before_the_end_is_said() -> None:
+    (said,) = following(ppo, 400.0, 1_000).warnings
+    assert said.startswith("the learning rate of 'ppo' falls to 0 at step 400, and the run has 1,000 steps")
+    for value in (1.0, 990.0, 5_000.0, None):
+        assert following(ppo, value, 1_000).warnings == ()
 
 
 # What an agent declares and does not have.

@@ -1,7 +1,8 @@
 """Environments inside the program: stepping, storing, acting and learning are one compiled loop.
 
 The next action is chosen before learning, as in the hosted driver, where the simulators step while the device learns.
-Streams are the exception: they learn from each transition at once, before they choose the next action.
+There are two exceptions. Streams learn from each transition at once, before they choose the next action. After learning
+from a rollout, the first action of the next one is chosen anew, so that a whole rollout comes from one policy.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Carry(struct.PyTreeNode):
     keys: Array  # [P x E], one per environment, never advanced
     observation: Array  # [P, E, O...] to act on next
     first: Array  # [P, E] bool: whether this observation begins an episode
-    action: Any  # [P, E, ...] to take next, chosen before the last update as in the hosted driver
+    action: Any  # [P, E, ...] to take next, see above when it is chosen
     extras: Any  # the extras that `act` returned with the action
     episodes: dict[str, Array]  # [P] sums over episodes that ended since the last report
 
@@ -114,7 +115,7 @@ class Loop:
             carry = self._step(carry, hyper)
         else:
             carry = jax.lax.fori_loop(0, num_steps, lambda _, carry: self._step(carry, hyper), carry)
-        return carry.replace(learners=self._learn(carry.learners, hyper, data))
+        return self._act_anew(carry.replace(learners=self._learn(carry.learners, hyper, data)), hyper)
 
     def _act(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         learners = carry.learners
@@ -122,6 +123,13 @@ class Loop:
             learners = self.learner.perceive(learners, carry.observation, carry.first, hyper)
         action, extras = self.learner.act(learners, carry.observation, hyper)
         return carry.replace(learners=learners, action=action, extras=extras)
+
+    def _act_anew(self, carry: Carry, hyper: Hyperparameters) -> Carry:
+        """Choose the next action by the newest policy, where rollouts need it. The observation was perceived before."""
+        if not hyper.experience.on_policy:
+            return carry
+        action, extras = self.learner.act(carry.learners, carry.observation, hyper)
+        return carry.replace(action=action, extras=extras)
 
     def _learn(
         self, learners: LearnerState, hyper: Hyperparameters, data: Transition | None, when: Array | bool = True

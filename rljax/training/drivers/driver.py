@@ -100,7 +100,8 @@ class Driver(Protocol):
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
 
         An action is chosen before the update that follows it, and this update never needs the step that the action
-        causes. The update and the step may run at the same time.
+        causes. The update and the step may run at the same time. After an update on a rollout the action is chosen
+        anew, by the new policy.
         """
 
     def report(self) -> Report:

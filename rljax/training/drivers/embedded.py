@@ -104,15 +104,21 @@ class EmbeddedLoop(Loop):
         return jax.lax.while_loop(going, one, (jnp.zeros_like(iterations), carry))[1]
 
     def _iterate(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
-        """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored."""
+        """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored.
+
+        Rollouts are the exception: the learners learn before they choose the action of that step.
+        """
         if hyper.experience.streams:
             return super()._iterate(carry, hyper, data)
+        num_steps = hyper.experience.num_steps
+        if hyper.experience.on_policy:
+            carry = self._act_anew(carry.replace(learners=self._learn(carry.learners, hyper, data)), hyper)
+            return jax.lax.fori_loop(0, num_steps, lambda _, carry: self._step(carry, hyper), carry)
         # Learning depends on the first call, and the second call depends on learning. Without these dependencies XLA
         # could run them in any order.
         begin = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))
         begun = begin(carry.environment.driver, _flat(carry.action))
         carry = self._step(carry.replace(learners=self._learn(carry.learners, hyper, data, begun)), hyper)
-        num_steps = hyper.experience.num_steps
         if num_steps > 1:
             carry = jax.lax.fori_loop(1, num_steps, lambda _, carry: self._step(carry, hyper), carry)
         return carry

@@ -4,6 +4,8 @@ This driver is for accelerators and for several devices; on one CPU the embedded
 learn and store. Acting comes before learning, and neither waits for the host. While the device learns, the simulators
 already step, and the host submits the next calls. Storing is a separate call for this reason: on the CPU a program that
 both writes to a donated buffer and gathers from it copies the whole buffer, unless each write waits for all reads.
+After learning from a rollout, the first action of the next one is chosen anew, so that a whole rollout comes from one
+policy.
 """
 
 from __future__ import annotations
@@ -121,6 +123,9 @@ class HostedDriver:
         for _ in range(iterations * experience.num_steps):
             if self.steps % experience.num_steps == 0 and self.learner.ready(self.steps, experience):
                 self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)
+                if experience.on_policy:  # a whole rollout comes from one policy
+                    act = self.calls.act(self.learnt, np.int32(self.steps), self.observation, self.hyper)
+                    self.action, self.extras = act
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = jax.tree.map(self._per_learner, step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host

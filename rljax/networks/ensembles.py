@@ -1,0 +1,48 @@
+"""What agents do with an ensemble of critics: their smallest value, that of a random subset, single members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from rljax.agent import Array
+from rljax.networks.layers import Network
+
+
+def smallest(values: Array, axis: int = 0) -> Array:
+    """The smallest value over `axis`: of critics [C, ...], their minimum [...]. Its gradient goes to one value only.
+
+    The gradient of `values.min(axis)` is divided by the number of values that equal the minimum. If XLA computes the
+    values twice and rounds them differently, that number can be 0, and the gradient is 0 / 0.
+    """
+    chosen = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
+    return jnp.where(jax.nn.one_hot(chosen, values.shape[axis], axis=axis, dtype=bool), values, 0.0).sum(axis=axis)
+
+
+def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
+    """The smallest value [...] of `number` critics, which are drawn from the C of `values` [C, ...]; None: of all.
+
+    One subset serves the whole batch, as in REDQ (Chen et al., arXiv:2101.05982, algorithm 1).
+    """
+    if number is None:
+        return values.min(axis=0)
+    chosen = jax.random.choice(jax.random.fold_in(key, 1), values.shape[0], (number,), replace=False)
+    return values[chosen].min(axis=0)
+
+
+def member(ensemble: Network, index: int) -> Network:
+    """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
+    return _of_one(ensemble, lambda x: x[index : index + 1])
+
+
+def members(ensemble: Network) -> Network:
+    """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
+    return _of_one(ensemble, lambda x: x[:, None])
+
+
+def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
+    """An ensemble of size 1, or a stack of them, with `select` of each leaf."""
+    params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
+    return Network(params, ensemble.module.clone(size=1), collections=collections, dtypes=ensemble.dtypes)

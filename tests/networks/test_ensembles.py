@@ -1,0 +1,49 @@
+"""What agents do with an ensemble of critics."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agents import sac, td3, td3_bc
+from rljax.networks import smallest_of_subset
+from tests.agents.reference import transitions
+from tests.agents.test_sac import SPEC
+
+VALUES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), jnp.float32)
+
+
+def test_the_smallest_of_all_needs_no_draw() -> None:
+    for key in jax.random.split(jax.random.key(0), 3):
+        np.testing.assert_array_equal(smallest_of_subset(VALUES, None, key), VALUES.min(axis=0))
+        np.testing.assert_array_equal(smallest_of_subset(VALUES, 5, key), VALUES.min(axis=0))
+
+
+def test_a_subset_is_drawn_anew_for_each_key_and_serves_the_batch() -> None:
+    keys = jax.random.split(jax.random.key(0), 400)
+    found = np.asarray(jax.vmap(lambda key: smallest_of_subset(VALUES, 2, key))(keys))  # [400, 7]
+    pairs = {(i, j): VALUES[np.array([i, j])].min(axis=0) for i in range(5) for j in range(i)}
+    counts = [sum(np.array_equal(row, own) for row in found) for own in pairs.values()]
+    assert sum(counts) == 400, "each row is the minimum of one pair, the same for the whole batch"
+    assert min(counts) > 20, "all ten pairs are drawn"
+
+
+@pytest.mark.parametrize("module", [sac, td3, td3_bc], ids=lambda module: module.__name__.rpartition(".")[2])
+def test_targets_use_a_subset(module: object) -> None:
+    agent, batch = module, transitions()
+    state = jax.jit(lambda key: agent.init(key, SPEC, agent.Config(hidden=(4,), num_critics=5)))(jax.random.key(0))  # pyright: ignore
+
+    def target(number: int | None, seed: int) -> float:
+        config = agent.Config(hidden=(4,), num_critics=5, min_critics=number)  # pyright: ignore
+        loss = jax.jit(agent.critic_loss)(state.critic, state, batch, jax.random.key(seed), config)  # pyright: ignore
+        return float(loss[1]["critic/target"])
+
+    assert target(5, 0) == target(None, 0) < target(1, 0)
+
+
+@pytest.mark.parametrize("number", [0, 3, -1])
+def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match=rf"^--config\.min-critics is {number}, it must lie between 1 and --config"):
+        sac.check(SPEC, sac.Config(min_critics=number))

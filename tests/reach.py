@@ -1,0 +1,89 @@
+"""A point that is to reach its goal on a line, and data of those who go there or anywhere. No agent has a preset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import datasets
+from rljax.agent import Array, EnvSpec, Transition
+
+STRIDE, LIMIT = 0.2, 20  # the longest step, and the steps of an episode
+UNIFORM, BEST = -14.6, -2.4  # mean returns of uniform actions, and of going straight to the goal
+
+
+def moved(position: Any, action: Any, numbers: Any = jnp) -> Any:
+    """The position after an action in [-1, 1]."""
+    return numbers.clip(position + STRIDE * action, -1.0, 1.0)
+
+
+class Reach:
+    """Observations are (position, goal), both within [-1, 1]; the reward is minus their distance after the step."""
+
+    spec = EnvSpec("Reach", observation_shape=(2,), action_size=1, max_episode_steps=LIMIT)
+    params = None
+
+    def reset(self, key: Array, params: Any) -> tuple[Array, Array]:
+        """Position and goal anywhere."""
+        del params
+        state = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
+        return state, state
+
+    def step(
+        self, key: Array, state: Array, action: Array, params: Any
+    ) -> tuple[Array, Array, Array, Array, bool, dict]:
+        """One step along the line."""
+        del key, params
+        state = state.at[0].set(moved(state[0], action[0]))
+        return state, state, -jnp.abs(state[0] - state[1]), jnp.zeros((), bool), False, {}
+
+
+class ReachDiscrete(Reach):
+    """The same with three actions: left, stay, right."""
+
+    spec = EnvSpec("ReachDiscrete", observation_shape=(2,), action_size=3, discrete=True, max_episode_steps=LIMIT)
+
+    def step(
+        self, key: Array, state: Array, action: Array, params: Any
+    ) -> tuple[Array, Array, Array, Array, bool, dict]:
+        """One step along the line."""
+        return super().step(key, state, jnp.asarray(action, jnp.float32)[None] - 1.0, params)
+
+
+def journeys(path: Path, episodes: int = 300) -> Path:
+    """Write episodes, three of four by a controller that goes to the goal, noisily, the others of uniform actions."""
+    generator, rows = np.random.default_rng(0), []
+    for episode in range(episodes):
+        observation = generator.uniform(-1, 1, 2)
+        for t in range(LIMIT):
+            wanted = (observation[1] - observation[0]) / STRIDE + 0.3 * generator.normal()
+            action = np.clip([wanted if episode % 4 else generator.uniform(-1, 1)], -1, 1)
+            successor = np.array([moved(observation[0], action[0], np), observation[1]])
+            reward = -abs(successor[0] - successor[1])
+            rows.append((observation, action, reward, False, t == LIMIT - 1, successor))
+            observation = successor
+    return _written(path, rows, 1)
+
+
+def walks(path: Path, episodes: int = 300) -> Path:
+    """Write random walks in a square: observations are positions [2], and there are no goals and no rewards."""
+    generator, rows = np.random.default_rng(0), []
+    for _ in range(episodes):
+        observation, drift = generator.uniform(-1, 1, 2), generator.uniform(-0.7, 0.7, 2)
+        for t in range(LIMIT):
+            action = np.clip(drift + 0.3 * generator.normal(size=2), -1, 1)
+            successor = moved(observation, action, np)
+            rows.append((observation, action, 0.0, False, t == LIMIT - 1, successor))
+            observation = successor
+    return _written(path, rows, 2)
+
+
+def _written(path: Path, rows: list[Any], action_size: int) -> Path:
+    columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
+    columns = [column.astype(bool if column.dtype == bool else np.float32) for column in columns]
+    bounds = (-np.ones(action_size), np.ones(action_size))
+    return datasets.write(datasets.Dataset("reach", Transition(*columns), None, None, bounds, {}), path)
