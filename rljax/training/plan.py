@@ -27,6 +27,7 @@ from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
 from rljax.training.settings import Settings
+from rljax.training.terminal_values import TerminalValues, terminal_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Plan:
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
     warning: str | None = None  # a possible problem with the data set
+    terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
 
     @property
     def multiple(self) -> int:
@@ -132,7 +134,8 @@ def plan(experiment: Experiment) -> Plan:
             driver = (EmbeddedDriver if embedded else HostedDriver)(learner, hosted, stacked, data)
         each = declared.steps_per_iteration
         stages.append(Stage(driver, changed, each, end + round_up(steps_online, each)))
-    return Plan(stages, evaluator, spec, _other_bounds(dataset, evaluator))
+    terminal = terminal_values(module, data, experience.goals)
+    return Plan(stages, evaluator, spec, _other_bounds(dataset, evaluator), terminal)
 
 
 def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
