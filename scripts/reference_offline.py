@@ -77,19 +77,25 @@ class Recorded:
 
     def values(self, agent: Any) -> dict[str, float | None]:
         """The mean value of terminal rows and of any rows, over critics too, as in rljax; None without critics."""
+        (ends,), some = np.nonzero(self.served["terminals"]), np.arange(0, len(self.served["rewards"]), 50)
+        critics = [getattr(agent, name) for name in CRITICS if hasattr(agent, name)]
+        return {"terminal_value": self.mean_value(critics, ends), "value": self.mean_value(critics, some)}
+
+    def mean_value(self, critics: list[Any], rows: np.ndarray) -> float | None:
+        """The mean value of some rows, over critics too; None without critics."""
+        if not critics:
+            return None
         import torch  # pyright: ignore[reportMissingImports]
 
-        (ends,), every = np.nonzero(self.served["terminals"]), np.arange(0, len(self.served["rewards"]), 50)
-        found: dict[str, float | None] = {}
-        for name, rows in {"terminal_value": ends, "value": every}.items():
-            inputs = [torch.as_tensor(self.served[x][rows], dtype=torch.float32) for x in ("observations", "actions")]
-            means = []
-            with torch.no_grad():
-                for critic in [getattr(agent, x) for x in CRITICS if hasattr(agent, x)]:
-                    q = getattr(critic, "both", critic)(*inputs)
-                    means += [x.mean().item() for x in (q if isinstance(q, tuple) else (q,))]
-            found[name] = float(np.mean(means)) if means else None
-        return found
+        observation, action = (
+            torch.as_tensor(self.served[name][rows], dtype=torch.float32) for name in ("observations", "actions")
+        )
+        means = []
+        with torch.no_grad():
+            for critic in critics:
+                q = getattr(critic, "both", critic)(observation, action)
+                means += [x.mean().item() for x in (q if isinstance(q, tuple) else (q,))]
+        return float(np.mean(means))
 
 
 class Env:

@@ -42,13 +42,11 @@ ROWS = {
     "riql-sigma": ("RIQL", "ours", "sigma 0.1"),
     "riql-torch": ("RIQL", "ours", "critics begin as PyTorch's layers"),
     "riql-both": ("RIQL", "ours", "both: the preset for Hopper-v5"),
-    "riql-authors": ("RIQL", "its authors'", "its authors'"),
-    "riql-authors-sigma": ("RIQL", "its authors'", "sigma 0.1"),
 }
 
 
 def collect(run: Path) -> Run:
-    """A run as one small object, with the values of each learner at each evaluation."""
+    """A run as one small object, with the values of each learner at each evaluation and without folders' names."""
     described = json.loads((run / "config.json").read_text())
     lines = {line["step"]: line for line in records.read(run, "metrics")}
     found = results_online.collect(run)
@@ -58,7 +56,11 @@ def collect(run: Path) -> Run:
         for name, metric in {"terminal_value": "terminal/value", "value": "critic/q"}.items()
     }
     reward = lines[steps[0]]["terminal/reward"][0]
-    return found | values | {"data": described["data"], "dataset": described["dataset"], "terminal_reward": reward}
+    command, data = found["command"], Path(described["data"])
+    for folder in (data.parent, run.parent):
+        command = command.replace(f"{folder}/", "")
+    kept = {"data": data.name, "dataset": described["dataset"], "terminal_reward": reward, "command": command}
+    return found | values | kept
 
 
 def curves(parts: list[Run]) -> dict[str, Any]:
