@@ -42,6 +42,7 @@ ROWS = {
     "riql-sigma": ("RIQL", "ours", "sigma 0.1"),
     "riql-torch": ("RIQL", "ours", "critics begin as PyTorch's layers"),
     "riql-both": ("RIQL", "ours", "both: the preset for Hopper-v5"),
+    "riql-authors": ("RIQL", "its authors'", "its authors'"),
 }
 
 
