@@ -9,6 +9,9 @@ Ours, each with --data Hopper-replay-60k.hdf5 --seeds 3 --eval-every 7000 --eval
 
   rljax train AGENT ...       # each file of results/terminal_values/ holds its whole command
 
+They were trained before RIQL's preset for Hopper-v5. Its authors' settings are now --config.huber-sigma 1
+--config.critic-initialisation edac.
+
 Others', each with scripts/reference_offline.py, which has a Python of its own:
 
   python scripts/reference_offline.py Hopper-replay-60k.hdf5 OUT.json FILE ...     # likewise
@@ -43,6 +46,8 @@ ROWS = {
     "riql-torch": ("RIQL", "ours", "critics begin as PyTorch's layers"),
     "riql-both": ("RIQL", "ours", "both: the preset for Hopper-v5"),
     "riql-authors": ("RIQL", "its authors'", "its authors'"),
+    "edac": ("EDAC", "ours", "its authors', 10 critics in place of 50"),
+    "dql": ("Diffusion-QL", "ours", "its authors' for medium: gradients' norm at most 9"),
 }
 
 
