@@ -129,8 +129,8 @@ class Agent(Protocol):
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
       on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the first update on it.
-    - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions [..., A]. Adversarial
-      corruptions of data sets minimise this value.
+    - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions [..., A]. Runs from a
+      data set report its mean over terminal rows. Adversarial corruptions of data sets minimise this value.
     - `use_base(state, base, config) -> State` takes another run's policy, a `Base`: `rljax train ... --base RUN`.
     - `schedule(config, steps) -> Config` turns settings that are shares of the run into numbers of steps. `steps` is
       the run's length: environment steps of each learner, or updates where the agent learns from a data set. Learning

@@ -119,7 +119,7 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
     cases: list[tuple[str, str, dict[str, Any]]] = [(CLEAN, options.data, {})]
     for (how, what), (sigma, alpha, critics, *_) in PROTOCOL[options.task].items():
         if how in options.how:
-            config = {"huber_sigma": sigma, "quantile": alpha, "num_critics": critics}
+            config = {"huber_sigma": sigma, "quantile": alpha, "num_critics": critics, "critic_initialisation": "edac"}
             cases.append((f"{how} {what}", corrupted(how, what, options), config))
     for name, data, config in cases:
         found[name] = {}

@@ -2,8 +2,9 @@
 
   python scripts/results_pages.py
 
-scripts/results_online.py and results_offline.py make the tables of their own pages, the studies (corruption_study.py,
-compute_study.py) those that they put beside their scores, and the rest is here: speed, sweeps, sizes of rewards.
+scripts/results_online.py, results_offline.py and results_terminal.py make the tables of their own pages, the studies
+(corruption_study.py, compute_study.py) those that they put beside their scores, and the rest is here: speed, sweeps,
+sizes of rewards.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import results_offline
 import results_online
+import results_terminal
 from results_online import RESULTS, show, table
 
 # Measure, our key and the peer's in `medians`, and the ratio aimed at: at least, or at most where below 1.
@@ -364,7 +366,7 @@ def tables() -> dict[tuple[str, str], str]:
         **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
     }
     written = {key: "\n".join(lines) for key, lines in made.items()}
-    return results_online.tables(runs) | results_offline.tables() | written
+    return results_online.tables(runs) | results_offline.tables() | results_terminal.tables() | written
 
 
 def main() -> None:

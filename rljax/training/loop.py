@@ -56,6 +56,7 @@ class Training:
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
         self.stages, self.stage, self.evaluator, self.spec = made.stages, made.stages[0], made.evaluator, made.spec
+        self.terminal = made.terminal
         self.warnings = [*made.warnings, *self._size_warnings()]
         periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, sizes.LONGEST_CHUNK)
         self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
@@ -244,6 +245,10 @@ class Training:
         speed = taken * len(self.settings.seeds) / seconds
         if self.clock.seconds == compiled:  # a chunk with compilation says nothing about the loop's speed
             self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
+        if self.terminal is not None:
+            with self.clock.counting():
+                values = self.terminal(self.driver.agent_state, self.stacked, self.driver.spread)
+            report.metrics.update(values)
         metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))

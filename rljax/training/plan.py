@@ -27,6 +27,7 @@ from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
 from rljax.training.settings import Settings
+from rljax.training.terminal_values import TerminalValues, terminal_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Plan:
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
     warnings: tuple[str, ...] = ()  # possible problems with the data set and with learning rates
+    terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
 
     @property
     def multiple(self) -> int:
@@ -139,7 +141,8 @@ def plan(experiment: Experiment) -> Plan:
         each = declared.steps_per_iteration
         stages.append(Stage(driver, changed, each, end + round_up(steps_online, each)))
     found = (_other_bounds(dataset, evaluator), early_end(module, config, settings))
-    return Plan(stages, evaluator, spec, tuple(warning for warning in found if warning is not None))
+    warnings = tuple(warning for warning in found if warning is not None)
+    return Plan(stages, evaluator, spec, warnings, terminal_values(module, data, experience.goals))
 
 
 def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:

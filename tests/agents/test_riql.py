@@ -12,6 +12,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import riql
+from rljax.runs import experiments
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -321,3 +322,16 @@ def test_refuses_numbers_out_of_range(name: str) -> None:
 def test_refuses_to_be_without_critics() -> None:
     with pytest.raises(ValueError, match=r"^--config\.num-critics is 0, it must be at least 1\.$"):
         riql.check(SPEC, dataclasses.replace(CONFIG, num_critics=0))
+
+
+@pytest.mark.parametrize(
+    ("env", "data", "expected"),
+    [
+        ("Hopper-v5", "replay.hdf5", (0.1, "torch")),  # recorded here
+        (None, "d4rl/hopper-medium-replay-v2", (1.0, "edac")),  # the authors', for their 3M updates
+        ("HalfCheetah-v5", "replay.hdf5", (1.0, "edac")),  # nobody falls
+    ],
+)
+def test_critics_see_falls_in_recordings_of_hopper(env: str | None, data: str, expected: tuple[float, str]) -> None:
+    config = experiments.preset("riql", riql, env, data)
+    assert (config.huber_sigma, config.critic_initialisation) == expected

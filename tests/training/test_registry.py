@@ -123,6 +123,9 @@ def test_preset_says_its_source_and_sets_what_there_is(name: str, section: str) 
     settings = {field: value for field, value in values.items() if field not in BESIDE}
     config = configuration.replace(without, settings, section)
     changed = {field for field in settings if getattr(config, field) != getattr(without, field)}
+    # A data set also has the presets of its environment: a section may take back what such a shorter one sets.
+    shorter = [values for other, values in registry.presets(name).items() if len(other) < len(section)]
+    changed |= {field for field in settings if any(x.get(field, settings[field]) != settings[field] for x in shorter)}
     assert changed == set(settings), "a value that holds already says nothing"
     online = values.get("online", {})
     configuration.replace(config, online, f"{section} online")
