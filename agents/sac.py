@@ -111,7 +111,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(None, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
-    agent.require_subset(config)
+    agent.require_subset(config.min_critics, config.num_critics)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -98,7 +98,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, reward_scale=(None, None), value_weight=(0, None))
     agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
-    agent.require_subset(config)
+    agent.require_subset(config.min_critics, config.num_critics)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -300,12 +300,12 @@ def require_at_least(config: Any, **limits: int) -> None:
             raise ValueError(f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}.")
 
 
-def require_subset(config: Any) -> None:
+def require_subset(min_critics: int | None, num_critics: int) -> None:
     """Raise `ValueError` unless `min_critics` is None or a number of the `num_critics` critics."""
-    if config.min_critics is not None and not 1 <= config.min_critics <= config.num_critics:
+    if min_critics is not None and not 1 <= min_critics <= num_critics:
         raise ValueError(
-            f"--config.min-critics is {config.min_critics}, it must lie between 1 and --config.num-critics "
-            f"{config.num_critics}, or be None for all of them."
+            f"--config.min-critics is {min_critics}, it must lie between 1 and --config.num-critics {num_critics}, or "
+            "be None for all of them."
         )
 
 

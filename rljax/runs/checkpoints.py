@@ -203,6 +203,13 @@ def notes(path: Path) -> dict[str, Any]:
     return found
 
 
+def not_notes(path: Path, error: Exception) -> CheckpointError:
+    """The error for notes in checkpoint `path` that lack something or hold something else."""
+    return CheckpointError(
+        f"'{path / 'run.json'}' does not hold the notes of a checkpoint: {type(error).__name__} {error}."
+    )
+
+
 def restore(path: Path, name: str, template: Any) -> Any:
     """Read the pytree `name` from checkpoint `path`. `template` gives its structure, shapes and dtypes.
 

@@ -111,7 +111,7 @@ def note_resumption(
 ) -> list[str]:
     """Record in config.json that the run goes on: the new plan, and the `entry` with the step and the command.
 
-    Returns what differs in the conditions since the run began, which is recorded, too.
+    Returns a warning where the conditions differ from those in which the run began. That is recorded, too.
     """
     described = records.read_config(folder)
     if state_bytes is not None and not described.get("then_online"):
@@ -123,7 +123,12 @@ def note_resumption(
         entry = entry | {"different": different}
     described["resumed"] = [*(described.get("resumed") or []), entry]
     records.write_json(folder / "config.json", described)
-    return different
+    if not different:
+        return []
+    return [
+        f"the run began under other conditions ({'; '.join(different)}). Its numbers will differ from those of a run "
+        "that stayed as it was; config.json says so."
+    ]
 
 
 def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:

@@ -310,6 +310,11 @@ class Tail:
         return text[:whole].splitlines()[cut:]
 
 
+def is_evaluated(folder: Path, step: int) -> bool:
+    """Whether the records hold an evaluation at `step`."""
+    return any(line["step"] == step for line in read(folder, "evaluations"))
+
+
 def is_summarised(folder: Path, steps: int) -> bool:
     """Whether summary.json describes the end of the run at `steps`. A run that was killed before its end lacks it."""
     summary = read_summary(folder)

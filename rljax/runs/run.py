@@ -294,15 +294,8 @@ class Run:
             self.training.enter_stage(notes)
             _ = notes["step"] + 0, notes["wall_seconds"] + 0, notes["environments"], notes["structure"].items()
         except (AttributeError, IndexError, KeyError, TypeError) as error:
-            raise checkpoints.CheckpointError(
-                f"'{path / 'run.json'}' does not hold the notes of a checkpoint: {type(error).__name__} {error}."
-            ) from error
+            raise checkpoints.not_notes(path, error) from error
         return notes
-
-    def _is_evaluated(self) -> bool:
-        """Whether this step has its evaluation, or needs none."""
-        lines = [] if self.training.evaluator is None else records.read(self.folder, "evaluations")
-        return self.training.evaluator is None or any(line["step"] == self.training.step for line in lines)
 
     def _note_resumption(self, step: int, command: str, changed_records: list[str]) -> None:
         state_bytes = self.training.needed_bytes if self.training.settings.then_online else None
@@ -310,12 +303,7 @@ class Run:
         if changed_records:
             entry["changed_records"] = changed_records
         settings, conditions = self.training.settings, self._conditions()
-        different = experiments.note_resumption(self.folder, settings, entry, conditions, state_bytes)
-        if different:
-            self.training.warnings.append(
-                f"the run began under other conditions ({'; '.join(different)}). Its numbers will differ from those of "
-                "a run that stayed as it was; config.json says so."
-            )
+        self.training.warnings += experiments.note_resumption(self.folder, settings, entry, conditions, state_bytes)
 
     def execute(self) -> Path:
         """Train to the end or to an interruption. In both cases the folder holds everything."""
@@ -323,7 +311,8 @@ class Run:
         self.saved, self.saving = time.perf_counter(), 0.0  # when the last checkpoint was saved; seconds that it took
         training, interrupted = self.training, False
         try:
-            if training.complete and not processes.on_first(self._is_evaluated):  # stopped where it now ends
+            evaluated = processes.on_first(lambda: records.is_evaluated(self.folder, training.step))
+            if training.complete and training.evaluator and not evaluated:  # stopped at the step that is now its end
                 self._evaluate()
                 self._save()
             with Interrupt(self.view.say) as interrupt:
@@ -337,10 +326,8 @@ class Run:
             processes.on_first(self._summarise)
             cause, remedy = error.args
             left = "No other learner is left. " if len(training.members) > 1 else ""
-            text = (
-                f"{cause}. Training has stopped and nothing was saved after it. {left}{self._how_to_resume()} {remedy}"
-            )
-            raise Diverged(text) from error
+            text = f"{cause}. Training has stopped and nothing was saved after it. {left}{self._how_to_resume()}"
+            raise Diverged(f"{text} {remedy}") from error
         except FloatingPointError as error:
             raise Diverged(f"{error} {self._how_to_resume()}") from error
         except EnvironmentFailed as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax import envs
 from rljax.agent import float_fields
-from rljax.distributed import devices, hardware, processes, runtime
+from rljax.distributed import devices, hardware, runtime
 from rljax.distributed.devices import local
 from rljax.envs.environment import EnvironmentFailed
 from rljax.training import action_cost, configuration, population, schedules, sizes
@@ -55,9 +55,10 @@ class Training:
         if self.schedule is not None:  # the schedule will change the settings that learners begin with
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
-        self.stages, self.stage, self.evaluator, self.spec = made.stages, made.stages[0], made.evaluator, made.spec
-        self.terminal = made.terminal
-        self.warnings = [*made.warnings, *self._size_warnings()]
+        self.stages, self.stage, self.spec = made.stages, made.stages[0], made.spec
+        self.evaluator, self.terminal = made.evaluator, made.terminal
+        rows, on_host = None if self.dataset is None else self.dataset.num, not envs.is_compiled(settings.env)
+        self.warnings = [*made.warnings, *sizes.warnings(made.stages, settings, self.spec, rows, on_host)]
         periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, sizes.LONGEST_CHUNK)
         self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
@@ -66,30 +67,17 @@ class Training:
             self.checkpoint_every = self._rounded("checkpoint_every", made.multiple)
         self.total = made.stages[-1].end
         if isinstance(self.schedule, schedules.PopulationBased):
-            self._check_schedule(self.schedule)
+            self.schedule.check(configuration.varied(experiment.config))
             # The schedule ranks learners by an evaluation at the same step.
             every = round_up(self.schedule.every, self.eval_every)
             self.schedule = dataclasses.replace(self.schedule, every=every)
-        self.step, self.wall, self.loop_seconds, self.loop_steps = 0, 0.0, 0.0, 0
-        self.updates = 0  # of each learner
+        self.step, self.updates, self.wall, self.loop_seconds, self.loop_steps = 0, 0, 0.0, 0.0, 0
         self.best: Any = None
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
         self._told: set[str] = set()  # warnings that were given once
-
-    def _size_warnings(self) -> Iterator[str]:
-        """Warnings about numbers of steps, rows and episodes."""
-        before, inside = 0, envs.is_compiled(self.settings.env)
-        declared = [stage.driver.hyper.experience for stage in self.stages]
-        for stage, experience in zip(self.stages, declared, strict=True):
-            flag = "--then-online" if self.settings.then_online else "--steps"
-            steps, before = stage.end - before, stage.end
-            warning = sizes.nothing_learnt(experience, steps, stage.iteration, not inside, flag)
-            yield from [] if warning is None else [warning]
-        rows = None if self.dataset is None else self.dataset.num
-        yield from sizes.oddities(self.settings, declared, self.spec, rows, not inside)
 
     def _rounded(self, name: str, multiple: int) -> int:
         """A setting rounded to a multiple of `log_every`. A warning reports a changed number."""
@@ -99,16 +87,6 @@ class Training:
             flag = f"--{name.replace('_', '-')}"
             self.warnings.append(f"{flag} {asked:,} is {kept:,} here, a multiple of --log-every {self.log_every:,}.")
         return kept
-
-    def _check_schedule(self, schedule: schedules.PopulationBased) -> None:
-        if schedule.every < 1:
-            raise ValueError(f"settings are to change every {schedule.every} steps, it must be at least 1.")
-        varied = configuration.varied(self.experiment.config)
-        for name in schedule.ranges:
-            if name not in varied:
-                raise ValueError(
-                    f"population-based training changes '{name}', so each learner needs its own value of it."
-                )
 
     @property
     def driver(self) -> Driver:
@@ -198,20 +176,9 @@ class Training:
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
-        number = processes.process_count()
         limit, kind = hardware.device_memory(), jax.local_devices()[0].device_kind
         for stage, template in zip(self.stages, self.templates, strict=True):
-            data = stage.driver.data
-            parts = sizes.memory(template, stage.driver.learner, stage.driver.hyper, data)
-            remedies = {name: sizes.remedy(name) for name in parts}
-            parts = {name: size // number for name, size in parts.items()}
-            if self.dataset is not None and not self.settings.data_on_host:
-                parts["data set"] = self.dataset.nbytes
-                remedies["data set"] = (
-                    f"The data set takes {self.dataset.nbytes / 1e9:.1f} GB of them: keep it on the host with "
-                    "--data-on-host, which is slower, or lower --seeds."
-                )
-            sizes.require_room(parts, limit, kind, remedies)
+            sizes.check_stage(stage.driver, template, self.shared_bytes, limit, kind)
 
     # Going on
 
@@ -247,8 +214,7 @@ class Training:
             self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
         if self.terminal is not None:
             with self.clock.counting():
-                values = self.terminal(self.driver.agent_state, self.stacked, self.driver.spread)
-            report.metrics.update(values)
+                report.metrics.update(self.terminal(self.driver.agent_state, self.stacked, self.driver.spread))
         metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))

@@ -6,7 +6,7 @@ The schedule that population-based training finds is piecewise constant.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +50,16 @@ class PopulationBased:
     share: float = 0.2
     factors: tuple[float, float] = (0.8, 1.2)
     seed: int = 0
+
+    def check(self, varied: Collection[str]) -> None:
+        """Raise `ValueError` where `every` is too small, or where a setting is not among those that are `varied`."""
+        if self.every < 1:
+            raise ValueError(f"settings are to change every {self.every} steps, it must be at least 1.")
+        for name in self.ranges:
+            if name not in varied:
+                raise ValueError(
+                    f"population-based training changes '{name}', so each learner needs its own value of it."
+                )
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
         """Exploit and explore, after every `every` steps."""

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from rljax.agent import EnvSpec
-from rljax.buffers import Experience, Rollout
+from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
 from rljax.buffers.draws import NStep
-from rljax.distributed import hardware
+from rljax.distributed import hardware, processes
 from rljax.training.evaluation import LIMIT
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
 from rljax.training.settings import Settings
@@ -21,6 +21,23 @@ SEED_BYTES = 100  # of an environment's seed, as a Python number and as a key
 LONG_START = 60  # seconds: creating environments for longer is worth a warning
 MANY_STEPS = 1_000  # steps of an evaluation for each step of training: more are worth a warning
 LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
+
+
+def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, where: str) -> None:
+    """Raise `ValueError` where this process's part of a driver's state, and `data_bytes` of a data set, need too much.
+
+    `template` has the shapes of the driver's arrays. `limit` is the memory in bytes that is left on the device `where`.
+    """
+    parts = memory(template, driver.learner, driver.hyper, driver.data)
+    remedies = {name: remedy(name) for name in parts}
+    parts = {name: size // processes.process_count() for name, size in parts.items()}
+    if data_bytes:
+        parts["data set"] = data_bytes
+        remedies["data set"] = (
+            f"The data set takes {data_bytes / 1e9:.1f} GB of them: keep it on the host with --data-on-host, which is "
+            "slower, or lower --seeds."
+        )
+    require_room(parts, limit, where, remedies)
 
 
 def require_room(parts: Mapping[str, int], limit: int | None, where: str, remedies: Mapping[str, str]) -> None:
@@ -102,13 +119,16 @@ def _batches(experience: Experience, storage: Any, data: Any, num_learners: int)
     if isinstance(experience, Rollout):
         return hardware.nbytes(storage)
     stored = data if storage is None else storage.data
-    size = getattr(experience, "batch_size", None)
-    if stored is None or size is None:
+    if stored is None or isinstance(experience, Stream):
         return 0
     draw, row = getattr(experience, "draw", None), hardware.nbytes(stored) / stored.reward.size
     if isinstance(draw, NStep):
         row += 16 * draw.steps  # rows, rewards and ends of the following steps
-    return int(num_learners * experience.num_updates * size * row)
+    return int(num_learners * experience.num_updates * _batch_size(experience) * row)
+
+
+def _batch_size(experience: Experience) -> int:
+    return experience.batch_size if isinstance(experience, Dataset | Replay | Rollout) else 0
 
 
 def remedy(part: str) -> str:
@@ -122,6 +142,20 @@ def remedy(part: str) -> str:
         "layers of an update": "--config.batch-size, the sizes of the networks or --seeds",
     }
     return f"Lower {known.get(part, 'the sizes of the networks or --seeds')}."
+
+
+def warnings(
+    stages: Sequence[Any], settings: Settings, spec: EnvSpec, rows: int | None, on_host: bool
+) -> Iterator[str]:
+    """Warnings about numbers of steps, rows and episodes in the `stages` of a plan. `rows` are those of a data set."""
+    before = 0
+    declared = [stage.driver.hyper.experience for stage in stages]
+    for stage, experience in zip(stages, declared, strict=True):
+        flag = "--then-online" if settings.then_online else "--steps"
+        steps, before = stage.end - before, stage.end
+        warning = nothing_learnt(experience, steps, stage.iteration, on_host, flag)
+        yield from [] if warning is None else [warning]
+    yield from oddities(settings, declared, spec, rows, on_host)
 
 
 def nothing_learnt(experience: Experience, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
@@ -147,7 +181,7 @@ def oddities(
 ) -> Iterator[str]:
     """Warnings about numbers that work, but hardly as they were meant. `rows` is the size of the data set, if any."""
     for experience in experiences:
-        size, draw = getattr(experience, "batch_size", 0), getattr(experience, "draw", None)
+        size, draw = _batch_size(experience), getattr(experience, "draw", None)
         if rows is not None and size > rows:
             yield f"--config.batch-size {size:,} is more than the data set's {rows:,} rows, which repeat in it."
         limit = spec.max_episode_steps
