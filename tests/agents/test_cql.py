@@ -428,7 +428,7 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "gap_min": (float("-inf"), ""),
     "gap_max": (float("inf"), ""),
     "log_std_offset": (float("inf"), ""),
-    "log_std_max": (float("nan"), ""),
+    "log_std_max": (float("nan"), r"in \[-30, 30\]"),
     "target_entropy": (float("nan"), ""),
 }
 

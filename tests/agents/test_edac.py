@@ -363,7 +363,7 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "temperature_lr": (float("inf"), "at least 0"),
     "init_temperature": (-2.0, "at least 1e-08"),
     "diversity_weight": (-1.0, "at least 0"),
-    "log_std_max": (float("nan"), ""),
+    "log_std_max": (float("nan"), r"in \[-30, 30\]"),
     "target_entropy": (float("nan"), ""),
 }
 

@@ -280,8 +280,8 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "inverse_temperature": (-3.0, "finite and at least 0"),
     "max_weight": (-1.0, "finite and at least 0"),
     "exploration_noise": (float("inf"), "finite and at least 0"),
-    "log_std_min": (float("nan"), "finite"),
-    "log_std_max": (float("nan"), "finite"),
+    "log_std_min": (float("nan"), r"finite and in \[-30, 30\]"),
+    "log_std_max": (float("nan"), r"finite and in \[-30, 30\]"),
     "dropout": (1.0, r"finite and in \[0, 0\.99\]"),
 }
 

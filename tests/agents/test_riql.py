@@ -302,8 +302,8 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "target_min": (float("-inf"), "finite"),
     "target_max": (float("inf"), "finite"),
     "exploration_noise": (float("inf"), "finite and at least 0"),
-    "log_std_min": (float("nan"), "finite"),
-    "log_std_max": (float("nan"), "finite"),
+    "log_std_min": (float("nan"), r"finite and in \[-30, 30\]"),
+    "log_std_max": (float("nan"), r"finite and in \[-30, 30\]"),
     "dropout": (1.0, r"finite and in \[0, 0\.99\]"),
 }
 
