@@ -46,8 +46,10 @@ ROWS = {
     "riql-torch": ("RIQL", "ours", "critics begin as PyTorch's layers"),
     "riql-both": ("RIQL", "ours", "both: the preset for Hopper-v5"),
     "riql-authors": ("RIQL", "its authors'", "its authors'"),
+    "riql-authors-sigma": ("RIQL", "its authors'", "sigma 0.1"),
     "edac": ("EDAC", "ours", "its authors', 10 critics in place of 50"),
     "dql": ("Diffusion-QL", "ours", "its authors' for medium: gradients' norm at most 9"),
+    "dql-noclip": ("Diffusion-QL", "ours", "gradients without a limit"),
 }
 
 
