@@ -403,9 +403,8 @@ class Training:
 
     def arrays(self) -> dict[str, Any]:
         """The part of the state that is arrays: "agent", "training", and "best", the agents of the best evaluations."""
-        best = self.best
-        if best is None:
-            best = population.choose(self.best_return < 0, self.driver.agent_state, None)
+        state = self.driver.agent_state
+        best = population.choose(self.best_return < 0, state, None) if self.best is None else self.best
         return self.driver.arrays() | {"best": best}
 
     def notes(self, environments: bytes | None) -> dict[str, Any]:
