@@ -109,7 +109,10 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
         truncated=np.zeros_like(given["terminals"]),  # type: ignore[arg-type]
         next_observation=given["next_observations"],
     )
-    config = configuration.stack(module.Config(batch_size=BATCH, **changes | more), seeds)
+    config = module.Config(batch_size=BATCH, **changes | more)
+    if hasattr(module, "schedule"):
+        config = module.schedule(config, 1_000_000)
+    config = configuration.stack(config, seeds)
     experience = module.experience(config)
     spec = EnvSpec("data", (2 * size[0] if experience.goals else size[0],), size[1])
     data = experience.prepare(data)

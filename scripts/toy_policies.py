@@ -63,6 +63,8 @@ def drawn(agent: str, changes: dict[str, Any], updates: int) -> np.ndarray:
     config = configuration.replace(module.Config(), changes, "toy")
     if any(field.name == "num_candidates" for field in dataclasses.fields(config)):
         config = dataclasses.replace(config, num_candidates=1)  # the policy's own actions
+    if hasattr(module, "schedule"):
+        config = module.schedule(config, updates)
     spec = EnvSpec("toy", (1,), 2)
     learner = Learner(module, spec, 1)
     driver = OfflineDriver(learner, data()[0], configuration.stack(config, 1))
