@@ -12,7 +12,7 @@ of networks in files that have it only as a default of their classes.
 These files need `d4rl`, Gym before 0.26 and Weights & Biases. Small modules of the same names take their place here.
 Every D4RL data set is the recorded file, all of its rows, and every environment is the one in which the file was
 recorded, in Gymnasium. The Python has torch, numpy, h5py, gymnasium[mujoco], tqdm and pyrallis; it needs no rljax.
-Tried with RIQL.py of github.com/YangRui2015/RIQL, algorithms/offline/{iql,edac,td3_bc}.py of github.com/tinkoff-ai/CORL
+Tried with RIQL.py of github.com/YangRui2015/RIQL, algorithms/offline/{iql,edac}.py of github.com/tinkoff-ai/CORL
 and main.py of github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL.
 """
 

@@ -56,7 +56,7 @@ def test_every_agent_has_its_budget() -> None:
     assert set(ONLINE) | set(FROM_DATA) | OTHERS == set(registry.names())
 
 
-@pytest.mark.parametrize("agent", [*ONLINE, *FROM_DATA, *OTHERS])
+@pytest.mark.parametrize("agent", [*ONLINE, *FROM_DATA, *sorted(OTHERS)])
 def test_no_preset_applies(agent: str) -> None:
     module: Any = registry.load_agent(agent)
     assert registry.preset(agent, module, environment(agent), "reach.npz") == module.Config()
