@@ -19,7 +19,6 @@ advantages in each epoch, as in Tianshou. Statistics move once per rollout, so t
 [3] Huang et al., The 37 Implementation Details of Proximal Policy Optimization, ICLR blog track 2022
 
   rljax train ppo --env HalfCheetah-v5
-  rljax train ppo --env rljax/LightsOut-3x3 --config.torso iru --config.compute 5 --config.actor-hidden 64
 """
 
 from __future__ import annotations
@@ -161,9 +160,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
     """Adam on gradients of limited norm; the learning rate falls with the environment steps of `step` [] rollouts."""
     rate: Any = config.learning_rate
-    if config.decay_steps is not None:
-        passed = jnp.float32(step) * (config.num_envs * config.num_steps)  # int32 could overflow
-        rate = rate * jnp.maximum(0.0, 1.0 - passed / config.decay_steps)
+    if config.decay_steps is not None:  # in float32, since int32 could overflow
+        rate *= jnp.maximum(0.0, 1.0 - jnp.float32(step) * (config.num_envs * config.num_steps) / config.decay_steps)
     limit = jnp.where(jnp.asarray(config.max_grad_norm) > 0, config.max_grad_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optax.adam(rate, eps=config.adam_epsilon))
 

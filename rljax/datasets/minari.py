@@ -369,6 +369,9 @@ def _metadata(folder: Path) -> dict[str, Any]:
 def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The specifications of the environments of recording and of evaluation; {} for those that are not there."""
     found = [schema.mapping(_json(metadata.get(key)), METADATA, key) for key in ("env_spec", "eval_env_spec")]
+    for spec in found:
+        if not isinstance(spec.get("id"), str | None):
+            raise ValueError(f"'{METADATA}': the 'id' of the environment is {spec['id']!r:.80}, it must be a text.")
     return dict(found[0]), dict(found[1])
 
 

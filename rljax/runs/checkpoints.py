@@ -180,7 +180,7 @@ def damage(path: Path) -> str | None:
         return f"no readable {MANIFEST}"
     inside = {str(file.relative_to(path)) for file in _files(path)}
     for name, fingerprint in manifest.items():
-        if name not in inside and (path / name).exists():
+        if name not in inside and (path / name).is_file():
             return f"{MANIFEST} names a file outside of it"
         try:
             if _fingerprint(path / name) != fingerprint:
