@@ -48,7 +48,7 @@ def require_room(parts: Mapping[str, int], limit: int | None, where: str, remedi
     total = sum(parts.values())
     if limit is None or total <= limit:
         return
-    ranked = sorted(parts, key=lambda name: -parts[name])
+    ranked = sorted((name for name in parts if parts[name]), key=lambda name: -parts[name])
     width = max(map(len, ranked))
     table = "".join(f"\n  {name:<{width}}  {parts[name] / 1e9:>12,.1f} GB" for name in ranked)
     raise ValueError(

@@ -308,8 +308,9 @@ def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(run.jax, "local_devices", lambda *_: [Small])
-        with pytest.raises(ValueError, match=r"needs 0.0 GB on a small device.*data set takes.*--data-on-host"):
-            train("td3_bc", 100, tmp_path / "run", data)
+        message = r"needs 0.0 GB on a small device.*data set takes.*--data-on-host"
+        with pytest.raises(ValueError, match=message):
+            train("bc", 100, tmp_path / "run", data, {"hidden": (2,), "batch_size": 1})
     there = train("td3_bc", 100, tmp_path / "there", data, data_on_host=True)
     here = train("td3_bc", 100, tmp_path / "here", data)
     kept = small_runs.arrays(there)
