@@ -148,7 +148,7 @@ def test_a_strangers_grid_runs_nothing(strangers: Path) -> None:
     grid = strangers.parent / "grid"
     grid.mkdir()
     entry = {"folder": "launch-000", "seeds": [0], "config": described["config"]}
-    records.write_json(grid / grids.PLAN, {"settings": described, "launches": [entry], "command": "", "points": []})
+    records.write_json(grid / grids.PLAN, {"settings": described, "launches": [entry], "command": "", "points": [{}]})
     with pytest.raises(ValueError, match="names code as its agent"):
         grids.resume(grid)
     shutil.copytree(strangers, grid / "launch-000")
