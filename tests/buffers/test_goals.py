@@ -223,6 +223,9 @@ SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 5, "checkpoint_every": 100}
 
 
+ENV = "tests.field:Field-v0"
+
+
 @pytest.fixture(scope="module")
 def walks(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The data set of most tests."""
@@ -231,7 +234,8 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def train(steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any) -> Path:
     """A run of seconds."""
-    return run.train("gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings))
+    settings = EVERY | {"env": ENV} | settings  # a file's word does not import the module
+    return run.train("gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **settings)
 
 
 @pytest.mark.learn
@@ -277,7 +281,7 @@ def test_what_cannot_work_is_said_before_anything_is_written(
     tmp_path: Path, walks: str, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        run.train("gciql", steps=100, out=tmp_path / "run", **({"data": walks} | settings))
+        run.train("gciql", steps=100, out=tmp_path / "run", **({"data": walks, "env": ENV} | settings))
     assert not (tmp_path / "run").exists()
 
 
@@ -290,7 +294,7 @@ def test_data_of_one_task_are_refused(walks: str) -> None:
 
 
 def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: str) -> None:
-    out = run.train("bc", steps=100, data=walks, config=SMALL, out=tmp_path / "run", **EVERY)
+    out = run.train("bc", ENV, steps=100, data=walks, config=SMALL, out=tmp_path / "run", **EVERY)
     assert json.loads((out / "config.json").read_text())["spec"]["observation_shape"] == [2]
 
 
