@@ -307,5 +307,5 @@ def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
     rates = {f"{name}_lr": 1e-3 for name in ("actor", "critic", "value")}
     config = {"batch_size": 256, "discount": 0.95, "imitation_weight": 0.03, "actor_goal_future": 0.5} | rates | size
     out = tmp_path / "run"
-    run.train("gciql", None, 3_000, data=walks, config=config, out=out, eval_every=1_000, eval_episodes=50)
+    run.train("gciql", ENV, 3_000, data=walks, config=config, out=out, eval_every=1_000, eval_episodes=50)
     assert json.loads((out / "summary.json").read_text())["best"]["mean"] >= 0.95

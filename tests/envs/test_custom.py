@@ -12,6 +12,7 @@ import pytest
 import rljax
 from rljax import envs
 from rljax.cli import options, training
+from rljax.envs.host import saved_simulators
 from rljax.runs import experiments, records, run
 from rljax.training.loop import Training
 from tests import small_runs
@@ -45,11 +46,11 @@ def of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_the_command_of_the_page_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = of_the_page(monkeypatch, tmp_path)
     asked, config = options.parse_with_agent(training.Train, words[1:], "train")
-    made = Training(experiments.prepare(**options.run_settings(asked), config=config))
+    made = Training(experiments.prepare(**(options.run_settings(asked) | {"online": None}), config=config))
     assert not made.warnings
     made.close()
     short, config = options.parse_with_agent(training.Train, words[1:-2], "train")
-    made = Training(experiments.prepare(**options.run_settings(short), config=config))
+    made = Training(experiments.prepare(**(options.run_settings(short) | {"online": None}), config=config))
     (warning,) = made.warnings
     assert re.match(r"nothing will be learnt: the first update comes after 10,000 .* with --steps, or lower", warning)
     made.close()
@@ -156,7 +157,7 @@ def test_a_gymnasium_class_is_saved_with_its_objects(gymnasium_file: Path) -> No
     one.reset([0, 1])
     for _ in range(15):
         one.step(action)
-    other.restore(one.save() or b"")
+    other.restore(saved_simulators.Trusted(one.save() or b""))
     for _ in range(10):
         ours, theirs = one.step(action), other.step(action)
         np.testing.assert_array_equal(ours.observation, theirs.observation)
