@@ -98,7 +98,7 @@ def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
     ],
 )
 def test_draws_along_episodes_are_resumed(env: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    config = changes | {"num_envs": 5, "num_steps": 2, "num_updates": 2, "target_every": 1}
+    config = changes | {"num_envs": 5, "num_steps": 2, "num_updates": 2, "target_every": 1, "epsilon_steps": 200}
     small_runs.train("dqn", env, 400, tmp_path / "whole", config)
     small_runs.train("dqn", env, 200, tmp_path / "half", config)
     run.resume(tmp_path / "half", 400)

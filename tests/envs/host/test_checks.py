@@ -111,7 +111,7 @@ def failed(name: str, prefix: str = "") -> EnvironmentFailed:
         ("Exits", "environment 0 of '.*' raised SystemExit in step 3 of its episode: 3.$", "sys.exit"),
         ("Unclosed", "environment 0 of '.*' raised RuntimeError in close: cannot close.$", "in close"),
         ("Unmade", "'.*' raised FileNotFoundError when it was made: model.xml.$", "in __init__"),
-        ("OldStep", "in step 1 of its episode: not enough values.* step returns .observation, reward, term", ""),
+        ("OldStep", "(not enough values|returned 4 values from step).* step returns .observation, reward, term", ""),
         ("OldReset", "raised TypeError in reset: .* 'seed'. Gymnasium's reset returns .observation, info.", ""),
         (
             "OldObservation",
