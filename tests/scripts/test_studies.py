@@ -75,7 +75,7 @@ def test_a_run_of_something_else_is_not_taken(script, tmp_path):
 
 def test_scores_are_means_of_the_last_evaluations(script, tmp_path):
     lines = [
-        {"step": step, "learner": i, "returns": [step + i, step + i + 2], "scores": [step / 10 + i]}
+        {"step": step, "learner": i, "seed": i, "returns": [step + i, step + i + 2], "scores": [step / 10 + i]}
         for step in (10, 20, 30, 40)
         for i in range(2)
     ]
