@@ -17,6 +17,7 @@ import numpy as np
 from rljax.datasets.formats.text import RefusedFileError, listed, printable
 
 INT32 = np.iinfo(np.int32)
+LONGEST_NAME = 10_000  # characters of an environment's name, with its arguments
 DEEPEST = 8  # levels of spaces within spaces
 KNOWN_SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
 
@@ -150,7 +151,7 @@ def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], mo
             least 1; `corruptions` is None or a list of mappings with a text `what`.
         most_action: the largest discrete action; None if actions are continuous. `num_actions` must be larger.
     """
-    if env is not None and not (isinstance(env, str) and env and env.isprintable()):
+    if env is not None and not (isinstance(env, str) and env.isprintable() and 0 < len(env) <= LONGEST_NAME):
         raise wrong(file, "env", env, "the name of an environment, such as 'Hopper-v5'")
     if reference is not None:
         pair = reference if isinstance(reference, list | tuple) and len(reference) == 2 else ()

@@ -103,6 +103,16 @@ def read_json(path: Path, name: str | None = None) -> Any:
         raise RefusedFileError(f"'{name}' is not JSON: {printable(str(error))}. Download it again.") from error
 
 
+def regular(path: Path) -> Path:
+    """`path`, if it is a file or if there is nothing. Raises `RefusedFileError` for a device or a pipe.
+
+    These have no end: reading them would fill the memory, or wait for ever.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise RefusedFileError(f"'{path}' is a device or a pipe, not a file. Restore it from a copy of the folder.")
+    return path
+
+
 def require_content(path: Path) -> None:
     """Raise `RefusedFileError` for a small file that stands for the data, as Git LFS, git-annex and servers make."""
     with path.open("rb") as file:
