@@ -96,11 +96,11 @@ def _parsed(name: str) -> tuple[str, dict[str, Any]]:
     bare, mark, text = name.partition("?")
     try:
         arguments = json.loads(text) if mark else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict) or "render_mode" in arguments:
         raise ValueError(
-            f"'{name}': the arguments after the question mark must be one JSON object without 'render_mode', for "
+            f"'{bare}': the arguments after the question mark must be one JSON object without 'render_mode', for "
             "example 'Hopper-v5?{\"reset_noise_scale\": 0.1}'."
         )
     return bare, arguments

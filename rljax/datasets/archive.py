@@ -80,6 +80,9 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
     rows.check_lengths()
     marked = bool(rows.terminated[-1] or rows.truncated[-1])
     rows = _selected(rows)
+    complete = metadata.get("complete", marked)
+    if not isinstance(complete, bool):
+        raise schema.wrong(path.name, "complete", complete, "true or false: whether the last episode has its end")
     provenance: dict[str, Any] = {key: metadata[key] for key in KEPT if metadata.get(key) is not None} | {
         "reader": "archive",
         "files": [fingerprint(path)],
@@ -95,7 +98,7 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
         bounds=metadata.get("action_bounds") if action_bounds is None else action_bounds,
         clip_actions=clip_actions,
         unbounded="action" in _corrupted(metadata),
-        complete=bool(metadata.get("complete", marked)),
+        complete=complete,
         provenance=provenance,
     )
 
@@ -290,8 +293,12 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
         found = text.parse_json(written, name)
     except text.RefusedFileError:
         raise
-    except ValueError:
-        return {}
+    except ValueError as error:
+        if FORMAT.rstrip("0123456789") not in written:
+            return {}
+        raise text.RefusedFileError(
+            f"'{name}': its '{key}' is not JSON: {text.printable(str(error))}. Write or download the file again."
+        ) from error
     if not isinstance(found, dict) or not str(found.get("format", "")).startswith("rljax dataset"):
         return {}
     if found["format"] != FORMAT:

@@ -123,6 +123,11 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
     file_name = f"{folder.name}/{MAIN}"
     action_space = schema.space(_json(metadata.get("action_space")), file_name, "action_space")
     observation_space = schema.space(_json(metadata.get("observation_space")), file_name, "observation_space")
+    kind = "Box" if action_space is None else action_space["type"]
+    if kind not in ("Box", "Discrete"):
+        raise ValueError(
+            f"'{file_name}' has actions of the space {kind}; rljax takes Box and Discrete. Choose another dataset."
+        )
     with opened(main) as file:
         rows = _rows(file_name, file, observation_space, action_space)
     rows.check_lengths()
@@ -274,7 +279,7 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         rows = slice(offset, offset + length)
         seen = _flattened(group["observations"], observation_space, name, f"{episode}/observations")
         key = f"{episode}/actions"
-        acted = schema.actions(_leaf(group["actions"], name, key), name, key, start)
+        acted = _acted(_leaf(group["actions"], name, key), action_space, name, key, start)
         marks = [schema.marks(group[key], name, f"{episode}/{key}") for key in ("terminations", "truncations")]
         if len(seen) != length + 1 or {len(acted), *(len(mark) for mark in marks)} != {length}:
             raise ValueError(
@@ -308,6 +313,19 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
     keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
     fields = dict(zip(base.FIELDS, keys, strict=True))
     return Rows(name, fields, observation, action, reward, terminated, truncated, following)  # pyright: ignore
+
+
+def _acted(stored: Any, space: Any, name: str, key: str, start: int) -> np.ndarray:
+    """Actions [T, A] or [T] of an episode; which of the two is what the space says."""
+    found = schema.actions(stored, name, key, start)
+    if space is None or (found.ndim == 1) == (space["type"] == "Discrete"):
+        return found
+    if space["type"] == "Box":
+        return schema.vectors(stored, name, key)
+    raise ValueError(
+        f"'{name}': '{key}' is {stored.dtype}{list(stored.shape)}, and the action space is Discrete. Discrete actions "
+        "must be stored as one integer per row. Correct the file, or its 'action_space'."
+    )
 
 
 def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
@@ -344,7 +362,7 @@ def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
 def _leaf(stored: Any, name: str, key: str) -> Any:
     if hasattr(stored, "keys"):
         raise ValueError(
-            f"'{name}': '{key}' is a dictionary ({', '.join(stored)}); actions must be vectors or discrete."
+            f"'{name}': '{key}' is a dictionary ({text.listed(stored)}); actions must be vectors or discrete."
         )
     if stored.dtype.kind not in "fiub":
         raise ValueError(f"'{name}': '{key}' is {stored.dtype}, it must be numbers; encoded images are not supported.")

@@ -5,7 +5,8 @@ The metadata specify the environment of the recording, `env_spec`, and maybe ano
 fixed goals in mazes of their own. The time limit is that of evaluation. A recording may have had another one: 1e6 steps
 in PointMaze, which would never end.
 
-Metadata are a file's words, and a file has no code run. Only modules in `PACKAGES` are imported because of it.
+Metadata are a file's words, and a file has no code run. Only modules in `PACKAGES` are imported because of it, and
+only arguments that cannot be paths are used (`rljax.datasets.formats.arguments`).
 
 The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of the Adroit hands and
 of the kitchen replay D4RL's recordings in present environments. Those of the mazes were recorded anew, by a protocol
@@ -21,6 +22,7 @@ import re
 from typing import Any
 
 from rljax.datasets import d4rl
+from rljax.datasets.formats import arguments as safety
 
 # Packages that may be imported because metadata name them: importing one registers its environments. An environment of
 # any other package must be registered already, or the user names it.
@@ -56,6 +58,12 @@ def named(spec: dict[str, Any]) -> str | None:
     defaults = {} if known is None or package in PACKAGES else known.kwargs  # a package may not be imported yet
     arguments = {key: value for key, value in arguments.items() if key not in defaults or defaults[key] != value}
     arguments.pop("render_mode", None)
+    unsafe = safety.unsafe(arguments)
+    if unsafe is not None:
+        raise ValueError(
+            f"its environment '{identity}' has {unsafe}, and a file may set only numbers, truth values and plain words "
+            "that are no paths. Look at it first; if you trust it, name the environment yourself: --env 'NAME?{...}'."
+        )
     return f"{name}?{json.dumps(arguments)}" if arguments else name
 
 
@@ -80,8 +88,11 @@ def steps(spec: dict[str, Any]) -> int | None:
     number = spec.get("max_episode_steps")
     if number is None:
         return None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 1 <= number < 2**63:
-        raise ValueError(f"'max_episode_steps' of an environment is {number!r:.80}, it must be a number from 1 on.")
+    whole = isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
+    if not whole or number not in range(1, 2**31):
+        raise ValueError(
+            f"'max_episode_steps' of an environment is {number!r:.80}, it must be a whole number from 1 on."
+        )
     return int(number)
 
 

@@ -36,7 +36,7 @@ class Rows:
     types: dict[str, str] = dataclasses.field(default_factory=dict)  # key in the file -> type in the file
 
     def check_lengths(self) -> None:
-        """Raise `ValueError` for no rows at all, and for arrays of unequal lengths."""
+        """Raise `ValueError` for no rows at all, and for arrays of unequal lengths or widths."""
         lengths = {name: len(getattr(self, name)) for name in FIELDS if getattr(self, name) is not None}
         total = lengths["reward"]
         if not any(lengths.values()):
@@ -49,6 +49,13 @@ class Rows:
                     f"'{self.file}': '{self.keys.get(name, name)}' has {length} rows, '{self.keys['reward']}' has "
                     f"{total}; they must have the same number. The file was cut or assembled wrongly: make it again."
                 )
+        following = self.next_observation
+        if following is not None and following.shape != self.observation.shape:
+            raise ValueError(
+                f"'{self.file}': '{self.keys['observation']}' has {self.observation.shape[1]} numbers in each row, "
+                f"'{self.keys['next_observation']}' has {following.shape[1]}; they must have the same. The file was "
+                "assembled wrongly: make it again."
+            )
 
 
 def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from rljax.distributed import processes
 from rljax.distributed.hardware import nbytes
 from rljax.networks.normalise import Statistics
-from rljax.runs.json_files import explain
+from rljax.runs.json_files import explain, regular
 
 FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"
@@ -173,7 +173,7 @@ def how_to_resume(run: Path) -> str:
 def damage(path: Path) -> str | None:
     """Describe the damage of a checkpoint; None if every file is as it was written."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads(regular(path / MANIFEST).read_text())
     except (OSError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest:
@@ -195,7 +195,7 @@ def damage(path: Path) -> str | None:
 def notes(path: Path) -> dict[str, Any]:
     """The notes in checkpoint `path`. Raises `CheckpointError` where they cannot be read."""
     try:
-        found = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        found = json.loads(regular(path / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {explain(error)}.") from error
     if not isinstance(found, dict) or not isinstance(found.get("values") or {}, dict):

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rljax.datasets.formats.text import RefusedFileError, regular
+
 
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON atomically: `path` always holds the complete old or the complete new content.
@@ -69,6 +71,13 @@ def plain(value: Any) -> Any:
     raise TypeError(f"a value of kind '{type(value).__name__}' cannot be recorded, JSON has numbers, text and lists.")
 
 
+def own(path: Path) -> Path:
+    """`path`, if writing to it changes no other file. Raises `ValueError` for a link, a device or a pipe."""
+    if path.is_symlink():
+        raise ValueError(f"'{path}' is a link. A run writes only to files in its own folder: put a copy there.")
+    return regular(path)
+
+
 class Kind(NamedTuple):
     """What a value in a JSON file must be."""
 
@@ -122,9 +131,11 @@ SETTINGS = Kind(  # names in it are shown to users
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object. Raises `ValueError` where it cannot be read, or holds anything else."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(regular(Path(path)).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({explain(error)})") from None
+    except RefusedFileError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} cannot be read (it is not JSON: {error})") from None
     if not isinstance(found, dict):

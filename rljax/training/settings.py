@@ -92,7 +92,8 @@ def check_described(described: Mapping[str, Any], file: Path) -> None:
         "base": ((str, type(None)), False),
         "reference": ((list, type(None)), False),
         **{name: (numbers, False) for name in ("steps", "log_every", "eval_every", "eval_episodes", "then_online")},
-        **{name: (numbers, False) for name in ("checkpoint_every", "keep_checkpoints")},
+        "checkpoint_every": ((*numbers, type(None)), False),
+        "keep_checkpoints": (numbers, False),
     }
     spec: dict[str, Any] = {"name": str, "observation_shape": list, "action_size": int, "discrete": bool}
     wrong = [name for name, (kind, needed) in right.items() if not _is(described, name, kind, needed)]

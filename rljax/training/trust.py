@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rljax import envs
+from rljax.datasets.formats import arguments
+from rljax.datasets.formats.text import regular
 from rljax.envs.host import saved_simulators
 from rljax.training import registry
 
@@ -32,14 +34,18 @@ PARTS = ("agent", "env")  # the settings of a run that can name code
 
 
 def code(settings: Mapping[str, Any], part: str) -> str | None:
-    """The code that a run's setting `part` names: the absolute path of a file, or "module NAME". None if it is none."""
+    """The code that a run's setting `part` names: the absolute path of a file, or "module NAME". None if it is none.
+
+    An argument of an environment counts as code if it may be the path of a file: `rljax.datasets.formats.arguments`.
+    """
     name = settings.get(part)
     if not isinstance(name, str):
         return None
     found = registry.file_of(name) if part == "agent" else envs.code_of(name)
-    if found is None:
-        return None
-    return os.path.abspath(found) if found.endswith(".py") else f"module {found}"
+    argument = arguments.outside(name) if part == "env" else None
+    if found is not None:
+        found = os.path.abspath(found) if found.endswith(".py") else f"module {found}"
+    return ", ".join(filter(None, (found, argument))) or None
 
 
 def seals(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -72,8 +78,9 @@ def require_named(env: str | None, where: str) -> None:
     name = None if env is None else code({"env": env}, "env")
     if name is not None:
         raise ValueError(
-            f"the file of '{where}' names the environment {env!r}, whose code, {name!r}, could do everything that you "
-            f"can. Look at it first; if you trust it, name it yourself: --env {env!r}. Without evaluations: --env none"
+            f"the file of '{where}' names the environment {env!r}. Making it uses {name!r}, which could do everything "
+            f"that you can. Look at it first; if you trust it, name it yourself: --env {env!r}. Without evaluations: "
+            "--env none"
         )
 
 
@@ -84,7 +91,7 @@ def environments(checkpoint: Path, notes: Mapping[str, Any], trusted: bool) -> b
     """
     if notes["environments"] != "saved":
         return None
-    state = (checkpoint / "environments").read_bytes()
+    state = regular(checkpoint / "environments").read_bytes()
     if trusted or is_sealed("environments", state, notes.get("seal")):
         return saved_simulators.Trusted(state)
     if is_pickle(state):

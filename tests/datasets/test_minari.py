@@ -162,6 +162,33 @@ def test_faults_are_named(tmp_path: Path, change: dict[str, Any], message: str) 
         datasets.load("minari/mine-v0", tmp_path, download=False)
 
 
+@pytest.mark.parametrize(
+    ("space", "actions", "message"),
+    [
+        (
+            {"type": "Discrete", "n": 3, "start": -1},
+            np.array([-1.0, 0, 1, 0, -1]),
+            r"float64\[5\], and the action space",
+        ),
+        ({"type": "Discrete", "n": 3}, np.zeros((5, 2)), r"float64\[5, 2\], and the action space is Discrete"),
+        ({"type": "MultiDiscrete", "nvec": [2, 2]}, np.ones((5, 2), np.int64), "actions of the space MultiDiscrete"),
+        ({"type": "MultiBinary", "n": 2}, np.ones((5, 2), np.int8), "actions of the space MultiBinary"),
+    ],
+)
+def test_actions_must_be_of_their_space(tmp_path: Path, space: Any, actions: np.ndarray, message: str) -> None:
+    write(tmp_path, "mine-v0", [episode(5) | {"actions": actions}], action_space=json.dumps(space))
+    with pytest.raises(ValueError, match=message):
+        datasets.load("minari/mine-v0", tmp_path, download=False)
+
+
+def test_integers_of_a_box_are_no_choices(tmp_path: Path) -> None:
+    space = {"type": "Box", "dtype": "int64", "shape": [1], "low": [0], "high": [4]}
+    values = episode(5) | {"actions": np.array([[0], [4], [2], [1], [3]])}
+    write(tmp_path, "mine-v0", [values], action_space=json.dumps(space))
+    dataset = datasets.load("minari/mine-v0", tmp_path, download=False)
+    np.testing.assert_array_equal(dataset.transitions.action[:, 0], [-1, 1, 0, -0.5, 0.5])
+
+
 def test_incomplete_datasets_are_refused(tmp_path: Path) -> None:
     home = write(tmp_path, "mine-v0", [episode(500)])
     main = home / "data" / "main_data.hdf5"

@@ -55,6 +55,19 @@ def test_name_has_package_and_arguments(given: dict[str, Any], name: str | None)
         (spec("Hopper-v5", additional_wrappers=[WRAPPER]), r"'Hopper-v5' has the wrappers SpeedLimit"),
         (spec("Hopper-v5", additional_wrappers=3), r"'additional_wrappers' must be a JSON array"),
         (spec("Hopper-v5", kwargs=[1]), r"'kwargs' must be a JSON object"),
+        *(
+            (spec("Hopper-v5", kwargs={"xml_file": path}), r"'Hopper-v5' has the argument 'xml_file' = .*--env 'NAME")
+            for path in (
+                "/etc/passwd",
+                "../x",
+                "~root",
+                "x.xml",
+                ["a/b"],
+                {"a": {"b": "C:x"}},
+                {"a/b": 1},
+                float("nan"),
+            )
+        ),
         ({"id": 3}, r"'id' must be a text"),
     ],
 )
@@ -79,9 +92,9 @@ def test_limit_is_that_of_evaluation(recording: Any, evaluation: Any, expected: 
     assert environments.limit(recording, evaluation, None) == expected
 
 
-@pytest.mark.parametrize("number", [0, -1, "300", True, float("nan"), float("inf")])
+@pytest.mark.parametrize("number", [0, -1, 1.5, 1e12, "300", True, float("nan"), float("inf")])
 def test_limit_that_is_none_is_refused(number: Any) -> None:
-    with pytest.raises(ValueError, match="must be a number from 1 on"):
+    with pytest.raises(ValueError, match="must be a whole number from 1 on"):
         environments.steps({"max_episode_steps": number})
 
 

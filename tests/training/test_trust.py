@@ -100,12 +100,25 @@ def test_names_of_rljax_itself_need_no_seal(home: Path, tmp_path: Path) -> None:
     assert not home.exists()
 
 
-@pytest.mark.parametrize("env", ["evil.py:Env", "evil:Env-v0", "timed/evil.py:Env"])
+@pytest.mark.parametrize(
+    "env", ["evil.py:Env", "evil:Env-v0", "timed/evil.py:Env", 'Hopper-v5?{"xml_file": "/dev/zero"}', "Hopper-v5?["]
+)
 def test_a_data_set_does_not_choose_code(env: str) -> None:
     data: Any = Dataset("a.npz", None, env, None, None, {})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"the file of 'a.npz' names the environment .*name it yourself: --env"):
         experiments._environment("sac", None, data)
     assert experiments._environment("sac", env, data) == env  # the user's own command names it
+
+
+def test_an_argument_that_may_be_a_path_needs_a_seal(tmp_path: Path) -> None:
+    settings = {"agent": "sac", "env": 'Hopper-v5?{"xml_file": "./mine.xml"}'}
+    seals = trust.seals(settings)
+    trust.require(settings, seals, tmp_path, False)
+    for other in ({}, seals):
+        changed = settings if not other else settings | {"env": 'Hopper-v5?{"xml_file": "/dev/zero"}'}
+        with pytest.raises(ValueError, match="names code as its env, \"the argument 'xml_file' = "):
+            trust.require(changed, other, tmp_path, False)
+    trust.require(settings | {"env": 'Hopper-v5?{"reset_noise_scale": 0.1}'}, {}, tmp_path, False)
 
 
 CANARY = "from pathlib import Path\n\nPath({canary!r}).touch()\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ def opened(path: Path) -> Iterator[Archive]:
             if stream.read(6) == np.lib.format.MAGIC_PREFIX:
                 raise text.broken(path, KIND, "it holds a single array")
             archive = stack.enter_context(zipfile.ZipFile(stream))
+            twice = [name for name, count in Counter(archive.namelist()).items() if count > 1]
+            if twice:
+                raise text.broken(path, KIND, f"it holds {', '.join(map(repr, twice[:3]))} more than once")
         yield Archive(path, archive)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from rljax.datasets.formats.text import RefusedFileError, listed, printable
 
 INT32 = np.iinfo(np.int32)
+LONGEST_NAME = 10_000  # characters of an environment's name, with its arguments
 DEEPEST = 8  # levels of spaces within spaces
 KNOWN_SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
 
@@ -146,34 +147,32 @@ def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], mo
     Args:
         env: the name of an environment, a text, or None.
         reference: two finite numbers that differ, or None.
-        provenance: `max_episode_steps` and `num_actions` are None or whole numbers of at least 1; `corruptions` is None
-            or a list of mappings with a text `what`.
+        provenance: `max_episode_steps`, `recorded_max_episode_steps` and `num_actions` are None or whole numbers of at
+            least 1; `corruptions` is None or a list of mappings with a text `what`.
         most_action: the largest discrete action; None if actions are continuous. `num_actions` must be larger.
     """
-    if env is not None and not (isinstance(env, str) and env and env.isprintable()):
-        raise _wrong(file, "env", env, "the name of an environment, such as 'Hopper-v5'")
+    if env is not None and not (isinstance(env, str) and env.isprintable() and 0 < len(env) <= LONGEST_NAME):
+        raise wrong(file, "env", env, "the name of an environment, such as 'Hopper-v5'")
     if reference is not None:
         pair = reference if isinstance(reference, list | tuple) and len(reference) == 2 else ()
         if not pair or not all(_is_number(x) for x in pair) or pair[0] == pair[1]:
-            raise _wrong(
-                file, "reference", reference, "two finite numbers that differ: the returns of scores 0 and 100"
-            )
+            raise wrong(file, "reference", reference, "two finite numbers that differ: the returns of scores 0 and 100")
         reference = (float(pair[0]), float(pair[1]))
-    for name in ("max_episode_steps", "num_actions"):
+    for name in ("max_episode_steps", "recorded_max_episode_steps", "num_actions"):
         value = provenance.get(name)
         if value is not None and not is_count(value):
-            raise _wrong(file, name, value, "a whole number of at least 1")
+            raise wrong(file, name, value, "a whole number of at least 1")
     both = provenance.get("both_ends")
     if both is not None and both != 0 and not is_count(both):
-        raise _wrong(file, "both_ends", both, "a number of rows")
+        raise wrong(file, "both_ends", both, "a number of rows")
     count = provenance.get("num_actions")
     if most_action is not None and count is not None and count <= most_action:
-        raise _wrong(file, "num_actions", count, f"more than {most_action}, the largest action in the file")
+        raise wrong(file, "num_actions", count, f"more than {most_action}, the largest action in the file")
     corruptions = provenance.get("corruptions") or []
     if not isinstance(corruptions, list) or not all(
         isinstance(note, Mapping) and isinstance(note.get("what"), str) for note in corruptions
     ):
-        raise _wrong(file, "corruptions", corruptions, "a list of mappings, each with a text 'what'")
+        raise wrong(file, "corruptions", corruptions, "a list of mappings, each with a text 'what'")
     return reference
 
 
@@ -182,7 +181,7 @@ def mapping(value: Any, file: str, key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise _wrong(file, key, value, "a JSON object")
+        raise wrong(file, key, value, "a JSON object")
     return value
 
 
@@ -192,16 +191,16 @@ def space(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] 
         return None
     kind = value.get("type") if isinstance(value, Mapping) else None
     if kind not in KNOWN_SPACES or depth > DEEPEST:
-        raise _wrong(file, key, value, f"a space: its 'type' is one of {', '.join(KNOWN_SPACES)}")
+        raise wrong(file, key, value, f"a space: its 'type' is one of {', '.join(KNOWN_SPACES)}")
     value = mapping(value, file, key)
     if kind == "Box" and not all(_is_numbers(value.get(name)) for name in ("low", "high")):
-        raise _wrong(file, key, value, "a Box with numbers as 'low' and 'high'")
+        raise wrong(file, key, value, "a Box with numbers as 'low' and 'high'")
     if kind == "Discrete" and not (is_count(value.get("n")) and isinstance(value.get("start", 0), int)):
-        raise _wrong(file, key, value, "a Discrete space with a whole number 'n' of at least 1")
+        raise wrong(file, key, value, "a Discrete space with a whole number 'n' of at least 1")
     if kind in ("Dict", "Tuple"):
         parts = value.get("subspaces")
         if not isinstance(parts, Mapping if kind == "Dict" else list) or not parts:
-            raise _wrong(file, key, value, "a space with 'subspaces'")
+            raise wrong(file, key, value, "a space with 'subspaces'")
         named = parts.items() if isinstance(parts, Mapping) else enumerate(parts)
         for name, part in named:
             space(part, file, f"{key}/{name}", depth + 1)
@@ -228,7 +227,8 @@ def _is_numbers(value: Any) -> bool:
         return False
 
 
-def _wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
+def wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
+    """The error for an entry of a file's metadata that is not what is `right`."""
     return RefusedFileError(
         f"'{file}': '{printable(key)}' is {printable(repr(value), 80)}, it must be {right}. "
         "Correct the file's metadata."

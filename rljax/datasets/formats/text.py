@@ -75,9 +75,17 @@ def parse_json(text: str | bytes, name: str) -> Any:
     if len(text) > LONGEST:
         raise RefusedFileError(f"'{name}': its JSON has {len(text):,} characters, at most {LONGEST:,} are read.")
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise RefusedFileError(f"'{name}': its JSON is nested too deeply to be read.") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises `ValueError` if it has a key twice: readers differ in which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key more than once")
+    return found
 
 
 def read_json(path: Path, name: str | None = None) -> Any:
@@ -93,6 +101,16 @@ def read_json(path: Path, name: str | None = None) -> Any:
         raise
     except ValueError as error:
         raise RefusedFileError(f"'{name}' is not JSON: {printable(str(error))}. Download it again.") from error
+
+
+def regular(path: Path) -> Path:
+    """`path`, if it is a file or if there is nothing. Raises `RefusedFileError` for a device or a pipe.
+
+    These have no end: reading them would fill the memory, or wait for ever.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise RefusedFileError(f"'{path}' is a device or a pipe, not a file. Restore it from a copy of the folder.")
+    return path
 
 
 def require_content(path: Path) -> None:

@@ -165,6 +165,15 @@ ARCHIVES: dict[str, Callable[[Path], Any]] = {
     "a limit below 0": lambda p: npz(p, described(max_episode_steps=-1)),
     "a limit of text": lambda p: npz(p, described(max_episode_steps="many")),
     "too few actions": lambda p: npz(p, described(num_actions=1) | {"actions": np.arange(15)}),
+    "complete as text": lambda p: npz(p, described(complete="no")),
+    "bounds as texts": lambda p: npz(p, described(action_bounds=["-1", "1"])),
+    "a recorded limit of text": lambda p: npz(p, described(recorded_max_episode_steps="many")),
+    "metadata cut in the middle": lambda p: npz(p, WHOLE | {"metadata": np.array('{"format": "rljax dataset 1", ')}),
+    "metadata with a key twice": lambda p: npz(
+        p, WHOLE | {"metadata": np.array('{"format": "rljax dataset 1", "env": "A-v0", "env": "B-v0"}')}
+    ),
+    "an array twice": lambda p: twice(p),
+    "wider successors": lambda p: npz(p, WHOLE | {"next_observations": np.zeros((15, 4))}),
     "both ends as text": lambda p: npz(p, described(both_ends="many")),
     "a later format": lambda p: npz(p, described(format="rljax dataset 2\x1b[2J")),
     "imitation: indices that fall": lambda p: npz(p, imitation() | {"indices": np.array([9, 5])}),
@@ -195,6 +204,14 @@ def imitation() -> dict[str, Any]:
         "terminal": np.array([True, False, True]),
         "indices": np.array([5, 9]),
     }
+
+
+def twice(path: Path) -> None:
+    npz(path, WHOLE)
+    with zipfile.ZipFile(path) as archive:
+        content = archive.read("rewards.npy")
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("rewards.npy", content)
 
 
 def beside(path: Path, text: str) -> None:
@@ -351,7 +368,6 @@ MINARI: dict[str, dict[str, Any]] = {
     "a Box without bounds": {"action_space": {"type": "Box"}},
     "an endless Box": {"action_space": {"type": "Box", "low": [-1e999], "high": [1e999]}},
     "a specification of a list": {"env_spec": [1]},
-    "an id of a number": {"env_spec": {"id": 3}},
     "references of text": {"ref_min_score": "a", "ref_max_score": "b"},
     "equal references": {"ref_min_score": 1.0, "ref_max_score": 1.0},
     "a limit of text": {"env_spec": {"id": "Hopper-v5", "max_episode_steps": "many"}},
