@@ -148,6 +148,7 @@ def on_four_cores(*arguments: object, **environment: str) -> None:
 
 def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
     words = ["train", "dqn", "--env", "rljax/Finite-discrete", "--seeds", "8", "--quiet", *small_runs.flags("dqn")]
+    words += ["--config.epsilon-steps", "200"]
     on_four_cores(*words, "--steps", "300", "--out", tmp_path / "whole")
     on_four_cores(*words, "--steps", "200", "--out", tmp_path / "half")
     on_four_cores("resume", tmp_path / "half", "--steps", "300", "--quiet")
