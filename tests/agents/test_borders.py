@@ -28,7 +28,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"exploration": "softmax", "target_entropy": 0.5},
         {"max_grad_norm": 1.0, "loss": "huber", "dueling": True, "double": True},
     ],
-    "dsact": [{"version": "v1", "num_critics": 1}],
+    "dsact": [{"critic_loss": "v1", "num_critics": 1}],
     "edac": [{"diversity_weight": None}],
     "gciql": [{"policy_loss": "awr"}],
     "ppo": [{"policy": "tanh_gaussian", "clip_values": True}],
