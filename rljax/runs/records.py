@@ -336,7 +336,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"'{folder}' is not a run: its {error}.") from None
     wrong = json_files.problem(described, CONFIG, NEEDED)
     if wrong is not None:
-        raise ValueError(f"'{folder}' cannot be read as a run: its config.json {wrong}.")
+        raise ValueError(f"'{folder}' cannot be read as a run: its config.json {wrong}. Restore it from a copy.")
     learners = described.get("learners") or described["seeds"]
     if len(learners) != len(described["seeds"]):
         seeds = len(described["seeds"])
