@@ -51,7 +51,7 @@ def prepare(
     chosen = Settings(agent, _environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
         config = configuration.replace(preset(agent, module, env, data), configuration.native(config or {}), "config")
-    elif isinstance(config, module.Config):
+    elif type(config).__qualname__ == module.Config.__qualname__:  # the file of an agent may have been loaded twice
         values = {field.name: configuration.native(getattr(config, field.name)) for field in dataclasses.fields(config)}
         config = configuration.replace(config, values, "config")
     else:
