@@ -77,12 +77,20 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
+    online = buffers.Replay(
+        replay_size=config.replay_size,
+        batch_size=config.batch_size,
+        warmup_steps=config.warmup_steps,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+    )
     return buffers.Dataset(
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         reward_transform=config.reward_transform,
         learns_until=config.decay_steps,
-        online=buffers.Replay.of(config),
+        online=online,
     )
 
 

@@ -170,7 +170,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     """Count the states of a data set [N, O / 2] into the input statistics. Goals have the same statistics."""
     if not config.normalise_observations:
         return state
-    statistics = normalise.update(normalise.create(data.observation.shape[1:]), data.observation)
+    statistics = normalise.of_data(data.observation)
     return state.replace(statistics=jax.tree.map(lambda x: jnp.tile(x, 2) if x.ndim else x, statistics))
 
 
@@ -254,11 +254,8 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     del step
     key_value, key_actor, key_critic = jax.random.split(key, 3)
     if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.standardise(state.statistics, batch.observation),
-            next_observation=normalise.standardise(state.statistics, batch.next_observation),
-            extras={name: normalise.standardise(state.statistics, x) for name, x in batch.extras.items()},
-        )
+        batch = normalise.standardise_batch(state.statistics, batch)
+        batch = batch.replace(extras={k: normalise.standardise(state.statistics, x) for k, x in batch.extras.items()})
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
 

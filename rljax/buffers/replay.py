@@ -74,12 +74,6 @@ class Replay(Experience):
     kind: ClassVar[str] = "replay"
     mixes_data: ClassVar[bool] = True
 
-    @classmethod
-    def of(cls, config: Any) -> Replay:
-        """The replay whose numbers are the fields of the same names of an agent's Config."""
-        names = ("replay_size", "batch_size", "warmup_steps", "num_envs", "num_steps", "num_updates")
-        return cls(**{name: getattr(config, name) for name in names})
-
     @property
     def stores_time(self) -> bool:
         """Whether the draw needs the number of each transition's step in its episode."""

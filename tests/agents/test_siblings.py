@@ -27,7 +27,7 @@ class Pair(NamedTuple):
 
 # Another loss: some 40 lines. Another critic's head: some 90. Past 130 they are relatives, not siblings, and
 # the budget only holds them where they are. Of these lines, `experience` is 1 (iql, ifql), 11 (a replay, and a data set
-# that goes on with one) or 15 (iql, gciql); `value` is 2 (another way to normalise) or 4 (one agent has none); the
+# that goes on with one) or 23 (iql, gciql); `value` is 2 (another way to normalise) or 4 (one agent has none); the
 # agent's name in `require_vectors` is 2.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
