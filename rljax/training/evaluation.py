@@ -12,7 +12,6 @@ return is that of a part of an episode: `Episodes.cut` marks it.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
-from rljax.training.programs import Contents, shared
+from rljax.training.programs import Contents, compiled, shared
 
 LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, where the environment has no limit
 
@@ -58,13 +57,12 @@ def _keys(seeds: Any, num_learners: int) -> Array:
 class Policies:
     """The compiled policy of an agent. Evaluators of the same agent share its programs."""
 
-    agent: Agent = dataclasses.field(compare=False)
-    contents: Contents
+    agent: Contents
 
-    @functools.cached_property
-    def act(self) -> Any:
+    @compiled()
+    def act(self, state: Any, observation: Array, key: Array, time: Array, config: Any) -> Array:
         """See `policy`."""
-        return jax.jit(policy(self.agent))
+        return policy(self.agent.module)(state, observation, key, time, config)
 
 
 class HostedEvaluator:
@@ -74,7 +72,7 @@ class HostedEvaluator:
         """`environments` holds P x N environments, in the order of the learners."""
         self.hosted, self.num_learners = environments, num_learners
         self.hosted.tolerant = num_learners > 1
-        self.agent = agent
+        self.policies = Policies(Contents(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         """Play one episode in each environment, started from `seeds` [P x N]. Only the first process plays."""
@@ -84,7 +82,7 @@ class HostedEvaluator:
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
         keys = _keys(seeds, self.num_learners)
-        act = shared(Policies(self.agent, Contents(self.agent)), (state, config)).act
+        act = shared(self.policies, (state, config)).act
         observation = self.hosted.reset(seeds)
         done = np.zeros(self.hosted.num_envs, np.bool_)
         returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
@@ -113,20 +111,16 @@ class HostedEvaluator:
 class Play:
     """A program that plays episodes. Evaluators of the same agent in the same environment share it."""
 
-    agent: Agent = dataclasses.field(compare=False)
-    contents: Contents
+    agent: Contents
     environment: AutoReset
     num_learners: int
 
-    @functools.cached_property
-    def episodes(self) -> Any:
-        """A compiled function: the returns, lengths and successes of episodes, [P x N]."""
-        return jax.jit(self._episodes)
-
-    def _episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array, Array | None]:
+    @compiled()
+    def episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array, Array | None]:
+        """The returns, lengths and cuts of episodes, and whether they succeeded where it is reported, [P x N]."""
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
-        act = policy(self.agent)
+        act = policy(self.agent.module)
         key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
 
         def body(carry: Any) -> Any:
@@ -161,7 +155,7 @@ class CompiledEvaluator:
 
     def __init__(self, agent: Agent, environment: AutoReset, num_learners: int) -> None:
         self.num_learners = num_learners
-        self.play = Play(agent, Contents(agent), environment, num_learners)
+        self.play = Play(Contents(agent), environment, num_learners)
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         """Play one episode in each environment, started from `seeds` [P x N]."""

@@ -8,13 +8,24 @@ seconds. Objects that hold compiled functions are kept here instead, and an equa
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from types import ModuleType
 from typing import Any, TypeVar
+
+import jax
 
 T = TypeVar("T", bound=Hashable)
 
 MOST = 16  # objects kept: programs take memory maps, of which Linux allows a process 65,530
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Make a method a compiled function of its object; `options` are those of `jax.jit`."""
+
+    def decorate(method: Callable[..., Any]) -> Any:
+        return functools.cached_property(lambda self: jax.jit(method.__get__(self), **options))
+
+    return decorate
 
 
 def shared(owner: T, arguments: Any) -> T:
@@ -23,8 +34,6 @@ def shared(owner: T, arguments: Any) -> T:
     `owner` holds compiled functions that depend only on what it is compared by. `arguments` is a pytree, such as an
     agent's Config: its structure holds the settings that shape programs.
     """
-    import jax
-
     return _first(owner, jax.tree.structure(arguments))
 
 
@@ -40,6 +49,7 @@ class Contents:
     def __init__(self, module: Any) -> None:
         """`module` may be any object; objects that are not modules are compared by identity."""
         held = tuple(vars(module).values()) if isinstance(module, ModuleType) else ()
+        self.module: Any = module
         self.held = (module, *held)  # keeps them alive, so that no other object gets their identity
         self.identities = tuple(map(id, self.held))
 

@@ -6,8 +6,8 @@ learnt where episodes end, and their policy has no reason to avoid it.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 
 from rljax.agent import Array, Transition
 from rljax.distributed.devices import Spread, local
+from rljax.training.programs import Contents, compiled, shared
 
 MOST_ROWS = 1_024  # a larger sample would cost more and tell no more
 PARAMETERS = ["state", "observation", "action", "config"]  # of the optional part `value`
@@ -45,24 +46,35 @@ def terminal_rows(data: Transition, goals: bool) -> TerminalRows | None:
     return TerminalRows(observation, np.asarray(data.action)[rows], reward)
 
 
+@dataclasses.dataclass(frozen=True)
+class Means:
+    """The compiled mean value of rows. Trainings of the same agent share its programs."""
+
+    agent: Contents
+
+    @compiled()
+    def of(self, state: Any, rows: TerminalRows, config: Any) -> Array:
+        """The mean value [P] of rows [N], for States and Configs stacked over P."""
+
+        def mean(state: Any, config: Any) -> Array:
+            return self.agent.module.value(state, rows.observation, rows.action, config).mean()
+
+        return jax.vmap(mean)(state, config)
+
+
 class TerminalValues:
     """The metrics `terminal/value` and `terminal/reward` of P learners: the means over the terminal rows.
 
     They take no random numbers and change nothing, so that learning is the same with them and without them.
     """
 
-    def __init__(self, value: Callable[..., Array], rows: TerminalRows) -> None:
-        """`value` is the agent's function of that name."""
-        self.rows, self.reward = rows, float(rows.reward.mean())
-
-        def mean(state: Any, rows: TerminalRows, config: Any) -> Array:
-            return value(state, rows.observation, rows.action, config).mean()
-
-        self._means = jax.jit(jax.vmap(mean, in_axes=(0, None, 0)))
+    def __init__(self, agent: Any, rows: TerminalRows) -> None:
+        """`agent` has the optional part `value`."""
+        self.means, self.rows, self.reward = Means(Contents(agent)), rows, float(rows.reward.mean())
 
     def __call__(self, state: Any, config: Any, spread: Spread) -> dict[str, np.ndarray]:
         """The metrics [P] for agents' States and Configs, stacked over P and spread over devices by `spread`."""
-        means = self._means(state, spread.everywhere(self.rows), spread.learners(config))
+        means = shared(self.means, (state, config)).of(state, spread.everywhere(self.rows), spread.learners(config))
         return {
             "terminal/value": np.asarray(jax.device_get(local(means))),
             "terminal/reward": np.full(len(means), self.reward),
@@ -72,7 +84,7 @@ class TerminalValues:
 def terminal_values(agent: Any, data: Transition | None, goals: bool) -> TerminalValues | None:
     """The metrics for an agent and a data set [N, ...]; None without terminal rows, or without critics."""
     rows = terminal_rows(data, goals) if data is not None and _has_values(agent) else None
-    return None if rows is None else TerminalValues(agent.value, rows)
+    return None if rows is None else TerminalValues(agent, rows)
 
 
 def _has_values(agent: Any) -> bool:

@@ -8,7 +8,6 @@ from a rollout, the first action of the next one is chosen anew, so that a whole
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from rljax.distributed.devices import Spread
 from rljax.envs.autoreset import AutoReset
 from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
-from rljax.training.programs import shared
+from rljax.training.programs import compiled, shared
 
 
 class Carry(struct.PyTreeNode):
@@ -48,16 +47,6 @@ class Loop:
     environment: Any  # an AutoReset
     spread: Spread  # how learners and environments are spread over devices
 
-    @functools.cached_property
-    def init(self) -> Any:
-        """A compiled function: the first state of the loop."""
-        return jax.jit(self._begun)
-
-    @functools.cached_property
-    def advance(self) -> Any:
-        """A compiled function: the state after a number of iterations. It donates the state that it is given."""
-        return jax.jit(self._loop, donate_argnums=0)
-
     def placed(self, carry: Carry) -> Carry:
         """The carry with each array on the devices that work on it."""
         if self.spread.mesh is None:
@@ -76,7 +65,9 @@ class Loop:
             episodes=self.spread.learners(carry.episodes),
         )
 
-    def _begun(self, *arguments: Any) -> Carry:
+    @compiled()
+    def init(self, *arguments: Any) -> Carry:
+        """The first state of the loop."""
         return self.placed(self._start(*arguments))
 
     def _start(
@@ -102,7 +93,9 @@ class Loop:
         )
         return self._act(carry, hyper)
 
-    def _loop(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
+    @compiled(donate_argnums=0)
+    def advance(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
+        """The state after a number of iterations."""
         # The bound is traced, so that chunks of any length use one program.
         # The result is placed again, because XLA may otherwise move parts of the agents to other devices.
         return self.placed(jax.lax.fori_loop(0, iterations, lambda _, carry: self._iterate(carry, hyper, data), carry))

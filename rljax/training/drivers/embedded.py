@@ -8,7 +8,6 @@ learns before it acts, and waits for the simulators.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 import threading
@@ -40,6 +39,7 @@ from rljax.training.drivers.driver import (
     split,
 )
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
+from rljax.training.programs import compiled
 
 # Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
 POLL = 1e-3, 2e-2
@@ -64,10 +64,10 @@ class EmbeddedLoop(Loop):
         default_factory=WeakValueDictionary, compare=False
     )
 
-    @functools.cached_property
-    def begin(self) -> Any:
-        """A compiled function: the state with an action for its observation. It donates the state."""
-        return jax.jit(self._act, donate_argnums=0)
+    @compiled(donate_argnums=0)
+    def begin(self, carry: Carry, hyper: Hyperparameters) -> Carry:
+        """The state with an action for its observation."""
+        return self._act(carry, hyper)
 
     def _start(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -94,7 +94,10 @@ class EmbeddedLoop(Loop):
             episodes=no_episodes(self.learner.num_learners),
         )
 
-    def _loop(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
+    @compiled(donate_argnums=0)
+    def advance(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
+        """The state after a number of iterations, or where the simulators have failed."""
+
         def going(state: tuple[Array, Carry]) -> Array:
             return (state[0] < iterations) & state[1].environment.works
 
@@ -124,7 +127,7 @@ class EmbeddedLoop(Loop):
         return carry
 
     def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        step_within = called_from_within(self._end_step, jax.ShapeDtypeStruct(self._packed, np.float32))
+        step_within = called_from_within(self._end_step, jax.ShapeDtypeStruct(self.packed, np.float32))
         packed = step_within(carry.environment.driver, action, carry.learners.updates)
         observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
         reward, terminated, truncated, episode_return, episode_length, going = packed[:, -6:].T
@@ -149,8 +152,9 @@ class EmbeddedLoop(Loop):
         return environment.works
 
     @property
-    def _packed(self) -> tuple[int, int]:
-        return packed_shape(self.num_envs, self.spec)
+    def packed(self) -> tuple[int, int]:
+        """The shape of a step's results in one array: two observations and six columns for each environment."""
+        return self.num_envs, 2 * math.prod(self.spec.observation_shape) + 6
 
     def _begin_step(self, number: np.ndarray, action: np.ndarray) -> np.ndarray:
         """Let the simulators of a driver step in their thread, while the loop goes on."""
@@ -163,7 +167,7 @@ class EmbeddedLoop(Loop):
         """What the step of a driver's simulators led to. Zeros, as after a failure, where the driver is gone."""
         del updates
         driver = self.drivers.get(int(number))
-        return np.zeros(self._packed, np.float32) if driver is None else driver.end_step(action)
+        return np.zeros(self.packed, np.float32) if driver is None else driver.end_step(action)
 
 
 class EmbeddedDriver(CompiledDriver):
@@ -215,9 +219,7 @@ class EmbeddedDriver(CompiledDriver):
                 pause = min(2 * pause, longest)
         except BaseException as error:
             self.failure = error  # makes the program end with its next step
-            self._results.put(
-                np.zeros(self._packed_shape, np.float32)
-            )  # or at once, where the simulators do not return
+            self._results.put(np.zeros(self.loop.packed, np.float32))  # or at once, where the simulators do not return
             raise
         if self.failure is not None:
             raise self.failure
@@ -277,7 +279,7 @@ class EmbeddedDriver(CompiledDriver):
 
         The last column is 1, and 0 from a failure on.
         """
-        packed = np.zeros(self._packed_shape, np.float32)
+        packed = np.zeros(self.loop.packed, np.float32)
         if self.failure is not None:
             return packed
         try:
@@ -293,10 +295,6 @@ class EmbeddedDriver(CompiledDriver):
             packed[:, column] = values
         return packed
 
-    @property
-    def _packed_shape(self) -> tuple[int, int]:
-        return packed_shape(self.hosted.num_envs, self.spec)
-
     def _per_learner(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(self.learner.num_learners, self.hyper.experience.num_envs, *rows.shape[1:])
 
@@ -306,11 +304,6 @@ def _perform(tasks: SimpleQueue[Callable[[], np.ndarray] | None], results: Simpl
     while (task := tasks.get()) is not None:
         results.put(task())
         del task  # it holds a reference to the driver
-
-
-def packed_shape(num_envs: int, spec: EnvSpec) -> tuple[int, int]:
-    """The shape of a step's results in one array: two observations and six columns for each environment."""
-    return num_envs, 2 * math.prod(spec.observation_shape) + 6
 
 
 def _flat(rows: Array) -> Array:

@@ -11,7 +11,6 @@ policy.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ from rljax.training.drivers.driver import (
     split,
 )
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
-from rljax.training.programs import shared
+from rljax.training.programs import compiled, shared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,38 +43,30 @@ class Calls:
     learner: Learner
     spread: Spread  # of the learners over devices
 
-    @functools.cached_property
-    def init(self) -> Any:
+    @compiled()
+    def init(self, keys: Array, hyper: Hyperparameters, data: Transition | None) -> LearnerState:
         """Fresh learners."""
-        return jax.jit(self.learner.init)
+        return self.learner.init(keys, hyper, data)
 
-    @functools.cached_property
-    def store(self) -> Any:
-        """The buffer with new transitions; it donates the buffer."""
-        return jax.jit(self.learner.store, donate_argnums=0)
+    @compiled(donate_argnums=0)
+    def store(self, storage: Any, *of_step: Any) -> Any:
+        """The buffer with new transitions."""
+        return self.learner.store(storage, *of_step)
 
-    @functools.cached_property
-    def perceive(self) -> Any:
-        """The learners after they have seen observations; it donates the learners."""
-        return jax.jit(self.learner.perceive, donate_argnums=0)
+    @compiled(donate_argnums=0)
+    def perceive(self, learnt: Any, observation: Array, first: Array, hyper: Hyperparameters) -> Any:
+        """The learners after they have seen observations."""
+        return self.learner.perceive(learnt, observation, first, hyper)
 
-    @functools.cached_property
-    def act(self) -> Any:
+    @compiled()
+    def act(self, learnt: Any, steps: Array, observation: Array, hyper: Hyperparameters) -> Any:
         """The actions for observations after `steps` [] steps."""
+        return self.learner.act(learnt.replace(steps=steps), observation, hyper)
 
-        def act(learnt: Any, steps: Array, observation: Array, hyper: Hyperparameters) -> Any:
-            return self.learner.act(learnt.replace(steps=steps), observation, hyper)
-
-        return jax.jit(act)
-
-    @functools.cached_property
-    def learn(self) -> Any:
-        """The learners after the updates of one iteration; it donates the learners."""
-
-        def learn(learnt: Any, storage: Any, hyper: Hyperparameters, data: Transition | None) -> Any:
-            return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(storage=None)
-
-        return jax.jit(learn, donate_argnums=0)
+    @compiled(donate_argnums=0)
+    def learn(self, learnt: Any, storage: Any, hyper: Hyperparameters, data: Transition | None) -> Any:
+        """The learners after the updates of one iteration."""
+        return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(storage=None)
 
 
 class HostedDriver:

@@ -7,7 +7,6 @@ time. The batches are the same in both cases, so the result does not depend on w
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from rljax.buffers import Dataset
 from rljax.distributed.devices import Spread
 from rljax.training.drivers.driver import Report, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
-from rljax.training.programs import shared
+from rljax.training.programs import compiled, shared
 
 GROUP = 64  # iterations whose batches the host sends together
 
@@ -32,35 +31,20 @@ class Loop:
     learner: Learner
     spread: Spread  # of the learners over devices
 
-    @functools.cached_property
-    def init(self) -> Any:
-        """A compiled function: fresh learners."""
-        return jax.jit(self._start)
-
-    @functools.cached_property
-    def advance(self) -> Any:
-        """A compiled function: the learners after a number of iterations. It donates the learners."""
-        return jax.jit(self._loop, donate_argnums=0)
-
-    @functools.cached_property
-    def draw(self) -> Any:
-        """A compiled function: the random draws for batches that the host puts together."""
-        return jax.jit(self._drawn, static_argnums=0)
-
-    @functools.cached_property
-    def learn(self) -> Any:
-        """A compiled function: the learners after the updates on these batches. It donates the learners."""
-        return jax.jit(self._learning, donate_argnums=0)
-
-    def _start(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
+    @compiled()
+    def init(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
+        """Fresh learners."""
         state = self.learner.init(keys, hyper, data)
         return self.learner.prepare(state, data, hyper.config)
 
-    def _loop(self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
+    @compiled(donate_argnums=0)
+    def advance(self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
+        """The learners after a number of iterations."""
         # The bound is traced, so that chunks of any length use one program.
         return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt)
 
-    def _drawn(self, number: int, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
+    @compiled(static_argnums=0)
+    def draw(self, number: int, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
         """The random draws of `number` rows for the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
         experience = hyper.experience
 
@@ -70,9 +54,8 @@ class Loop:
 
         return jax.vmap(draw)(jnp.arange(GROUP))
 
-    def _learning(
-        self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters
-    ) -> LearnerState:
+    @compiled(donate_argnums=0)
+    def learn(self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
         """The learners after the first `number` iterations; the batches of all iterations are [GROUP, P, U, B, ...]."""
 
         def one(iteration: Array, learnt: LearnerState) -> LearnerState:
