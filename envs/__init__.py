@@ -39,12 +39,7 @@ _HOSTED = {
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not which task it is
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
-_KNOWN_MODULES = (
-    "ogbench",
-    "gymnasium_robotics",
-    "minigrid",
-    "ale_py",
-)  # packages that register environments in Gymnasium
+PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "ale_py")  # that register environments in Gymnasium
 _TIMED, _GOALS = "timed/", "goals/"
 
 # Users' files may import modules under the names that they had before they moved; see the files in moved/.
@@ -153,7 +148,7 @@ def code_of(name: str) -> str | None:
     if code.endswith(".py"):
         return code
     code = code.removeprefix("async/")
-    known = code in _KNOWN_MODULES or code.startswith("rljax.envs.")
+    known = code in PACKAGES or code.startswith("rljax.envs.")
     return None if known else code or None
 
 

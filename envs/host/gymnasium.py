@@ -21,6 +21,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from rljax import envs
 from rljax.envs import custom
 from rljax.envs.environment import EnvironmentFailed, silent_mujoco, unknown
 from rljax.envs.host import ogbench, rendering
@@ -28,8 +29,6 @@ from rljax.envs.host.checks import Checked, failure
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
-
-PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid")  # that register environments of published data sets
 
 
 def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:
@@ -120,7 +119,7 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            if error.name == module and module in PACKAGES:
+            if error.name == module and module in envs.PACKAGES:
                 command = f"pip install {module.replace('_', '-')}"
                 raise ValueError(f"'{name}' needs a package that is not installed: {command}") from error
             raise ValueError(

@@ -230,11 +230,7 @@ def _of_environment(options: Convert) -> Any:
     dataset = dataclasses.replace(_load(options), env=options.env)
     if actions is None or not actions.spec.discrete:
         return dataset
-    if datasets.holds_whole_numbers(dataset):
-        raise ValueError(
-            f"the actions in '{options.data}' are whole numbers, stored as real ones, and '{options.env}' has "
-            f"{actions.spec.action_size} discrete actions. Store them as integers: actions.astype(np.int64)"
-        )
+    datasets.require_integers(dataset, options.env or "", actions.spec.action_size)
     if dataset.discrete:
         number = max(dataset.action_size, actions.spec.action_size)
         dataset = dataclasses.replace(dataset, provenance=dataset.provenance | {"num_actions": number})

@@ -13,7 +13,7 @@ from rljax.datasets.archive import write, write_archive, write_hdf5
 from rljax.datasets.catalogue import aliases, environment, identity, load, names, short
 from rljax.datasets.check import Finding, check
 from rljax.datasets.d4rl import reference
-from rljax.datasets.dataset import Dataset, cut, holds_whole_numbers, score
+from rljax.datasets.dataset import Dataset, cut, require_integers, score
 from rljax.datasets.info import describe, draw
 from rljax.datasets.minari import write_minari
 from rljax.datasets.preprocess import join, reward_transform, subset, top_fraction
@@ -27,12 +27,12 @@ __all__ = [
     "describe",
     "draw",
     "environment",
-    "holds_whole_numbers",
     "identity",
     "join",
     "load",
     "names",
     "reference",
+    "require_integers",
     "reward_transform",
     "score",
     "short",

@@ -187,9 +187,13 @@ def denormalised(dataset: Dataset) -> np.ndarray:
     return (low + high) / 2 + (high - low) / 2 * action
 
 
-def holds_whole_numbers(dataset: Dataset) -> bool:
-    """Whether the actions in the file may be discrete ones that were stored as real numbers."""
-    return not dataset.discrete and are_whole(denormalised(dataset))
+def require_integers(dataset: Dataset, env: str, number: int) -> None:
+    """Raise `ValueError` where the `number` discrete actions of the environment `env` are stored as real numbers."""
+    if not dataset.discrete and are_whole(denormalised(dataset)):
+        raise ValueError(
+            f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{env}' has {number} "
+            "discrete actions. Store them in the file as integers: actions.astype(np.int64)"
+        )
 
 
 def are_whole(action: np.ndarray) -> bool:

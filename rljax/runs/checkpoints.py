@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gc
 import json
 import logging
 import os
@@ -225,12 +226,14 @@ def restore(path: Path, name: str, template: Any) -> Any:
             saved = getattr(checkpointer.metadata(path.absolute() / name).item_metadata, "tree", None)
             older = _without_errors(abstract, saved)
             tree = _with_errors(abstract, checkpointer.restore(path.absolute() / name, older))
+        problem = ""
     except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
-        raise CheckpointError(
-            f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
-        ) from error
+        problem = f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
     except Exception as error:  # changed bytes make orbax raise errors of many types
-        raise CheckpointError(f"checkpoint '{path}' cannot be read ({explain(error)}).") from error
+        problem = f"checkpoint '{path}' cannot be read ({explain(error)})."
+    if problem:
+        _end_tasks()
+        raise CheckpointError(problem)
     for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
         if expected.shape != found.shape or expected.dtype != found.dtype:
             raise CheckpointError(
@@ -238,6 +241,15 @@ def restore(path: Path, name: str, template: Any) -> Any:
                 f"{expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
             )
     return tree
+
+
+def _end_tasks() -> None:
+    """Collect the tasks that orbax leaves behind when a read fails. Python would print their errors at any time."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
 
 
 def _without_errors(template: Any, saved: Any) -> Any:

@@ -154,6 +154,15 @@ def problem(found: Any, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -
     return None if wrong is None else f"has a '{wrong}' that is not {kinds[wrong].name}"
 
 
+def read_fitting(path: Path, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> dict[str, Any]:
+    """Read a file that holds one JSON object with entries of these kinds. Raises `ValueError` where it does not."""
+    found = read_json(path)
+    wrong = problem(found, kinds, needed)
+    if wrong is not None:
+        raise ValueError(f"{path.name} {wrong}")
+    return found
+
+
 # What the operating system's refusals mean, and what helps.
 _REFUSALS = {
     errno.ENOSPC: "no space is left on the disk: free some",

@@ -24,7 +24,7 @@ from rljax.training import action_cost, configuration, evaluation, registry, sch
 from rljax.training import trust as trusting
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
-from rljax.training.settings import Settings, check_described, settings_of
+from rljax.training.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     from rljax.envs.host.spaces import Spaces
@@ -208,7 +208,6 @@ def load_all(
     """
     folder = Path(configuration.text("the folder of a run", out))
     described = read_config(folder)
-    check_described(described, folder / "config.json")
     settings = settings_of(described)
     trusting.require(described, described.get("seals"), folder / "config.json", trust, parts)
     module = registry.load_agent(settings.agent)

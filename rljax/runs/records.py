@@ -29,15 +29,16 @@ CONFIG = {
     "agent": NAME,
     "env": NAME,
     "environment": NAME,
-    "data": NAME | NULL,
-    "base": NAME | NULL,
+    **dict.fromkeys(("data", "base"), NAME | NULL),
     "steps": WHOLE,
     "then_online": WHOLE | NULL,
+    **dict.fromkeys(("log_every", "eval_every", "eval_episodes", "keep_checkpoints"), NUMBER),
+    "checkpoint_every": NUMBER | NULL,
     "offline_share": NUMBER | NAME,
     "seeds": json_files.list_of(WHOLE, least=1),
     "config": SETTINGS,
     "online": SETTINGS | NULL,
-    "spec": json_files.object_of(name=NAME, observation_shape=SHAPE, action_size=WHOLE),
+    "spec": json_files.object_of(name=NAME, observation_shape=SHAPE, action_size=WHOLE, discrete=FLAG),
     "learners": json_files.list_of(json_files.object_of(seed=WHOLE, settings=SETTINGS)),
     "reference": json_files.list_of(NUMBER) | NULL,
     "dataset": OBJECT | NULL,
@@ -335,6 +336,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a run: its {error}.") from None
     wrong = json_files.problem(described, CONFIG, NEEDED)
+    sizes = [] if wrong else [*described["seeds"], *described["spec"]["observation_shape"]]
+    if not all(0 <= number < 2**32 for number in sizes):
+        wrong = "has a seed, or a size of observations, that is not between 0 and 2^32"
     if wrong is not None:
         raise ValueError(f"'{folder}' cannot be read as a run: its config.json {wrong}. Restore it from a copy.")
     learners = described.get("learners") or described["seeds"]
@@ -352,15 +356,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        summary = json_files.read_json(path)
-        wrong = json_files.problem(summary, RESULTS)
-        if wrong is not None:
-            raise ValueError(f"{SUMMARY} {wrong}")
+        return json_files.read_fitting(path, RESULTS)
     except ValueError as error:
         raise ValueError(
             f"the {error} in '{folder}'. Delete that file: it is written again where the run goes on or ends."
         ) from None
-    return summary
 
 
 def find(paths: Sequence[Path]) -> list[Path]:

@@ -311,8 +311,8 @@ class Run:
         self.saved, self.saving = time.perf_counter(), 0.0  # when the last checkpoint was saved; seconds that it took
         training, interrupted = self.training, False
         try:
-            evaluated = processes.on_first(lambda: records.is_evaluated(self.folder, training.step))
-            if training.complete and training.evaluator and not evaluated:  # stopped at the step that is now its end
+            evaluates = training.complete and training.evaluator is not None
+            if evaluates and not processes.on_first(lambda: records.is_evaluated(self.folder, training.step)):
                 self._evaluate()
                 self._save()
             with Interrupt(self.view.say) as interrupt:

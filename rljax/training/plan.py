@@ -328,11 +328,8 @@ def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
     for name, value in given.items():
         if value == getattr(spec, name):
             continue
-        if name == "discrete" and spec.discrete and datasets.holds_whole_numbers(dataset):
-            raise ValueError(
-                f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{spec.name}' has "
-                f"{spec.action_size} discrete actions. Store them in the file as integers: actions.astype(np.int64)"
-            )
+        if name == "discrete" and spec.discrete:
+            datasets.require_integers(dataset, spec.name, spec.action_size)
         raise ValueError(
             f"data set '{dataset.name}' has {name} = {value}, environment '{spec.name}' has {getattr(spec, name)}. "
             "Name one that fits with --env, or none to train without evaluations."

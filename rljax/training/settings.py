@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rljax.training import configuration
@@ -74,45 +73,6 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
             f"{MOST_LEARNERS:,}."
         )
     return tuple(listed)
-
-
-def check_described(described: Mapping[str, Any], file: Path) -> None:
-    """Raise `ValueError` where the description of a run in `file` lacks an entry that a run needs, or its type differs.
-
-    Entries that only some runs have may be absent.
-    """
-    numbers = (int, float)
-    right: dict[str, tuple[Any, bool]] = {
-        "agent": (str, True),
-        "env": (str, True),
-        "seeds": (list, True),
-        "config": (Mapping, True),
-        "spec": (Mapping, True),
-        "data": ((str, type(None)), False),
-        "base": ((str, type(None)), False),
-        "reference": ((list, type(None)), False),
-        **{name: (numbers, False) for name in ("steps", "log_every", "eval_every", "eval_episodes", "then_online")},
-        "checkpoint_every": ((*numbers, type(None)), False),
-        "keep_checkpoints": (numbers, False),
-    }
-    spec: dict[str, Any] = {"name": str, "observation_shape": list, "action_size": int, "discrete": bool}
-    wrong = [name for name, (kind, needed) in right.items() if not _is(described, name, kind, needed)]
-    if not wrong:
-        wrong = [f"spec.{name}" for name, kind in spec.items() if not _is(described["spec"], name, kind, True)]
-    if not wrong:
-        whole = {"seeds": described["seeds"], "spec.observation_shape": described["spec"]["observation_shape"]}
-        wrong = [
-            name for name, sizes in whole.items() if not all(type(size) is int and 0 <= size < 2**32 for size in sizes)
-        ]
-    if wrong:
-        raise ValueError(
-            f"'{file}' does not describe a run: {', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} missing or of "
-            "another type. The file was changed or damaged: restore it from a copy of the folder."
-        )
-
-
-def _is(described: Mapping[str, Any], name: str, kind: Any, needed: bool) -> bool:
-    return isinstance(described[name], kind) if name in described else not needed
 
 
 def check_settings(settings: Settings) -> None:

@@ -225,10 +225,7 @@ def runs(folder: Path) -> list[Path]:
 def read(folder: Path) -> dict[str, Any]:
     """The plan of the grid in `folder`. Raises `ValueError` where the file is damaged."""
     try:
-        described = json_files.read_json(folder / PLAN)
-        wrong = json_files.problem(described, NEEDED, NEEDED)
-        if wrong is not None:
-            raise ValueError(f"{PLAN} {wrong}")
+        described = json_files.read_fitting(folder / PLAN, NEEDED, NEEDED)
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a grid: its {error}.") from None
     names = [entry["folder"] for entry in described["launches"]]

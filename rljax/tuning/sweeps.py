@@ -119,10 +119,7 @@ def resume(
 def _task_in(folder: Path, quiet: bool, workers: ray_cluster.Cluster | None, trust: bool) -> Task:
     """The task that sweep.json in `folder` describes. Raises `ValueError` where the file is damaged."""
     try:
-        described = json_files.read_json(folder / SWEEP)
-        wrong = json_files.problem(described, NEEDED, NEEDED)
-        if wrong is not None:
-            raise ValueError(f"{SWEEP} {wrong}")
+        described = json_files.read_fitting(folder / SWEEP, NEEDED, NEEDED)
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a sweep: its {error}.") from None
     settings, seals = settings_of(described["settings"]), described.get("seals")

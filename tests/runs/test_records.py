@@ -394,3 +394,13 @@ def scalars(out, learner):
     return {
         (value.tag, event.step): value.simple_value for event in events(out, learner) for value in event.summary.value
     }
+
+
+def test_checkpoints_that_come_by_time_are_described(tmp_path: Path) -> None:
+    folder = run_folders.write(tmp_path / "run", "sac", "Hopper-v5")
+    described = records.read_config(folder) | {"checkpoint_every": None}
+    write_json(folder / "config.json", described)
+    assert records.read_config(folder) == described
+    write_json(folder / "config.json", described | {"checkpoint_every": "often"})
+    with pytest.raises(ValueError, match=r"its config.json has a 'checkpoint_every' that is not a number or null"):
+        records.read_config(folder)

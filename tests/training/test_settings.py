@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rljax.training.settings import MOST_LEARNERS, Settings, check_described, seeds_of
+from rljax.training.settings import MOST_LEARNERS, Settings, seeds_of
 
 
 def test_whole_numbers_of_any_type_become_int() -> None:
@@ -44,17 +43,3 @@ def test_seeds_of_a_number_of_learners(seeds: Any) -> None:
 def test_too_many_learners_are_refused_at_once(seeds: Any, number: str) -> None:
     with pytest.raises(ValueError, match=rf"^--seeds asks for {number} learners, .*at most 1,000,000\.$"):
         seeds_of(seeds)
-
-
-def test_a_run_whose_checkpoints_come_by_time_is_described() -> None:
-    described: dict[str, Any] = {
-        "agent": "sac",
-        "env": "Hopper-v5",
-        "seeds": [0],
-        "config": {},
-        "checkpoint_every": None,
-    }
-    described["spec"] = {"name": "Hopper-v5", "observation_shape": [11], "action_size": 3, "discrete": False}
-    check_described(described, Path("config.json"))
-    with pytest.raises(ValueError, match=r"'config.json' does not describe a run: checkpoint_every is missing or of"):
-        check_described(described | {"checkpoint_every": "often"}, Path("config.json"))
