@@ -39,29 +39,81 @@ RewardTransform = Literal[
 ]
 
 
+MASK = "action_mask"  # the part of an observation that says which actions are allowed: bool [A], True where allowed
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One named array of an observation that is a dictionary."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"  # "uint8" for pictures of bytes, "bool" for a mask
+
+
 @dataclasses.dataclass(frozen=True)
 class EnvSpec:
     """Everything that an agent may know about an environment. It is static: it never holds arrays.
 
+    An observation is one array, or a dictionary of arrays: its `parts`. Pictures are [H, W, K], their channels last.
     Actions are normalised: each dimension of a continuous action lies in [-1, 1], and the environment's adapter
-    rescales it to the environment's own bounds.
+    rescales it to the environment's own bounds. Discrete actions count from 0.
     """
 
     name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
-    observation_shape: tuple[int, ...]  # of one observation, float32
-    action_size: int  # dimensions of a continuous action, or the number of discrete actions
-    discrete: bool = False  # True: actions are int32 in [0, action_size)
+    observation_shape: tuple[int, ...]  # of one observation; () where it is a dictionary
+    action_size: int  # dimensions of a continuous action, or the number of discrete actions: the sum of `choices`
+    discrete: bool = False  # True: actions are int32
     max_episode_steps: int | None = None  # the time limit in environment steps; None where there is no limit
+    observation_dtype: str = "float32"  # "uint8" for pictures of bytes
+    parts: tuple[Part, ...] = ()  # the arrays of an observation that is a dictionary, ordered by name
+    choices: tuple[int, ...] = ()  # of an action of several discrete ones: how many choices each has; () for one action
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action: `()` when discrete, `(A,)` when continuous."""
-        return () if self.discrete else (self.action_size,)
+        """Shape of one action: `()` for one discrete action, `(len(choices),)` for several, `(A,)` when continuous."""
+        if self.discrete:
+            return (len(self.choices),) if self.choices else ()
+        return (self.action_size,)
 
     @property
     def action_dtype(self) -> Any:
         """int32 when discrete, float32 when continuous."""
         return jnp.int32 if self.discrete else jnp.float32
+
+    @property
+    def observation(self) -> Any:
+        """One observation as a tree of `jax.ShapeDtypeStruct`: one array [O...], or a dictionary of arrays."""
+        if not self.parts:
+            return jax.ShapeDtypeStruct(self.observation_shape, self.observation_dtype)
+        return {part.name: jax.ShapeDtypeStruct(part.shape, part.dtype) for part in self.parts}
+
+    @property
+    def masked(self) -> bool:
+        """Whether observations say which actions are allowed, in the part `MASK`."""
+        return any(part.name == MASK for part in self.parts)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether an observation is one vector of float32."""
+        return len(self.observation_shape) == 1 and self.observation_dtype == "float32" and not self.parts
+
+    def example(self, *leading: int) -> Any:
+        """Observations of zeros with these leading axes."""
+        return jax.tree.map(lambda x: jnp.zeros((*leading, *x.shape), x.dtype), self.observation)
+
+    def shaped(self, *leading: int) -> Any:
+        """The shapes and dtypes of observations with these leading axes."""
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), self.observation)
+
+    def cast(self, observation: Any) -> Any:
+        """Observations as arrays of the promised dtypes."""
+        return jax.tree.map(lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation)
+
+
+def mask_of(observation: Any) -> Array | None:
+    """The mask of allowed actions [..., A] that observations hold; None where they hold none."""
+    return observation.get(MASK) if isinstance(observation, dict) else None
 
 
 class Transition(struct.PyTreeNode):
@@ -71,12 +123,12 @@ class Transition(struct.PyTreeNode):
     at `terminated` and never at `truncated`.
     """
 
-    observation: Array  # [..., O...] float32
+    observation: Any  # [..., O...] in the dtypes of the spec: one array, or a dictionary of arrays
     action: Array  # [..., A] float32 in [-1, 1], or [...] int32
     reward: Array  # [...] float32
     terminated: Array  # [...] bool: the environment's own end
     truncated: Array  # [...] bool: a time limit or another end from outside
-    next_observation: Array  # [..., O...] float32
+    next_observation: Any  # [..., O...]
     extras: Mapping[str, Array] = struct.field(default_factory=dict)  # what `act` returned with the action
 
 
@@ -88,8 +140,8 @@ class Step(struct.PyTreeNode):
     `terminated | truncated`, and the running totals elsewhere.
     """
 
-    observation: Array  # [..., O...]
-    next_observation: Array  # [..., O...] true successor
+    observation: Any  # [..., O...]
+    next_observation: Any  # [..., O...] true successor
     reward: Array  # [...]
     terminated: Array  # [...] bool
     truncated: Array  # [...] bool
@@ -233,13 +285,20 @@ def in_steps(setting: Any, steps: float) -> Any:
 
 
 def require_vectors(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` unless observations are vectors."""
-    if len(spec.observation_shape) != 1:
+    """Raise `ValueError` unless observations are vectors, and all actions are allowed at all times."""
+    if not spec.is_vector:
         raise ValueError(
-            f"agent '{name}' observes vectors, '{spec.name}' shows pictures of shape {spec.observation_shape}. "
-            "Choose an agent whose settings have convolutions, such as stream_q, or a torso for pictures, such as ppo "
-            "with --config.torso drc."
+            f"agent '{name}' observes vectors, '{spec.name}' shows {shown(spec)}. "
+            "Choose an agent for any observation, such as ppo, or dqn for discrete actions."
         )
+
+
+def shown(spec: EnvSpec) -> str:
+    """What an environment shows, in words."""
+    if spec.parts:
+        return f"a dictionary of {', '.join(f'{part.name} {part.dtype}{list(part.shape)}' for part in spec.parts)}"
+    kind = "pictures" if len(spec.observation_shape) == 3 else "arrays"
+    return f"{kind} of shape {spec.observation_shape} and dtype {spec.observation_dtype}"
 
 
 def require_continuous(name: str, spec: EnvSpec) -> None:
@@ -252,11 +311,16 @@ def require_continuous(name: str, spec: EnvSpec) -> None:
 
 
 def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
-    """Raise `ValueError` unless actions are discrete; `other` names an agent for continuous actions."""
+    """Raise `ValueError` unless an action is one discrete action; `other` names an agent for continuous actions."""
     if not spec.discrete:
         raise ValueError(
             f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "
             f"rljax train {other} --env {spec.name}, or choose an environment such as CartPole-v1."
+        )
+    if spec.choices:
+        raise ValueError(
+            f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes {len(spec.choices)}, with "
+            f"{' x '.join(map(str, spec.choices))} choices. Use: rljax train ppo --env {spec.name}"
         )
 
 

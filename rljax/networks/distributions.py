@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array
+from rljax.agent import Array, EnvSpec
 
 if TYPE_CHECKING:
     from distrax import Distribution
@@ -34,11 +35,68 @@ def gaussian(mean: Array, std: Array) -> Distribution:
     return distrax.MultivariateNormalDiag(mean, jnp.broadcast_to(std, mean.shape))
 
 
-def categorical(logits: Array) -> Distribution:
-    """A softmax over the last axis of `logits` [..., A]; samples are int32 [...]."""
+FORBIDDEN = -1e9  # logit and value of an action that is not allowed: finite, so that gradients stay finite
+
+
+def allowed(values: Array, mask: Array | None) -> Array:
+    """Logits or values [..., A], with `FORBIDDEN` where `mask` [..., A] is False."""
+    return values if mask is None else jnp.where(mask, values, FORBIDDEN)
+
+
+def categorical(logits: Array, mask: Array | None = None) -> Distribution:
+    """A softmax over the last axis of `logits` [..., A], over the actions that `mask` allows; samples are int32 [...].
+
+    Forbidden actions have probability 0. Where all are forbidden, all are equally likely.
+    """
     import distrax
 
-    return distrax.Categorical(logits=logits)
+    return distrax.Categorical(logits=allowed(logits, mask))
+
+
+@dataclasses.dataclass(frozen=True)
+class Independent:
+    """Several categorical distributions side by side; an action holds a choice of each, int32 [..., K]."""
+
+    parts: tuple[Any, ...]
+
+    def sample(self, *, seed: Array) -> Array:
+        """Choices [..., K]."""
+        keys = jax.random.split(seed, len(self.parts))
+        return jnp.stack([part.sample(seed=key) for part, key in zip(self.parts, keys, strict=True)], axis=-1)
+
+    def mode(self) -> Array:
+        """The most likely choices [..., K]."""
+        return jnp.stack([part.mode() for part in self.parts], axis=-1)
+
+    def log_prob(self, action: Array) -> Array:
+        """The log-probability [...] of choices [..., K]: the sum over them."""
+        return sum(part.log_prob(action[..., i]) for i, part in enumerate(self.parts))  # type: ignore[return-value]
+
+    def entropy(self) -> Array:
+        """The entropy [...]: the sum over the choices."""
+        return sum(part.entropy() for part in self.parts)  # type: ignore[return-value]
+
+
+def discrete(logits: Array, choices: tuple[int, ...] = (), mask: Array | None = None) -> Distribution:
+    """The distribution of discrete actions for `logits` [..., A] and a mask [..., A] of allowed ones.
+
+    With `choices`, an action is one choice of each of several, and A is their sum.
+    """
+    if not choices:
+        return categorical(logits, mask)
+    edges = [sum(choices[: i + 1]) for i in range(len(choices) - 1)]
+    parts = jnp.split(allowed(logits, mask), edges, axis=-1)
+    return Independent(tuple(categorical(part) for part in parts))  # type: ignore[return-value]
+
+
+def uniform(key: Array, spec: EnvSpec, leading: tuple[int, ...], mask: Array | None = None) -> Array:
+    """Uniform actions with these leading axes, over the actions that `mask` [*leading, A] allows."""
+    if not spec.discrete:
+        return jax.random.uniform(key, (*leading, *spec.action_shape), minval=-1.0, maxval=1.0)
+    if mask is not None:
+        return discrete(jnp.zeros((*leading, spec.action_size)), spec.choices, mask).sample(seed=key).astype(jnp.int32)
+    most = jnp.asarray(spec.choices) if spec.choices else spec.action_size
+    return jax.random.randint(key, (*leading, *spec.action_shape), 0, most)
 
 
 def tanh_log_slope(raw: Array) -> Array:

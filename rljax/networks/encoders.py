@@ -1,0 +1,167 @@
+"""Encoders: the layers that turn any observation into features.
+
+An agent puts its network behind an encoder: `encoded(spec, settings, body)`. Where observations are vectors, this is
+the body itself. Everything else becomes one vector of features [..., m], on which the body works:
+
+    pictures [H, W, K]   through convolutions, to a flat vector; bytes are divided by 255 first
+    other arrays         flattened
+    dictionaries         the features of all parts, concatenated in the order of their names, without the action mask
+
+The convolutions, by `Settings.encoder`:
+
+    nature  32 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1, a dense layer of 512                     [1]
+    impala  three stages of 16, 32 and 32 channels, each a convolution, a pooling that halves the picture and two
+            residual blocks of two convolutions, 3x3 all; a dense layer of 256                           [2]
+    small   16 3x3 stride 1, a dense layer of 128: for pictures of a few cells                           [3]
+    auto    nature from 36 pixels on, small below
+
+[1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
+[2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture
+[3] Young and Tian, MinAtar, arXiv:1903.03176
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from rljax import networks
+from rljax.agent import MASK, Array, EnvSpec
+from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, Norm, initialisers
+
+Kind = Literal["auto", "nature", "impala", "small"]
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, width and stride of each convolution
+SMALL = ((16, 3, 1),)
+STAGES = (16, 32, 32)  # channels of impala's stages
+NATURE_FROM = 36  # pixels of the shorter side: the least that nature's convolutions take
+
+
+class Settings(NamedTuple):
+    """What an agent chooses for its encoder."""
+
+    encoder: Kind = "auto"  # the convolutions
+    activation: Activation = "relu"
+    initialisation: Initialisation = "torch"
+    layer_norm: Norm = False  # of the dense layer
+
+
+def needed(spec: EnvSpec) -> bool:
+    """Whether observations need an encoder: whether they are anything else than one vector."""
+    return not spec.is_vector
+
+
+def encoded(spec: EnvSpec, settings: Settings, body: nn.Module) -> nn.Module:
+    """`body` behind an encoder. It takes an observation of the environment and what else the body takes."""
+    return Encoded(encoder(spec, settings), body) if needed(spec) else body
+
+
+def encoder(spec: EnvSpec, settings: Settings) -> Encoder:
+    """The encoder of an environment's observations, to features [..., m]."""
+    check(spec, settings)
+    return Encoder(spec, settings)
+
+
+def check(spec: EnvSpec, settings: Settings) -> None:
+    """Raise `ValueError` where the convolutions do not fit the pictures."""
+    for part in jax.tree.leaves(spec.observation):
+        if len(part.shape) != 3:
+            continue
+        size, kind = min(part.shape[:2]), chosen(settings, part.shape)
+        least = NATURE_FROM if kind == "nature" else 3
+        if size < least:
+            advice = "--config.encoder small" if size >= 3 else "--config.encoder impala"
+            if kind != "impala":
+                raise ValueError(
+                    f"--config.encoder {kind} needs pictures of at least {least} x {least} pixels, '{spec.name}' shows "
+                    f"{part.shape[0]} x {part.shape[1]}. Use: {advice}"
+                )
+
+
+def chosen(settings: Settings, shape: tuple[int, ...]) -> Kind:
+    """The convolutions for pictures of a shape [H, W, K]."""
+    if settings.encoder != "auto":
+        return settings.encoder
+    smallest = min(shape[:2])
+    return "nature" if smallest >= NATURE_FROM else "small" if smallest >= 3 else "impala"
+
+
+class Encoded(nn.Module):
+    """A network behind an encoder."""
+
+    encoder: nn.Module
+    body: nn.Module
+
+    @nn.compact
+    def __call__(self, observation: Any, *inputs: Array, **options: Any) -> Array:
+        """The body's outputs for observations and its further `inputs`."""
+        return self.body(self.encoder(observation), *inputs, **options)
+
+
+class Encoder(nn.Module):
+    """From observations of one environment to features."""
+
+    spec: EnvSpec
+    settings: Settings
+
+    @nn.compact
+    def __call__(self, observation: Any) -> Array:
+        """Map observations [..., O...] to features [..., m]."""
+        features = []
+        parts = observation if self.spec.parts else {"": observation}
+        shapes = {part.name: part.shape for part in self.spec.parts} or {"": self.spec.observation_shape}
+        for name in sorted(parts):
+            if name == MASK:
+                continue
+            x, shape = parts[name], shapes[name]
+            leading = x.shape[: x.ndim - len(shape)]
+            if len(shape) == 3:
+                pictures = x.reshape(-1, *shape)
+                flat = Pictures(self.settings, name=f"pictures_{name}" if name else "pictures")(pictures)
+                features.append(flat.reshape(*leading, -1))
+            else:
+                features.append(x.reshape(*leading, -1).astype(jnp.float32))
+        return features[0] if len(features) == 1 else jnp.concatenate(features, axis=-1)
+
+
+class Pictures(nn.Module):
+    """Convolutions and a dense layer."""
+
+    settings: Settings
+
+    @nn.compact
+    def __call__(self, pictures: Array) -> Array:
+        """Map pictures [N, H, W, K] to features [N, m]."""
+        act, kind = ACTIVATIONS[self.settings.activation], chosen(self.settings, pictures.shape[1:])
+        x = pictures.astype(jnp.float32) / 255.0 if pictures.dtype == jnp.uint8 else pictures.astype(jnp.float32)
+        if kind == "impala":
+            for i, channels in enumerate(STAGES):
+                x = self._convolution(f"stage_{i}", x, channels)
+                x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+                for j in range(2):
+                    y = self._convolution(f"block_{i}_{j}_0", act(x), channels)
+                    x = x + self._convolution(f"block_{i}_{j}_1", act(y), channels)
+            x = act(x)
+        else:
+            for i, (channels, width, stride) in enumerate(NATURE if kind == "nature" else SMALL):
+                x = act(self._convolution(f"convolution_{i}", x, channels, width, stride, "VALID"))
+        width = {"nature": 512, "impala": 256, "small": 128}[kind]
+        x = Dense(width, self.settings.initialisation, math.sqrt(2.0), name="dense")(x.reshape(len(x), -1))
+        if self.settings.layer_norm:
+            x = networks.centred(x) if self.settings.layer_norm == "plain" else nn.LayerNorm(name="norm")(x)
+        return act(x)
+
+    def _convolution(
+        self, name: str, x: Array, channels: int, width: int = 3, stride: int = 1, padding: str = "SAME"
+    ) -> Array:
+        shape = (width, width, x.shape[-1], channels)
+        kernel_init, bias_init = initialisers(self.settings.initialisation, math.prod(shape[:-1]), math.sqrt(2.0))
+        kernel = self.param(f"{name}_kernel", kernel_init, shape)
+        bias = self.param(f"{name}_bias", bias_init, (channels,))
+        if padding == "SAME":
+            side = width // 2
+            x = jnp.pad(x, ((0, 0), (side, side), (side, side), (0, 0)))
+        return networks.patches(x, width, stride) @ kernel.reshape(-1, channels) + bias
