@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, normalise, torsos
+from rljax.networks import distributions, encoders, normalise, torsos
 
 
 @agent.config
@@ -74,6 +74,7 @@ class Config:
     target_entropy: float | None = None  # of the softmax in nats; None is log(A / 2), [5]
     temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [5]
     # Networks
+    encoder: encoders.Kind = "auto"  # convolutions, where pictures are observed: rljax/networks/encoders.py
     torso: torsos.Kind = "mlp"  # the layers before the last one: rljax/networks/torsos.py
     compute: int = 1  # T, thinking steps of torsos that take any number of them; 5 in [5]
     progressive: float | None = None  # w, weight of the loss after a part of the thinking steps; 0.01 for mazes in [6]
@@ -99,7 +100,7 @@ class State(struct.PyTreeNode):
     temperature_optimiser: optax.OptState | None
     statistics: normalise.Statistics  # of observations [O]
     steps: Array  # [] int32: updates so far, for epsilon
-    action_size: int = struct.field(pytree_node=False)  # A
+    spec: EnvSpec = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Replay:
@@ -128,8 +129,6 @@ def schedule(config: Config, steps: float) -> Config:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for continuous actions or a hyperparameter out of range."""
-    if config.torso != "drc":
-        agent.require_vectors("dqn", spec)
     agent.require_widths(config, "hidden")
     agent.require_discrete("dqn", spec, "sac")
     agent.require_range(config, learning_rate=(0, None), max_grad_norm=(0, None), temperature_lr=(0, None))
@@ -147,22 +146,25 @@ def check(spec: EnvSpec, config: Config) -> None:
         )
     if config.evaluation == "softmax" and config.exploration != "softmax":
         raise ValueError("--config.evaluation softmax needs the temperature that --config.exploration softmax learns.")
-    if config.action_input and (config.dueling or config.torso == "drc"):
-        other = "--config.dueling" if config.dueling else "--config.torso drc"
-        raise ValueError(f"--config.action-input does not go with {other}, whose outputs are of all actions.")
+    others = {"--config.dueling": config.dueling, "--config.torso drc": config.torso == "drc"}
+    others["observations that are no vectors"] = not spec.is_vector
+    for other in (name for name, given in others.items() if given and config.action_input):
+        raise ValueError(f"--config.action-input does not go with {other}: the action is an input beside a vector.")
 
 
 def layers(config: Config) -> torsos.Settings:
     """The settings of the torsos."""
     thinking = (config.torso, config.compute, config.progressive)
-    return torsos.Settings(*thinking, config.activation, config.initialisation, config.layer_norm, config.grid)
+    style = (config.activation, config.initialisation, config.layer_norm)
+    return torsos.Settings(*thinking, *style, config.grid, config.encoder)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
-    inputs = [jnp.zeros(spec.observation_shape)] + [jnp.zeros(spec.action_size)] * config.action_input
+    inputs = [spec.example()] + [jnp.zeros(spec.action_size)] * config.action_input
     features = 1 if config.action_input else spec.action_size + config.dueling
-    critic = networks.create(torsos.ensemble(layers(config), config.num_critics, config.hidden, features), key, *inputs)
+    module = torsos.ensemble(spec, layers(config), config.num_critics, config.hidden, features)
+    critic = networks.create(module, key, *inputs)
     log_temperature = temperature_optimiser = None
     if config.exploration == "softmax":
         log_temperature = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
@@ -173,9 +175,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         log_temperature=log_temperature,
         critic_optimiser=optimiser(config).init(critic),
         temperature_optimiser=temperature_optimiser,
-        statistics=normalise.create(spec.observation_shape),
+        statistics=normalise.of_observations(spec),
         steps=jnp.zeros((), jnp.int32),
-        action_size=spec.action_size,
+        spec=spec,
     )
 
 
@@ -194,15 +196,17 @@ def perceive(state: State, observation: Array, first: Array, config: Config) -> 
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [...] for observations [..., O]: greedy, or drawn when exploring or with `evaluation = "softmax"`."""
+    """Actions [...] for observations [..., O...]: greedy, or drawn when exploring or with `evaluation = "softmax"`."""
+    mask = agent.mask_of(observation)
     q = reduced(values(state.critic, scaled(state, observation, config), state, config), config)
+    q = distributions.allowed(q, mask)
     greedy = q.argmax(axis=-1).astype(jnp.int32)
     if not explore and config.evaluation == "greedy":
         return greedy, {}
     if config.exploration == "softmax":
         return policy(state.log_temperature, q).sample(seed=key), {}
     key_choice, key_action = jax.random.split(key)
-    uniform = jax.random.randint(key_action, greedy.shape, 0, state.action_size)
+    uniform = distributions.uniform(key_action, state.spec, greedy.shape, mask)
     return jnp.where(jax.random.uniform(key_choice, greedy.shape) < epsilon(state, config), uniform, greedy), {}
 
 
@@ -218,15 +222,15 @@ def policy(log_temperature: Array | None, q: Array) -> distributions.Distributio
     return distributions.categorical(q / jnp.maximum(jnp.exp(log_temperature), 1e-6))
 
 
-def scaled(state: State, observation: Array, config: Config) -> Array:
-    """Observations [..., O] as the critics see them."""
+def scaled(state: State, observation: Any, config: Config) -> Any:
+    """Observations [..., O...] as the critics see them."""
     return normalise.normalise(state.statistics, observation) if config.normalise_observations else observation
 
 
-def values(critic: networks.Network, observation: Array, state: State, config: Config) -> Array:
-    """Q_c(s, .) [C, ..., A] for observations [..., O]."""
+def values(critic: networks.Network, observation: Any, state: State, config: Config) -> Array:
+    """Q_c(s, .) [C, ..., A] for observations [..., O...]."""
     if config.action_input:
-        return critic(observation[..., None, :], jnp.eye(state.action_size))
+        return critic(observation[..., None, :], jnp.eye(state.spec.action_size))
     output = critic(observation)
     if not config.dueling:
         return output
@@ -246,10 +250,11 @@ def critic_loss(critic: networks.Network, state: State, batch: Transition, confi
     judge = next_q
     if config.double:
         judge = reduced(values(state.critic, batch.next_observation, state, config), config)
-    best = jax.nn.one_hot(judge.argmax(axis=-1), state.action_size)
+    judge = distributions.allowed(judge, agent.mask_of(batch.next_observation))
+    best = jax.nn.one_hot(judge.argmax(axis=-1), state.spec.action_size)
     discount = config.discount if config.n_step == 1 else batch.extras["discount"]  # gamma^k [B]; the reward is R
     target = batch.reward + discount * (1.0 - batch.terminated) * (next_q * best).sum(axis=-1)
-    action = jax.nn.one_hot(batch.action, state.action_size)
+    action = jax.nn.one_hot(batch.action, state.spec.action_size)
     if config.action_input:
         q = critic(batch.observation, action)  # [C, B]
     else:
@@ -288,6 +293,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     log_temperature, temperature_optimiser = state.log_temperature, state.temperature_optimiser
     if config.exploration == "softmax":
         q = reduced(values(state.critic, batch.observation, state, config), config)
+        q = distributions.allowed(q, agent.mask_of(batch.observation))
         gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(log_temperature, q, config)
         changes, temperature_optimiser = optax.adam(config.temperature_lr).update(gradient, temperature_optimiser)
         log_temperature = optax.apply_updates(log_temperature, changes)

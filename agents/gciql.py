@@ -148,12 +148,12 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
     normed = layers(config)
     plain = normed._replace(layer_norm=False)
-    actor = networks.create(torsos.network(plain, config.hidden, spec.action_size), key_actor, observation)
+    actor = networks.create(torsos.network(spec, plain, config.hidden, spec.action_size), key_actor, observation)
     output = jax.tree.map(lambda x: OUTPUT_SCALE * x, actor.params["output"])
     actor = actor.replace(params=actor.params | {"output": output})
-    ensemble = torsos.ensemble(normed, config.num_critics, config.hidden, 1)
+    ensemble = torsos.ensemble(spec, normed, config.num_critics, config.hidden, 1)
     critic = networks.create(ensemble, key_critic, observation, action)
-    value = networks.create(torsos.network(normed, config.hidden, 1), key_value, observation)
+    value = networks.create(torsos.network(spec, normed, config.hidden, 1), key_value, observation)
     return State(
         actor=actor,
         critic=critic,

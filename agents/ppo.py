@@ -33,7 +33,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, normalise, torsos
+from rljax.networks import distributions, encoders, normalise, torsos
 
 
 @agent.config
@@ -65,6 +65,7 @@ class Config:
     # Policy and networks
     policy: Literal["gaussian", "tanh_gaussian"] = "gaussian"  # of continuous actions; Brax: tanh_gaussian
     init_log_std: float = 0.0  # log std at the start, the same in all states (gaussian only); [3]
+    encoder: encoders.Kind = "auto"  # convolutions, where pictures are observed: rljax/networks/encoders.py
     torso: torsos.Kind = "mlp"  # of actor and critic; [1]
     compute: int = 1  # T, thinking steps of torsos that take any number of them; own choice
     progressive: float | None = None  # weight of the loss after a part of the thinking steps; arXiv:2202.05826
@@ -93,7 +94,7 @@ class State(struct.PyTreeNode):
     optimiser: optax.OptState
     statistics: normalise.Statistics  # of observations [O]
     returns: normalise.Returns  # discounted, of running episodes [E]
-    discrete: bool = struct.field(pytree_node=False)
+    spec: EnvSpec = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Rollout:
@@ -109,8 +110,6 @@ def schedule(config: Config, steps: float) -> Config:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
-    if config.torso != "drc":
-        agent.require_vectors("ppo", spec)
     agent.require_widths(config, "actor_hidden", "critic_hidden")
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None))
     agent.require_above(config, adam_epsilon=0)
@@ -125,35 +124,36 @@ def check(spec: EnvSpec, config: Config) -> None:
 def layers(config: Config) -> torsos.Settings:
     """The settings of the torsos."""
     thinking = (config.torso, config.compute, config.progressive)
-    return torsos.Settings(*thinking, config.activation, config.initialisation, grid=config.grid)
+    style = {"activation": config.activation, "initialisation": config.initialisation}
+    return torsos.Settings(*thinking, **style, grid=config.grid, encoder=config.encoder)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters: small actions (or equal logits) at first."""
     key_actor, key_critic = jax.random.split(key)
-    observation = jnp.zeros(spec.observation_shape)
+    seen = spec.example()
     squashed = config.policy == "tanh_gaussian" and not spec.discrete
     features = spec.action_size * (2 if squashed else 1)
     chosen = layers(config)
-    actor = torsos.network(chosen, config.actor_hidden, features, output_scale=0.01)
-    critic, torso = torsos.network(chosen, config.critic_hidden, 1), None
+    actor = torsos.network(spec, chosen, config.actor_hidden, features, output_scale=0.01)
+    critic, torso = torsos.network(spec, chosen, config.critic_hidden, 1), None
     if config.shared:
-        torso = networks.create(torsos.torso(chosen, config.actor_hidden), jax.random.fold_in(key, 1), observation)
-        observation = torso(observation)
+        torso = networks.create(torsos.torso(spec, chosen, config.actor_hidden), jax.random.fold_in(key, 1), seen)
+        seen = torso(seen)
         actor, critic = torsos.last(chosen, features, output_scale=0.01), torsos.last(chosen, 1)
     plain = not (spec.discrete or squashed)
     parameters = Parameters(
         torso=torso,
-        actor=networks.create(actor, key_actor, observation),
-        critic=networks.create(critic, key_critic, observation),
+        actor=networks.create(actor, key_actor, seen),
+        critic=networks.create(critic, key_critic, seen),
         log_std=jnp.full(spec.action_size, config.init_log_std, jnp.float32) if plain else None,
     )
     return State(
         parameters=parameters,
         optimiser=optimiser(0, config).init(parameters),
-        statistics=normalise.create(spec.observation_shape),
+        statistics=normalise.of_observations(spec),
         returns=normalise.create_returns(config.num_envs),
-        discrete=spec.discrete,
+        spec=spec,
     )
 
 
@@ -167,47 +167,49 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O]: sampled, or the mode when not exploring."""
-    features = embedded(state.parameters, scaled(state, observation, config))
-    pi = policy(state.parameters, features, state.discrete, config)
+    """Actions [..., A] or [...] for observations [..., O...]: sampled, or the mode when not exploring."""
+    seen = scaled(state, observation, config)
+    pi = policy(state.parameters, embedded(state.parameters, seen), agent.mask_of(seen), state.spec, config)
     if not explore:
-        return emitted(pi.mode(), state.discrete, config), {}
+        return emitted(pi.mode(), state.spec, config), {}
     raw = pi.sample(seed=key)
-    return emitted(raw, state.discrete, config), {"raw": raw, "log_prob": log_prob(pi, raw, state.discrete, config)}
+    return emitted(raw, state.spec, config), {"raw": raw, "log_prob": log_prob(pi, raw, state.spec, config)}
 
 
-def scaled(state: State, observation: Array, config: Config) -> Array:
-    """Observations [..., O] as the networks see them."""
+def scaled(state: State, observation: Any, config: Config) -> Any:
+    """Observations [..., O...] as the networks see them."""
     return normalise.normalise(state.statistics, observation) if config.normalise_observations else observation
 
 
-def embedded(parameters: Parameters, observation: Array) -> Array:
-    """The inputs of actor and critic [..., m]: features of observations [..., O] by a shared torso, or themselves."""
+def embedded(parameters: Parameters, observation: Any) -> Any:
+    """The inputs of actor and critic: features [..., m] of observations by a shared torso, or observations."""
     return observation if parameters.torso is None else parameters.torso(observation)
 
 
-def policy(parameters: Parameters, features: Array, discrete: bool, config: Config) -> distributions.Distribution:
-    """pi(.|s) for features [..., m] of observations, over raw actions, which are not yet clipped or squashed."""
+def policy(
+    parameters: Parameters, features: Any, mask: Array | None, spec: EnvSpec, config: Config
+) -> distributions.Distribution:
+    """pi(.|s) over raw actions, which are not yet clipped or squashed; `mask` [..., A] says which ones are allowed."""
     output = parameters.actor(features)
-    if discrete:
-        return distributions.categorical(output)
+    if spec.discrete:
+        return distributions.discrete(output, spec.choices, mask)
     if config.policy == "gaussian":
         return distributions.gaussian(output, jnp.exp(parameters.log_std))
     mean, deviation = jnp.split(output, 2, axis=-1)
     return distributions.gaussian(mean, jax.nn.softplus(deviation) + 1e-3)  # Brax's lower limit
 
 
-def emitted(raw: Array, discrete: bool, config: Config) -> Array:
+def emitted(raw: Array, spec: EnvSpec, config: Config) -> Array:
     """The action that the environment gets, from a raw action."""
-    if discrete:
+    if spec.discrete:
         return raw
     return jnp.clip(raw, -1.0, 1.0) if config.policy == "gaussian" else jnp.tanh(raw)
 
 
-def log_prob(pi: distributions.Distribution, raw: Array, discrete: bool, config: Config) -> Array:
+def log_prob(pi: distributions.Distribution, raw: Array, spec: EnvSpec, config: Config) -> Array:
     """log pi(a|s) [...] of raw actions [..., A] or [...]."""
     density: Any = pi.log_prob(raw)
-    if config.policy == "tanh_gaussian" and not discrete:
+    if config.policy == "tanh_gaussian" and not spec.discrete:
         density = density - distributions.tanh_log_slope(raw)
     return density
 
@@ -231,24 +233,18 @@ def advantages(parameters: Parameters, batch: Transition, config: Config) -> tup
 
 # [1, eq. 7]
 def actor_loss(
-    parameters: Parameters,
-    features: Array,
-    state: State,
-    batch: Transition,
-    advantage: Array,
-    key: Array,
-    config: Config,
+    parameters: Parameters, features: Any, state: State, batch: Transition, advantage: Array, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
     """Minus the clipped surrogate of a minibatch [B], minus the entropy bonus."""
     if config.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    pi = policy(parameters, features, state.discrete, config)
-    log_ratio = log_prob(pi, batch.extras["raw"], state.discrete, config) - batch.extras["log_prob"]
+    pi = policy(parameters, features, agent.mask_of(batch.observation), state.spec, config)
+    log_ratio = log_prob(pi, batch.extras["raw"], state.spec, config) - batch.extras["log_prob"]
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - config.clip_ratio, 1.0 + config.clip_ratio)
     loss = -jnp.minimum(ratio * advantage, clipped * advantage).mean()
     entropy = pi.entropy()
-    if config.policy == "tanh_gaussian" and not state.discrete:
+    if config.policy == "tanh_gaussian" and not state.spec.discrete:
         entropy = entropy + distributions.tanh_log_slope(pi.sample(seed=key))  # an estimate, as there is no closed form
     return loss - config.entropy_cost * entropy.mean(), {
         "actor/loss": loss,
@@ -260,7 +256,7 @@ def actor_loss(
 
 # [1, eq. 9]
 def critic_loss(
-    parameters: Parameters, features: Array, target: Array, old: Array, config: Config
+    parameters: Parameters, features: Any, target: Array, old: Array, config: Config
 ) -> tuple[Array, Metrics]:
     """Half the squared error of V(s) [B]; `old` is V before this epoch."""
     value = parameters.critic(features).squeeze(-1)
@@ -310,7 +306,8 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     (parameters, moments), metrics = jax.lax.scan(epoch, (state.parameters, state.optimiser), keys)
     state = state.replace(parameters=parameters, optimiser=moments)
     if config.normalise_observations:
-        state = state.replace(statistics=normalise.update(state.statistics, seen.reshape(rows, *seen.shape[2:])))
+        flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), seen)
+        state = state.replace(statistics=normalise.update(state.statistics, flat))
     return state, jax.tree.map(jnp.mean, metrics)
 
 

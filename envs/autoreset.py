@@ -42,10 +42,10 @@ class AutoReset:
         self.environment = environment
         self.spec = environment.spec
 
-    def reset(self, keys: Array) -> tuple[Array, AutoResetState]:
+    def reset(self, keys: Array) -> tuple[Any, AutoResetState]:
         """Begin an episode in each environment.
 
-        `keys` are N typed keys. Returns the observations, [N, O...] float32, and the state.
+        `keys` are N typed keys. Returns the observations, [N, O...] in the dtypes of the spec, and the state.
         """
         observation, environment = jax.vmap(self._reset)(keys)
         number = keys.shape[0]
@@ -85,17 +85,17 @@ class AutoReset:
         )
         return step, state
 
-    def _reset(self, key: Array) -> tuple[Array, Any]:
+    def _reset(self, key: Array) -> tuple[Any, Any]:
         observation, state = self.environment.reset(key, self.environment.params)
-        return jnp.asarray(observation, jnp.float32), jax.tree.map(_strong, state)
+        return self.spec.cast(observation), jax.tree.map(_strong, state)
 
-    def _step(self, key: Array, state: Any, action: Array) -> tuple[Array, Any, Array, Array, Array, Array | None]:
+    def _step(self, key: Array, state: Any, action: Array) -> tuple[Any, Any, Array, Array, Array, Array | None]:
         kinds = jax.tree.map(lambda leaf: leaf.dtype, state)
         observation, state, reward, terminated, truncated, info = self.environment.step(
             key, state, action, self.environment.params
         )
         return (
-            jnp.asarray(observation, jnp.float32),
+            self.spec.cast(observation),
             jax.tree.map(jnp.asarray, state, kinds),
             jnp.asarray(reward, jnp.float32),
             jnp.asarray(terminated, jnp.bool_),
@@ -103,12 +103,12 @@ class AutoReset:
             jnp.asarray(info["success"], jnp.bool_) if "success" in info else None,
         )
 
-    def _begin_again(self, ended: Array, keys: Array, observation: Array, state: Any) -> tuple[Array, Any]:
+    def _begin_again(self, ended: Array, keys: Array, observation: Any, state: Any) -> tuple[Any, Any]:
         """Replace the rows whose episode has `ended` by the beginnings of new episodes."""
         number = ended.shape[0]
         chunk = min(number, max(CHUNK, number // SHARE))
 
-        def replace(carry: tuple[Array, tuple[Array, Any]]) -> tuple[Array, tuple[Array, Any]]:
+        def replace(carry: tuple[Array, tuple[Any, Any]]) -> tuple[Array, tuple[Any, Any]]:
             waiting, rows = carry
             # The index of a row that is not needed points past the end: it reads some key, and its write is dropped.
             (index,) = jnp.nonzero(waiting, size=chunk, fill_value=number)

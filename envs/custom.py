@@ -99,10 +99,10 @@ def _check(environment: Any, name: str) -> None:
         )
     after, later, *scalars, _ = results
     for origin, found in (("reset", observation), ("step", after)):
-        if jnp.shape(found) != spec.observation_shape:
+        if jax.tree.map(jnp.shape, found) != jax.tree.map(jnp.shape, spec.observation):
             raise ValueError(
-                f"{origin} of '{name}' returns an observation of shape {jnp.shape(found)}, its spec promises "
-                f"{spec.observation_shape}."
+                f"{origin} of '{name}' returns an observation of shape {jax.tree.map(jnp.shape, found)}, its spec "
+                f"promises {jax.tree.map(jnp.shape, spec.observation)}."
             )
     for part, found in zip(("reward", "terminated", "truncated"), scalars, strict=True):
         if jnp.shape(found) != ():

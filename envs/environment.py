@@ -25,16 +25,21 @@ class Environment(Protocol):
     spec: EnvSpec
     params: Any  # the default parameters, a pytree or None; passed to `reset` and `step`
 
-    def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
-        """Begin an episode. Returns the first observation [O...] and the state."""
+    def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
+        """Begin an episode. Returns the first observation and the state.
+
+        An observation is one array [O...], or a dictionary of the arrays that `spec.parts` names. Where not all
+        discrete actions are always allowed, it holds the part `rljax.agent.MASK`, bool [A], True where allowed.
+        """
         ...
 
     def step(
         self, key: Array, state: Any, action: Array, params: Any
-    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
+    ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action. Returns `observation, state, reward, terminated, truncated, info`.
 
-        `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size). `observation` [O...] is the true
+        `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size); int32 [K] where `spec.choices` has K
+        numbers. `observation` is the true
         successor, also where the episode ends. `terminated` [] says that the task itself has ended. `truncated` [] says
         that the environment ends the episode for a reason outside the task; it is always False where there is no such
         reason. `info` may hold "success" [] bool, whether the task is done: evaluations report its value in the last

@@ -13,17 +13,17 @@ from typing import Any
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, shown
 from rljax.envs.environment import Environment
 
 
 def spec_with_time(spec: EnvSpec) -> EnvSpec:
     """`spec` with one more number in the observation.
 
-    Raises `ValueError` where there is no time limit, and for pictures.
+    Raises `ValueError` where there is no time limit, and where observations are no vectors.
     """
-    if spec.max_episode_steps is None or len(spec.observation_shape) != 1:
-        why = "has no time limit" if spec.max_episode_steps is None else f"observes {spec.observation_shape}"
+    if spec.max_episode_steps is None or not spec.is_vector:
+        why = "has no time limit" if spec.max_episode_steps is None else f"shows {shown(spec)}"
         raise ValueError(f"'{spec.name}' {why}, so no time can be observed with it: --config.no-time-feature")
     return dataclasses.replace(spec, observation_shape=(spec.observation_shape[0] + 1,))
 

@@ -69,6 +69,15 @@ class EnvSpec:
     parts: tuple[Part, ...] = ()  # the arrays of an observation that is a dictionary, ordered by name
     choices: tuple[int, ...] = ()  # of an action of several discrete ones: how many choices each has; () for one action
 
+    @classmethod
+    def read(cls, described: Mapping[str, Any]) -> EnvSpec:
+        """The specification that JSON holds, of this version or of another one."""
+        known = [field.name for field in dataclasses.fields(cls) if field.name in described]
+        values: dict[str, Any] = {name: described[name] for name in known}
+        parts = tuple(Part(part["name"], tuple(part["shape"]), part["dtype"]) for part in values.pop("parts", ()))
+        tuples: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+        return cls(**tuples, parts=parts)
+
     @property
     def action_shape(self) -> tuple[int, ...]:
         """Shape of one action: `()` for one discrete action, `(len(choices),)` for several, `(A,)` when continuous."""
@@ -109,6 +118,14 @@ class EnvSpec:
     def cast(self, observation: Any) -> Any:
         """Observations as arrays of the promised dtypes."""
         return jax.tree.map(lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation)
+
+
+SPACES = ("observation_shape", "observation_dtype", "parts", "action_size", "discrete", "choices")  # fields of a spec
+
+
+def difference(one: EnvSpec, other: EnvSpec) -> str | None:
+    """The first field of the spaces in which two environments differ; None where their spaces are the same."""
+    return next((name for name in SPACES if getattr(one, name) != getattr(other, name)), None)
 
 
 def mask_of(observation: Any) -> Array | None:

@@ -82,6 +82,20 @@ def walks(path: Path, episodes: int = 300) -> Path:
     return _written(path, rows, 2)
 
 
+def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarray]:
+    """Observations [N, 2] of episodes with uniform actions, and the discounted returns [N] that followed."""
+    generator, observations, rewards = np.random.default_rng(0), [], []
+    position, goal = generator.uniform(-1, 1, (2, episodes))
+    for _ in range(LIMIT):
+        observations.append(np.stack([position, goal], axis=-1))
+        position = moved(position, generator.uniform(-1, 1, episodes), np)
+        rewards.append(-np.abs(position - goal))
+    returns = [np.zeros(episodes)]
+    for reward in reversed(rewards):
+        returns.append(reward + discount * returns[-1])
+    return np.concatenate(observations).astype(np.float32), np.concatenate(returns[:0:-1])
+
+
 def _written(path: Path, rows: list[Any], action_size: int) -> Path:
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
     columns = [column.astype(bool if column.dtype == bool else np.float32) for column in columns]

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
+import jax
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from rljax.agent import EnvSpec, Step
+from rljax.agent import MASK, Step, mask_of
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import ogbench, rendering, saved_simulators
 from rljax.envs.host.checks import failure
@@ -48,21 +49,24 @@ class Hosted:
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
         """Wrap `vector_env`. Error messages and `spec` call it `name`.
 
-        Observations are float32: vectors, or pictures [H, W, K]. Dictionaries, tuples, discrete observations and other
-        shapes are flattened to vectors, with a warning. Raises what `Spaces` raises.
+        `Spaces` says how agents see the observations; where they see others than the environment shows, a warning says
+        it. Where actions are discrete, the first environment is reset once, to see whether its `info` has a mask of
+        allowed actions. Raises what `Spaces` raises.
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
         self._environments: Sequence[Any] | None = getattr(vector_env.unwrapped, "envs", None)
         self._mode = _autoreset_mode(vector_env, name)
         self.spaces = Spaces(vector_env.single_observation_space, vector_env.single_action_space, name)
+        if self.spaces.discrete and not self.spaces.parts and self._has_masks():
+            both = (vector_env.single_observation_space, vector_env.single_action_space)
+            self.spaces = Spaces(*both, name, masked=True)
         if self.spaces.note is not None:
             warnings.warn(self.spaces.note, stacklevel=3)  # the level of the caller of `make_hosted`
         self.action_bounds = self.spaces.bounds
         made = vector_env.spec or (self._environments[0].spec if self._environments else None)
         limit = made.max_episode_steps if made else None
-        spaces = self.spaces
-        self.spec = EnvSpec(name, spaces.observation_shape, spaces.action_size, spaces.discrete, limit)
+        self.spec = self.spaces.spec(limit)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.num_tasks: int = next(
             (first.num_tasks for first in self._environments or () if isinstance(first, ogbench.WithGoal)), 1
@@ -71,7 +75,8 @@ class Hosted:
         self.tolerant = False
         self._observes_time = False
         self._closed = False
-        self._observation: np.ndarray | None = None
+        self._observation: Any = None
+        self._masks: np.ndarray | None = None  # [N, A], of the latest observations
         self._forget()
 
     def observe_time(self) -> None:
@@ -79,8 +84,8 @@ class Hosted:
         self.spec = spec_with_time(self.spec)
         self._observes_time = True
 
-    def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray:
-        """Begin an episode in each environment. Returns the first observations, [N, O...] float32.
+    def reset(self, seeds: Sequence[int] | None = None) -> Any:
+        """Begin an episode in each environment. Returns the first observations, [N, O...].
 
         `seeds` are N integers, one per environment. Later episodes continue with the environment's own random numbers,
         and so do all episodes without `seeds`. A vector environment that accepts a single seed gets the first one.
@@ -91,14 +96,14 @@ class Hosted:
         if given is not None and (len(given) != self.num_envs or min(given) < 0):
             raise ValueError(f"seeds are {given}, '{self.name}' needs {self.num_envs}, each at least 0.")
         try:
-            observation, _ = self._call("reset", self.vector_env.reset, seed=given)
+            observation, info = self._call("reset", self.vector_env.reset, seed=given)
         except EnvironmentFailed as error:
             takes_all = isinstance(self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv))
             if given is None or takes_all or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error)):
                 raise
-            observation, _ = self._call("reset", self.vector_env.reset, seed=given[0])
+            observation, info = self._call("reset", self.vector_env.reset, seed=given[0])
         self._forget()
-        self._observation = self._with_time(self._vectors(observation))
+        self._observation = self._with_time(self._seen(observation, info))
         self._require_finite(self._observation, "observation")
         return self._observation
 
@@ -115,7 +120,7 @@ class Hosted:
         """
         own = self._denormalised(np.asarray(action))
         raw, reward, terminated, truncated, info = self._call("step", self.vector_env.step, own)
-        next_observation = observation = self._vectors(raw)
+        next_observation = observation = self._seen(raw, info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         with np.errstate(over="ignore"):
             single = np.array(reward, np.float32)
@@ -167,14 +172,14 @@ class Hosted:
         rows = range(self.num_envs) if which is None else which
         assert self._environments is not None
         environments = [self._environments[row] for row in rows]
-        batch = tuple(x[rows] for x in (self._observation, self._return, self._length, self.success))
+        batch = jax.tree.map(lambda x: x[rows], (self._observation, self._return, self._length, self.success))
         try:
             return saved_simulators.save(environments, batch)
         except saved_simulators.CannotSaveError as error:
             self.save_failure = str(error)
             return None
 
-    def restore(self, blob: bytes) -> np.ndarray:
+    def restore(self, blob: bytes) -> Any:
         """Continue bit for bit from what `save` returned. Returns the observations to act on next, [N, O...].
 
         Make the environments as those that were saved. A state that is a pickle can run any code: it is restored only
@@ -188,6 +193,8 @@ class Hosted:
         assert self._environments is not None
         batch = saved_simulators.restore(blob, self._environments, self.name)
         self._observation, self._return, self._length, self.success = batch
+        masks: Any = mask_of(self._observation)
+        self._masks = masks
         if isinstance(self.vector_env, Serial):
             self.vector_env.continue_episodes(self._length.tolist())
         return self._observation
@@ -272,14 +279,26 @@ class Hosted:
             if asynchronous:
                 gymnasium.logger.min_level = level
 
-    def _vectors(self, observation: Any) -> np.ndarray:
-        """The batch as a new float32 array [N, O...]."""
+    def _has_masks(self) -> bool:
+        """Whether the `info` of the first environment has a mask of allowed actions."""
+        if MASK in getattr(self.vector_env, "infos", ()):
+            return True
+        first: Any = self._environments[0] if self._environments else self.vector_env
         try:
-            return self.spaces.observe(observation, (self.num_envs,))
+            return MASK in first.reset()[1]
+        except Exception:  # the first reset of the training says what is wrong
+            return False
+
+    def _seen(self, observation: Any, info: dict[str, Any]) -> Any:
+        """The batch as agents see it, in new arrays [N, O...]."""
+        if self.spaces.masked and MASK in info:
+            self._masks = _rows_of_masks(info, self._masks)
+        try:
+            return self.spaces.observe(observation, (self.num_envs,), self._masks)
         except ValueError as error:
             raise EnvironmentFailed(f"'{self.name}' returned {error}") from None
 
-    def _with_time(self, observation: np.ndarray, length: np.ndarray | None = None) -> np.ndarray:
+    def _with_time(self, observation: Any, length: np.ndarray | None = None) -> Any:
         """Observations [N, O] with the time, if agents observe it, after `length` [N] steps of the episode.
 
         By default, `length` is that of the running episodes.
@@ -289,22 +308,25 @@ class Hosted:
         time = share_of_time(self._length if length is None else length, self.spec)
         return np.concatenate([observation, time[:, None].astype(np.float32)], axis=1)
 
-    def _final_observation(self, observation: np.ndarray, ended: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+    def _final_observation(self, observation: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
         if "final_obs" not in info:
             raise ValueError(
                 f"'{self.name}' resets itself in the same step without info['final_obs'], so the last observation of "
                 "its episodes is lost. Use autoreset_mode=DISABLED or NEXT_STEP."
             )
-        final = observation.copy()
+        final = jax.tree.map(np.copy, observation)
+        everything = np.ones(self.spec.action_size, np.bool_) if self.spaces.masked else None
         for index in np.flatnonzero(ended):
-            final[index] = self.spaces.observe(info["final_obs"][index], ())
+            own = self.spaces.observe(info["final_obs"][index], (), everything)
+            jax.tree.map(lambda rows, row, index=index: rows.__setitem__(index, row), final, own)
         return final
 
-    def _begin_again(self, last: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    def _begin_again(self, last: Any, ended: np.ndarray) -> Any:
         """Reset the environments whose episode has `ended`, even if they would reset themselves in the next step."""
-        fresh, _ = self._call("reset", self.vector_env.reset, options={"reset_mask": ended.copy()})
-        observation = self._vectors(fresh)
-        if not np.array_equal(observation[~ended], last[~ended]):
+        fresh, info = self._call("reset", self.vector_env.reset, options={"reset_mask": ended.copy()})
+        observation = self._seen(fresh, info)
+        same = jax.tree.map(lambda new, old: np.array_equal(new[~ended], old[~ended]), observation, last)
+        if not all(jax.tree.leaves(same)):
             raise ValueError(
                 f"'{self.name}' ignores reset(options={{'reset_mask': ...}}): it changed environments whose "
                 "episode had not ended. Use SyncVectorEnv, AsyncVectorEnv, or autoreset_mode=SAME_STEP."
@@ -318,9 +340,14 @@ class Hosted:
                 known = ended & np.asarray(info.get(f"_{key}", True))
                 self.success[known] = np.asarray(info[key])[known].astype(np.float64)
 
-    def _require_finite(self, values: np.ndarray, kind: str) -> None:
-        if self.tolerant or np.isfinite(values).all():
+    def _require_finite(self, values: Any, kind: str) -> None:
+        if self.tolerant:
             return
+        for part in values.values() if isinstance(values, dict) else (values,):
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                self._refuse(part, kind)
+
+    def _refuse(self, values: np.ndarray, kind: str) -> None:
         row, *place = np.argwhere(~np.isfinite(values))[0]
         value = np.asarray(values)[(row, *place)]
         where = f" at index {place[0]}" if place else ""
@@ -355,3 +382,15 @@ def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
             "environment twice when asked to reset it. Use shared_memory=True or autoreset_mode=DISABLED."
         )
     return mode
+
+
+def _rows_of_masks(info: dict[str, Any], before: np.ndarray | None) -> np.ndarray:
+    """The masks [N, A] of all environments: those in `info`, and those `before` where it has none."""
+    found, known = info[MASK], info.get(f"_{MASK}")
+    rows = [np.asarray(row) for row in found] if np.asarray(found).dtype == object else np.asarray(found)
+    if known is None or before is None or np.all(known):
+        return np.array(rows)
+    masks = before.copy()
+    for index in np.flatnonzero(known):
+        masks[index] = rows[index]
+    return masks

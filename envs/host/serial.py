@@ -9,8 +9,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from rljax.agent import MASK
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host.checks import Checks
 from rljax.envs.host.spaces import cast
@@ -37,6 +38,7 @@ class Serial(VectorEnv):
         self.action_space = batch_space(first.action_space, self.num_envs)
         self._checks = [Checks(environment, name, index) for index, environment in enumerate(self.envs)]
         self._latest: list[Any] = [None] * self.num_envs  # the environments' own observations
+        self._masks: list[Any] | None = None  # the latest masks of allowed actions; None where there are none
         self._is_box = isinstance(first.observation_space, spaces.Box)
         self._observations: Any = create_empty_array(first.observation_space, self.num_envs)
 
@@ -46,9 +48,10 @@ class Serial(VectorEnv):
         for index, environment in enumerate(self.envs):
             if which is None or which[index]:
                 self._require_spaces(index, environment)
-                observation, _ = self._checks[index].reset(seed=None if seed is None else seed[index])
+                observation, info = self._checks[index].reset(seed=None if seed is None else seed[index])
                 self._put(index, observation)
-        return self._gathered(), {}
+                self._note_mask(index, info)
+        return self._gathered(), self._masked({})
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply one action to each environment. The next call overwrites the observations."""
@@ -57,13 +60,14 @@ class Serial(VectorEnv):
         truncated = np.empty(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
         scalar_box = isinstance(self.single_action_space, spaces.Box) and not self.single_action_space.shape
-        for index, checks in enumerate(self._checks):
-            action = np.asarray(actions[index]) if scalar_box else actions[index]
+        for index, (checks, action) in enumerate(zip(self._checks, self._each(actions), strict=True)):
+            action = np.asarray(action) if scalar_box else action
             observation, reward[index], terminated[index], truncated[index], info = checks.step(action)
             self._put(index, observation)
+            self._note_mask(index, info)
             if terminated[index] or truncated[index]:
                 infos = self._add_info(infos, {key: info[key] for key in SUCCESS if key in info}, index)
-        return self._gathered(), reward, terminated, truncated, infos
+        return self._gathered(), reward, terminated, truncated, self._masked(infos)
 
     def continue_episodes(self, lengths: Sequence[int]) -> None:
         """Set the number of steps of the running episodes, for error messages."""
@@ -94,6 +98,21 @@ class Serial(VectorEnv):
                     f"the {space} of environment {index} of '{self.name}' is {found}, it was {expected} when the first "
                     "was made. Agents need spaces that do not change: set them in the environment's __init__."
                 )
+
+    def _each(self, actions: Any) -> Any:
+        """The actions of the environments, one by one."""
+        return actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
+
+    def _note_mask(self, index: int, info: dict[str, Any]) -> None:
+        if MASK in info:
+            self._masks = self._masks or [None] * self.num_envs
+            self._masks[index] = np.asarray(info[MASK])
+
+    def _masked(self, infos: dict[str, Any]) -> dict[str, Any]:
+        """`infos` with the masks of all environments, where each of them has had one."""
+        if self._masks is None or any(mask is None for mask in self._masks):
+            return infos
+        return {**infos, MASK: self._masks}
 
     def _put(self, index: int, observation: Any) -> None:
         if self._is_box:

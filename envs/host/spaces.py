@@ -1,5 +1,6 @@
-"""Gymnasium's spaces as agents see them: observations are arrays of float32, actions lie in [-1, 1] or count from 0.
+"""Gymnasium's spaces as agents see them.
 
+An observation is a vector of float32, a picture with its channels last in its own dtype, or a dictionary of arrays.
 `Spaces` translates in both directions. A run keeps its description, so that a policy can act on an environment's own
 observations and return its own actions, also where the environment is not installed.
 """
@@ -7,14 +8,21 @@ observations and return its own actions, also where the environment is not insta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
+from rljax.agent import MASK, EnvSpec, Part
+from rljax.envs.host.actions import CORRECT, MOST_CHOICES, Actions
+from rljax.envs.host.space_descriptions import described, is_text, read
+
 LEAST_PIXELS = 16  # height and width from which a Box of floats with three axes counts as a picture
-MOST_CHOICES = 100_000  # choices of a discrete observation: each becomes one number
+Path = tuple[str | int, ...]  # of a part in a dictionary or tuple
+Channels = Literal["first", "last", "unclear"]  # where the channels of pictures are
+REST = "vector"  # the part of a dictionary that holds everything but pictures and the mask
+ONLY = "observation"  # the part that holds the whole observation of an environment whose `info` has a mask
 
 
 class Spaces:
@@ -22,45 +30,99 @@ class Spaces:
 
     Attributes:
         observation, action: Gymnasium's spaces of one environment.
-        observation_shape: of one observation as agents see it, float32.
+        observation_shape, observation_dtype: of one observation as agents see it; () where it is a dictionary.
+        parts: the arrays of an observation that agents see as a dictionary; () where they see one array.
         action_size: dimensions of a continuous action, or the number of discrete actions.
-        discrete: whether actions are discrete.
+        discrete, choices: whether actions are discrete, and how many choices each of several has.
         bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
+        masked: whether the environment says in `info` which actions are allowed.
         note: how agents see other observations than the environment shows; None where they see the same.
     """
 
-    def __init__(self, observation: spaces.Space, action: spaces.Space, name: str) -> None:
+    def __init__(self, observation: spaces.Space, action: spaces.Space, name: str, masked: bool = False) -> None:
         """Vectors stay vectors, and pictures stay pictures, with their channels last.
 
-        Dictionaries, tuples, discrete observations (one number for each choice) and other shapes become vectors.
+        Dictionaries, tuples, discrete observations (one number for each choice) and other shapes become vectors. Where
+        such a structure holds pictures or a mask of actions, it becomes a dictionary of its pictures, its mask, and
+        one vector of all the rest. Text is left out.
         Raises `TypeError` for spaces of other kinds, and `ValueError` for actions without finite bounds and for spaces
         that hold no number.
         """
-        self.observation, self.action, self.name = observation, action, name
-        self.observation_shape, self._channels, self.note = _seen(observation, name)
-        self.discrete = isinstance(action, spaces.Discrete)
-        self.bounds: tuple[np.ndarray, np.ndarray] | None = None
-        if isinstance(action, spaces.Discrete):
-            self._start, self.action_size = int(action.start), int(action.n)
-            if self.action_size == 1:
-                raise ValueError(f"'{name}' acts in {action}: there is nothing to choose. Give it two actions or more.")
+        self.observation, self.action, self.name, self.masked = observation, action, name, masked
+        self.actions = Actions(action, name)
+        self.discrete, self.action_size = self.actions.discrete, self.actions.size
+        self.choices, self.bounds = self.actions.choices, self.actions.bounds
+        self.parts: tuple[Part, ...] = ()
+        self.observation_dtype = "float32"
+        self._channels: Channels | None = None
+        named = _named(observation, self.action_size if self.discrete else 0)
+        if named:
+            self.observation_shape: tuple[int, ...] = ()
+            self._rest = _free(REST, named)
+            self.parts, self.note = _parts(observation, named, self._rest, name)
         else:
-            self.bounds = low, high = action_bounds(action, name)
-            self._center, self._half = (low + high) / 2, (high - low) / 2
-            self.action_size = low.size
+            self.observation_shape, self._channels, self.note = _seen(observation, name)
+            if len(self.observation_shape) == 3 and observation.dtype == np.uint8:
+                self.observation_dtype = "uint8"
+        self._names, self._dtype = named, self.observation_dtype
+        if masked:
+            own = self.parts or (Part(ONLY, self.observation_shape, self.observation_dtype),)
+            mask = Part(MASK, (self.action_size,), "bool")
+            self.parts = tuple(sorted((*own, mask), key=lambda part: part.name))
+            self.observation_shape, self.observation_dtype = (), "float32"
 
-    def observe(self, observation: Any, leading: tuple[int, ...]) -> np.ndarray:
-        """The environment's own observations with these leading axes, as a new array [*leading, O...] float32.
+    def spec(self, max_episode_steps: int | None = None) -> EnvSpec:
+        """The specification for agents."""
+        return EnvSpec(
+            name=self.name,
+            observation_shape=self.observation_shape,
+            action_size=self.action_size,
+            discrete=self.discrete,
+            max_episode_steps=max_episode_steps,
+            observation_dtype=self.observation_dtype,
+            parts=self.parts,
+            choices=self.choices,
+        )
 
-        Raises `ValueError` for what does not belong to the space; the message continues "'NAME' returned".
+    def observe(self, observation: Any, leading: tuple[int, ...], mask: Any = None) -> Any:
+        """The environment's own observations with these leading axes, as new arrays [*leading, O...].
+
+        `mask` [*leading, A] says which actions are allowed, where the environment's `info` has it. Raises `ValueError`
+        for what does not belong to the space; the message continues "'NAME' returned".
         """
+        if not self.masked:
+            return self._observed(observation, leading)
+        seen = self._observed(observation, leading)
+        return {**(seen if self._names else {ONLY: seen}), MASK: self._mask(mask, leading)}
+
+    def _observed(self, observation: Any, leading: tuple[int, ...]) -> Any:
+        if self._names:
+            seen = {}
+            for path, (key, channels) in self._names.items():
+                part, space = _at(observation, path), _at(self.observation, path)
+                if key == MASK:
+                    seen[key] = as_array(space, part, leading, _shown(path)).reshape(*leading, -1) != 0
+                else:
+                    dtype = "uint8" if space.dtype == np.uint8 else "float32"
+                    seen[key] = _copied(as_array(space, part, leading, _shown(path)), channels, dtype)
+            if any(part.name == self._rest for part in self.parts):
+                seen[self._rest] = flattened(self.observation, observation, leading, without=set(self._names))
+            return seen
         if self._channels is None:
             return flattened(self.observation, observation, leading)
-        array = as_array(self.observation, observation, leading)
-        if self._channels == "first":
-            array = np.moveaxis(array, -3, -1)
-        with np.errstate(over="ignore"):  # what float32 cannot hold is reported as not finite
-            return array.astype(np.float32)
+        return _copied(as_array(self.observation, observation, leading), self._channels, self._dtype)
+
+    def _mask(self, mask: Any, leading: tuple[int, ...]) -> np.ndarray:
+        """The mask of allowed actions [*leading, A]."""
+        if mask is None:
+            raise ValueError(f"an info without {MASK!r}, which the first reset had. {CORRECT}")
+        found = np.asarray(mask)
+        if found.shape != (*leading, self.action_size) or found.dtype.kind not in "biuf":
+            raise ValueError(
+                f"info[{MASK!r}] of shape {found.shape} and dtype {found.dtype}, it must hold a truth value for each "
+                f"of the {self.action_size} actions."
+            )
+        return found != 0
 
     def leading(self, observation: Any) -> tuple[int, ...]:
         """The leading axes of the environment's own observations: () for one, (N,) for N; () where it is not clear."""
@@ -76,24 +138,19 @@ class Spaces:
         own = space.shape or ()
         return shape[:1] if len(shape) == len(own) + 1 else ()
 
-    def act(self, action: np.ndarray) -> np.ndarray:
-        """Actions [..., A] in [-1, 1], or [...] from 0, as the environment takes them: its bounds, shape and dtype."""
-        if self.bounds is None:
-            return action + self._start
-        low, high = self.bounds
-        # One clip serves both: [-1, 1], and the bounds, which rounding could exceed.
-        action = np.minimum(np.maximum(self._center + self._half * action, low), high)
-        space: Any = self.action
-        return action.astype(space.dtype).reshape((*action.shape[:-1], *space.shape))
+    def act(self, action: np.ndarray) -> Any:
+        """Actions [..., A] in [-1, 1], or [...] from 0, as the environment takes them; see `Actions.act`."""
+        return self.actions.act(action)
 
     def described(self) -> dict[str, Any]:
         """Both spaces, ready for JSON."""
-        return {"observation": _described(self.observation), "action": _described(self.action)}
+        both = {"observation": described(self.observation), "action": described(self.action)}
+        return {**both, "masked": True} if self.masked else both
 
     @classmethod
-    def read(cls, described: Mapping[str, Any], name: str) -> Spaces:
-        """The spaces of which `described` is the description."""
-        return cls(_space(described["observation"]), _space(described["action"]), name)
+    def read(cls, found: Mapping[str, Any], name: str) -> Spaces:
+        """The spaces of which `found` is the description."""
+        return cls(read(found["observation"]), read(found["action"]), name, found.get("masked", False) is True)
 
 
 def box_spaces(observation_size: int, action_bounds: tuple[Any, Any], name: str) -> Spaces:
@@ -101,36 +158,6 @@ def box_spaces(observation_size: int, action_bounds: tuple[Any, Any], name: str)
     low, high = (np.asarray(bound, np.float32) for bound in action_bounds)
     observation = spaces.Box(-np.inf, np.inf, (observation_size,), np.float32)
     return Spaces(observation, spaces.Box(low, high, dtype=np.float32), name)
-
-
-def action_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest action of the environment `name`, [A] each.
-
-    Raises `TypeError` where actions are not a Box of floats, and `ValueError` where they have no finite bounds or no
-    dimension.
-    """
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-        raise TypeError(
-            f"'{name}' acts in {space}, agents act in a Box of floats or in a Discrete space. "
-            "Wrap the environment in a gymnasium.ActionWrapper that offers one of them."
-        )
-    low, high = space.low.ravel(), space.high.ravel()
-    if not low.size:
-        raise ValueError(f"'{name}' acts in {space}, which has no dimension: there is nothing to choose. {CORRECT}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        usable = np.isfinite(high - low)  # also where the bounds are finite and their distance is not
-    for dim in np.flatnonzero(~usable)[:1]:
-        raise ValueError(
-            f"'{name}' acts within [{low[dim]}, {high[dim]}] in dimension {dim}, agents need finite bounds, because "
-            "[-1, 1] is rescaled to them. Give its action_space bounds. If the environment needs it, wrap it in "
-            "gymnasium.wrappers.RescaleAction or ClipAction."
-        )
-    for dim in np.flatnonzero(low > high)[:1]:
-        raise ValueError(
-            f"'{name}' acts within [{low[dim]}, {high[dim]}] in dimension {dim}: the lower bound is above the upper "
-            f"one. {CORRECT}"
-        )
-    return low, high
 
 
 def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), part: str = "") -> np.ndarray:
@@ -163,22 +190,37 @@ def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), par
     return array
 
 
-def flattened(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), part: str = "") -> np.ndarray:
+def flattened(
+    space: spaces.Space,
+    value: Any,
+    leading: tuple[int, ...] = (),
+    part: str = "",
+    without: Collection[Path] = (),
+    path: Path = (),
+) -> np.ndarray:
     """Observations of any supported space as vectors [*leading, K] float32, in the order of `gymnasium.spaces.flatten`.
 
-    Raises `ValueError` for what does not belong to the space.
+    Text is left out, and so are the parts at the paths `without`. Raises `ValueError` for what does not belong to the
+    space.
     """
+    if path in without or is_text(space):
+        return np.zeros((*leading, 0), np.float32)
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or not set(space.spaces) <= set(value):
             shown = f"the keys {list(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
             raise ValueError(f"{_called(part, leading)} with {shown}, {_promise(space)}")
-        parts = [flattened(own, value[key], leading, f"{part}[{key!r}]") for key, own in space.spaces.items()]
+        parts = [
+            flattened(own, value[key], leading, f"{part}[{key!r}]", without, (*path, key))
+            for key, own in space.spaces.items()
+        ]
         return np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), np.float32)
     if isinstance(space, spaces.Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
             shown = f"{len(value)} parts" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
             raise ValueError(f"{_called(part, leading)} with {shown}, {_promise(space)}")
-        parts = [flattened(own, value[i], leading, f"{part}[{i}]") for i, own in enumerate(space.spaces)]
+        parts = [
+            flattened(own, value[i], leading, f"{part}[{i}]", without, (*path, i)) for i, own in enumerate(space.spaces)
+        ]
         return np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), np.float32)
     array = as_array(space, value, leading, part)
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
@@ -193,18 +235,99 @@ def cast(space: spaces.Space, value: Any) -> Any:
         return {key: cast(own, value[key]) for key, own in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(cast(own, part) for own, part in zip(space.spaces, value, strict=True))
-    return np.array(value, space.dtype)
+    return value if is_text(space) else np.array(value, space.dtype)
 
 
-CORRECT = "Correct the space, or what step and reset return."
+def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The paths and spaces of all parts of a space that are no dictionary and no tuple."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        named: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, own in named:
+            yield from _walk(own, (*path, key))
+    else:
+        yield path, space
 
 
-def _seen(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Literal["first", "last"] | None, str | None]:
+def _named(space: spaces.Space, num_actions: int) -> dict[Path, tuple[str, Channels | None]]:
+    """The names of the pictures and of the mask in a dictionary or tuple, by path; empty where it holds neither.
+
+    A mask is called `MASK` and has one number for each of `num_actions` discrete actions.
+    """
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return {}
+    found: dict[Path, tuple[str, Channels | None]] = {}
+    for path, own in _walk(space):
+        holds_bits = isinstance(own, (spaces.Box, spaces.MultiBinary))
+        if path == (MASK,) and num_actions and holds_bits and math.prod(own.shape) == num_actions:
+            found[path] = (MASK, None)
+        elif not is_text(own) and (channels := _place_of_channels(own)) is not None:
+            found[path] = ("/".join(map(str, path)), channels)
+    return found
+
+
+def _parts(
+    space: spaces.Space, named: dict[Path, tuple[str, Channels | None]], rest: str, name: str
+) -> tuple[tuple[Part, ...], str | None]:
+    """The parts of a dictionary with the pictures and the mask `named`, ordered by name, and a note."""
+    parts, size, texts = [], 0, []
+    for path, own in _walk(space):
+        if path not in named:
+            texts += [_shown(path)] if is_text(own) else []
+            size += _flat_size(own, name)
+            continue
+        key, channels = named[path]
+        if key == MASK:
+            parts.append(Part(key, (math.prod(own.shape),), "bool"))
+            continue
+        first, second, third = own.shape
+        shape = (second, third, first) if channels == "first" else own.shape
+        parts.append(Part(key, shape, "uint8" if own.dtype == np.uint8 else "float32"))
+    if size:
+        parts.append(Part(rest, (size,)))
+    kind = type(space).__name__
+    note = f"'{name}' observes a {kind}: agents see {', '.join(f'{part.name} {list(part.shape)}' for part in parts)}."
+    note += f" They do not see the text under {', '.join(texts)}." if texts else ""
+    return tuple(sorted(parts, key=lambda part: part.name)), note
+
+
+def _free(name: str, named: dict[Path, tuple[str, Any]]) -> str:
+    """`name`, with underscores behind it until no picture has it."""
+    while any(key == name for key, _ in named.values()):
+        name += "_"
+    return name
+
+
+def _at(tree: Any, path: Path) -> Any:
+    """The part of an observation or space at a path. Raises `ValueError` where an observation has none."""
+    for key in path:
+        try:
+            tree = tree[key]
+        except (TypeError, KeyError, IndexError):
+            shown = f"the keys {list(tree)}" if isinstance(tree, Mapping) else f"a {type(tree).__name__}"
+            raise ValueError(
+                f"an observation with {shown}, its observation_space promises {key!r}. {CORRECT}"
+            ) from None
+    return tree
+
+
+def _shown(path: Path) -> str:
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _copied(array: np.ndarray, channels: Channels | None, dtype: str) -> np.ndarray:
+    """A new array of a dtype, with a picture's channels last."""
+    if channels == "first":
+        array = np.moveaxis(array, -3, -1)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is reported as not finite
+        return array.astype(dtype, order="C")
+
+
+def _seen(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Channels | None, str | None]:
     """The shape of observations as agents see them, where channels are (None: observations are flattened), a note.
 
     For a vector "last" says that it stays as it is.
     """
-    size = _flat_size(space, name)
+    size = 0 if is_text(space) else _flat_size(space, name)
     if size == 0:
         raise ValueError(
             f"'{name}' observes {space}, which holds no number: agents need at least one. A constant such as 0 will "
@@ -231,7 +354,7 @@ def _seen(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Literal["fir
     return space.shape, "last", note  # type: ignore[return-value]
 
 
-def _place_of_channels(space: spaces.Space) -> Literal["first", "last", "unclear"] | None:
+def _place_of_channels(space: spaces.Space) -> Channels | None:
     """Where the channels of pictures are: on an axis much shorter than height and width. None: these are no pictures.
 
     A Box of uint8 with three axes is always a picture. A Box of floats is one where its axes leave no doubt.
@@ -262,6 +385,8 @@ def _flat_size(space: spaces.Space, name: str) -> int:
         return choices
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
         return math.prod(space.shape)
+    if is_text(space):
+        return 0
     raise TypeError(
         f"'{name}' observes {space}, agents need a vector of fixed size. Leave that part out with "
         "gymnasium.wrappers.FilterObservation, or wrap the environment so that it observes numbers."
@@ -294,49 +419,3 @@ def _called(part: str, leading: tuple[int, ...]) -> str:
 
 def _promise(space: spaces.Space) -> str:
     return f"its observation_space promises {space}. {CORRECT}"
-
-
-def _described(space: spaces.Space) -> dict[str, Any]:
-    if isinstance(space, spaces.Dict):
-        return {"kind": "Dict", "spaces": [[key, _described(part)] for key, part in space.spaces.items()]}
-    if isinstance(space, spaces.Tuple):
-        return {"kind": "Tuple", "spaces": [_described(part) for part in space.spaces]}
-    if isinstance(space, spaces.Discrete):
-        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, spaces.MultiDiscrete):
-        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
-    if isinstance(space, spaces.MultiBinary):
-        return {"kind": "MultiBinary", "shape": list(space.shape)}
-    assert isinstance(space, spaces.Box), "other kinds are refused"
-    bounds = {"low": _bound(space.low), "high": _bound(space.high)}
-    return {"kind": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
-
-
-def _bound(bound: np.ndarray) -> Any:
-    """A bound as a number where it is the same everywhere, otherwise as a list. JSON has no infinity: it is text."""
-    values = [value if math.isfinite(value) else str(value) for value in bound.ravel().tolist()]
-    return values[0] if len(set(values)) == 1 else values
-
-
-def _space(described: Mapping[str, Any]) -> spaces.Space:
-    kind = described["kind"]
-    if kind == "Dict":
-        return spaces.Dict([(key, _space(part)) for key, part in described["spaces"]])
-    if kind == "Tuple":
-        return spaces.Tuple([_space(part) for part in described["spaces"]])
-    if kind == "Discrete":
-        return spaces.Discrete(described["n"], start=described["start"])
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.array(described["nvec"]), start=np.array(described["start"]))
-    if kind == "MultiBinary":
-        shape = described["shape"]
-        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
-    shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
-    low, high = (_read_bound(described[side], shape, dtype) for side in ("low", "high"))
-    return spaces.Box(low, high, shape, dtype.type)
-
-
-def _read_bound(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    values = [float(x) if isinstance(x, str) else x for x in (value if isinstance(value, list) else [value])]
-    each = np.array(values, dtype)
-    return np.full(shape, each[0]) if len(values) == 1 else each.reshape(shape)

@@ -232,7 +232,8 @@ def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp
     for other threads. As many batched QRs at once as there are threads, for example one per learner, wait for ever
     (jaxlib 0.10.2 with two cores).
     """
-    columns = min(shape)
+    rows, units = math.prod(shape[:-1]), shape[-1]  # of a convolution: the weights of each of its channels
+    columns = min(rows, units)
 
     def normalise(i: Array, q: Array) -> Array:
         column = q[:, i]
@@ -240,8 +241,8 @@ def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp
             column = column - q @ jnp.where(jnp.arange(columns) < i, q.T @ column, 0.0)
         return q.at[:, i].set(column / jnp.sqrt(jnp.square(column).sum()))
 
-    q = jax.lax.fori_loop(0, columns, normalise, jax.random.normal(key, (max(shape), columns), dtype))
-    return scale * (q if shape[0] >= shape[1] else q.T)
+    q = jax.lax.fori_loop(0, columns, normalise, jax.random.normal(key, (max(rows, units), columns), dtype))
+    return scale * (q if rows >= units else q.T).reshape(shape)
 
 
 class Dense(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax.agent import Array, Transition
+from rljax.agent import Array, EnvSpec, Transition
 
 
 class Statistics(struct.PyTreeNode):
@@ -31,11 +33,19 @@ def create(shape: tuple[int, ...]) -> Statistics:
     return Statistics(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape), (jnp.zeros(shape), jnp.zeros(shape)))
 
 
-def update(statistics: Statistics, samples: Array) -> Statistics:
+def of_observations(spec: EnvSpec) -> Any:
+    """Statistics of an environment's observations: a dictionary of them for a dictionary, None for bytes and masks."""
+    return jax.tree.map(lambda x: create(x.shape) if x.dtype == jnp.float32 else None, spec.observation)
+
+
+def update(statistics: Any, samples: Any) -> Any:
     """Merge samples [N, O...] by the parallel form of Welford's algorithm (Chan et al. 1979).
 
-    Sums are compensated (Neumaier 1974), so that many small batches are as exact as one large batch.
+    Sums are compensated (Neumaier 1974), so that many small batches are as exact as one large batch. Both may be trees
+    of `of_observations`.
     """
+    if not isinstance(statistics, Statistics):
+        return _each(update, statistics, samples, lambda _: None)
     number = samples.shape[0]
     count = jnp.minimum(statistics.count + number, 2.0**24)
     weight = jnp.minimum(number / count, 1.0)
@@ -49,8 +59,20 @@ def update(statistics: Statistics, samples: Array) -> Statistics:
     return Statistics(count, mean, variance, (lost_mean, lost_variance))
 
 
-def normalise(statistics: Statistics, samples: Array, limit: float = 10.0) -> Array:
-    """Shift and scale samples [..., O...] to zero mean and unit variance, clipped to [-limit, limit]."""
+def _each(function: Callable[..., Any], statistics: Any, samples: Any, without: Callable[[Any], Any]) -> Any:
+    """`function` of each part of a dictionary, and `without` of parts that have no statistics."""
+    if isinstance(statistics, dict):
+        return {name: _each(function, statistics[name], samples[name], without) for name in statistics}
+    return without(samples) if statistics is None else function(statistics, samples)
+
+
+def normalise(statistics: Any, samples: Any, limit: float = 10.0) -> Any:
+    """Shift and scale samples [..., O...] to zero mean and unit variance, clipped to [-limit, limit].
+
+    Both may be trees of `of_observations`: parts without statistics stay as they are.
+    """
+    if not isinstance(statistics, Statistics):
+        return _each(functools.partial(normalise, limit=limit), statistics, samples, lambda x: x)
     return jnp.clip(
         (samples - statistics.mean) / jnp.sqrt(statistics.variance + 1e-8),
         -limit,

@@ -51,7 +51,7 @@ from flax import linen as nn
 
 from rljax import agent, networks
 from rljax.agent import Array, EnvSpec
-from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initialisers, joined
+from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, initialisers, joined
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
@@ -79,6 +79,14 @@ class Settings(NamedTuple):
     initialisation: Initialisation  # of all layers
     layer_norm: Any = False  # of an mlp: `networks.Norm`
     grid: tuple[int, int] | None = None  # rows and columns of pictures that a DRC sees in vectors
+    encoder: encoders.Kind = "auto"  # convolutions of pictures, before all torsos but a DRC
+
+    def before(self, spec: EnvSpec, body: nn.Module) -> nn.Module:
+        """`body` behind the encoder of an environment's observations. A DRC takes the pictures themselves."""
+        if self.torso == "drc":
+            return body
+        style = (self.activation, self.initialisation, self.layer_norm)
+        return encoders.encoded(spec, encoders.Settings(self.encoder, *style), body)
 
 
 def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
@@ -108,6 +116,12 @@ def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
     if kind != "drc":
         if grid is not None:
             raise ValueError(f"--config.grid is for --config.torso drc, not {kind}.")
+        encoders.check(spec, encoders.Settings(settings.encoder))
+    elif spec.parts:
+        raise ValueError(
+            f"--config.torso drc takes one picture, '{spec.name}' shows {agent.shown(spec)}. Choose another torso, "
+            "such as --config.torso mlp, which has an encoder before it."
+        )
     elif grid is None and len(shape) != 3:
         raise ValueError(
             f"observations have shape {shape}, a DRC is for pictures: give their rows and columns, for example "
@@ -117,8 +131,12 @@ def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
         raise ValueError(f"observations of shape {shape} hold no pictures of --config.grid {grid[0]} {grid[1]} cells.")
 
 
-def torso(settings: Settings, hidden: tuple[int, ...]) -> nn.Module:
-    """The torso alone: inputs [..., I] to features [..., m]."""
+def torso(spec: EnvSpec, settings: Settings, hidden: tuple[int, ...]) -> nn.Module:
+    """The torso alone, behind an encoder: observations [..., O...] to features [..., m]."""
+    return settings.before(spec, _torso(settings, hidden))
+
+
+def _torso(settings: Settings, hidden: tuple[int, ...]) -> nn.Module:
     style = (settings.activation, settings.initialisation)
     match settings.torso:
         case "mlp":
@@ -134,21 +152,30 @@ def torso(settings: Settings, hidden: tuple[int, ...]) -> nn.Module:
     raise ValueError(f"no torso '{settings.torso}'.")
 
 
-def network(settings: Settings, hidden: tuple[int, ...], features: int, output_scale: float = 1.0) -> nn.Module:
-    """A torso and a dense layer after it: inputs [..., I] to [..., features]."""
+def network(
+    spec: EnvSpec, settings: Settings, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
+) -> nn.Module:
+    """An encoder, a torso and a dense layer: observations [..., O...] to [..., features]."""
+    return settings.before(spec, _network(settings, hidden, features, output_scale))
+
+
+def _network(settings: Settings, hidden: tuple[int, ...], features: int, output_scale: float) -> nn.Module:
     if settings.torso == "mlp":
-        return torso(settings, hidden).clone(features=features, output_scale=output_scale)
-    return Headed(torso(settings, hidden), features, settings.initialisation, output_scale)
+        return _torso(settings, hidden).clone(features=features, output_scale=output_scale)
+    return Headed(_torso(settings, hidden), features, settings.initialisation, output_scale)
 
 
 def ensemble(
-    settings: Settings, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
-) -> networks.Ensemble | Ensemble:
-    """`size` independent copies of `network`: inputs [..., I] to [C, ...], or [C, ..., K] with K > 1 features."""
+    spec: EnvSpec, settings: Settings, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
+) -> nn.Module:
+    """`size` independent copies of `network`, of which only the encoder is shared.
+
+    It maps observations [..., O...] and further inputs [..., I] to [C, ...], or [C, ..., K] with K > 1 features.
+    """
     if settings.torso == "mlp":
         style = (settings.activation, settings.initialisation, settings.layer_norm, features, output_scale)
-        return networks.Ensemble(size, hidden, *style)
-    return Ensemble(size, network(settings, hidden, features, output_scale))
+        return settings.before(spec, networks.Ensemble(size, hidden, *style))
+    return settings.before(spec, Ensemble(size, _network(settings, hidden, features, output_scale)))
 
 
 def last(settings: Settings, features: int, output_scale: float = 1.0) -> nn.Module:
@@ -341,6 +368,8 @@ class DRC(nn.Module):
             planes = observation.reshape(*observation.shape[:-1], -1, *self.grid)
             observation = jnp.moveaxis(planes, -3, -1)
         leading, pictures = observation.shape[:-3], observation.reshape(-1, *observation.shape[-3:])
+        if pictures.dtype == jnp.uint8:
+            pictures = pictures.astype(jnp.float32) / 255.0
         size = pictures.shape[:-1]  # [N, H, W]
         encoder = dense(self, "encoder", 9 * pictures.shape[-1], self.hidden[0], math.sqrt(2.0))
         encoded = act(encoder(around(pictures)))
@@ -400,7 +429,7 @@ def during(networks_: Any, span: Span) -> Any:
 
     def bind(network: Any) -> Any:
         module = getattr(network, "module", None)
-        for part in ("member", "torso"):
+        for part in ("body", "member", "torso"):
             module = getattr(module, part, module)
         thinks = isinstance(module, IRU | Recall | DRC)
         return network.replace(options={"span": span}) if thinks else network

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from rljax import datasets, envs
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import EnvSpec, Transition, shown
 from rljax.runs import checkpoints, console, policy
 from rljax.runs.run import Run, read_config
 from rljax.training.drivers.driver import TRAIN, environment_seeds
@@ -108,6 +108,11 @@ def _played(
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
     seen = observed(env, policies.experience)
     hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
+    if not hosted.spec.is_vector or hosted.spec.choices:
+        raise ValueError(
+            f"'{env}' shows {shown(hosted.spec)} and takes actions of shape {hosted.spec.action_shape}: data sets hold "
+            "vectors and one action a row. Record in another environment."
+        )
     size = hosted.spec.observation_shape[0]  # the data hold neither the time nor the goal
     if seen != env:
         size = size // 2 if seen == envs.with_goals(env) else size - 1

@@ -98,11 +98,11 @@ def list_of(kind: Kind, least: int = 0) -> Kind:
     return Kind(f"a list, each entry {kind.name}" + (", that is not empty" if least else ""), fits)
 
 
-def object_of(**kinds: Kind) -> Kind:
-    """An object that has at least these entries."""
+def object_of(optional: Mapping[str, Kind] | None = None, **kinds: Kind) -> Kind:
+    """An object that has at least these entries, and `optional` ones of these kinds."""
 
     def fits(value: Any) -> bool:
-        return isinstance(value, dict) and all(name in value and kinds[name].fits(value[name]) for name in kinds)
+        return problem(value, {**(optional or {}), **kinds}, kinds) is None
 
     inside = ", ".join(f"'{name}' ({kind.name})" for name, kind in kinds.items())
     return Kind(f"an object with {inside}" if kinds else "an object", fits)

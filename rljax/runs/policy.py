@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from rljax import datasets, envs
-from rljax.agent import Base, EnvSpec
+from rljax.agent import Base, EnvSpec, difference
 from rljax.buffers import Experience
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import rendering
@@ -104,8 +104,8 @@ class Policy:
         self._calls = 0
 
     def __call__(
-        self, observation: Any, explore: bool = False, *, normalised: bool = False, step: Any = None
-    ) -> np.ndarray:
+        self, observation: Any, explore: bool = False, *, normalised: bool = False, step: Any = None, mask: Any = None
+    ) -> Any:
         """Actions for one observation of the environment, or for N of them, in the environment's own terms.
 
         `observation` is what the environment's `reset` and `step` return: an array, a dictionary, a tuple, a number.
@@ -116,41 +116,49 @@ class Policy:
 
         With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and actions are in
         [-1, 1], or count from 0: what `rljax.envs.make_hosted` takes. Policies that also observe the time need `step`,
-        the number of steps since the reset, for each observation. Raises `ValueError` for other observations.
+        the number of steps since the reset, for each observation. Where the environment's `info` says which actions
+        are allowed, give `mask=info["action_mask"]`. Raises `ValueError` for other observations.
         """
-        seen = self._seen(observation, normalised, step)
+        seen = self._seen(observation, normalised, step, mask)
         self._calls += 1
         key = jax.random.key(self._calls)
         action = np.asarray(self._act(self._state, seen, key, self._config, explore))
         if not normalised and self._policies.spaces is not None:
             action = self._policies.spaces.act(action)
-        return action[()] if self.spec.discrete else action  # one number, and not an array, for one choice
+        return action[()] if self.spec.discrete and not self.spec.choices else action  # a number for one choice
 
-    def _seen(self, observation: Any, normalised: bool, step: Any) -> np.ndarray:
+    def _seen(self, observation: Any, normalised: bool, step: Any, mask: Any) -> Any:
         """The observations as the agent sees them. Both forms are accepted; `normalised` says which is tried first."""
         if normalised:
             found = self._as_seen(observation)
-            return self._translated(observation, step) if found is None else found
+            return self._translated(observation, step, mask) if found is None else found
         try:
-            return self._translated(observation, step)
+            return self._translated(observation, step, mask)
         except ValueError:
             found = self._as_seen(observation)
             if found is None:
                 raise
             return found
 
-    def _as_seen(self, observation: Any) -> np.ndarray | None:
+    def _as_seen(self, observation: Any) -> Any:
         """Observations [O...] or [N, O...] that are already as the agent sees them; None for others."""
+        if self.spec.parts:
+            fits = isinstance(observation, dict) and set(observation) == {part.name for part in self.spec.parts}
+            found = {part.name: np.asarray(observation[part.name]) for part in self.spec.parts} if fits else {}
+            leading = {found[part.name].shape[: -len(part.shape)] for part in self.spec.parts if fits}
+            fits = fits and all(found[part.name].shape[-len(part.shape) :] == part.shape for part in self.spec.parts)
+            fits = fits and len(leading) == 1 and len(next(iter(leading))) <= 1
+            return {part.name: found[part.name].astype(part.dtype) for part in self.spec.parts} if fits else None
         shape = self.spec.observation_shape
         if isinstance(observation, (dict, tuple)):
             return None
         try:
-            found = np.asarray(observation, np.float32)
+            found = np.asarray(observation, self.spec.observation_dtype)
         except (TypeError, ValueError):
             return None
         return found if found.shape[-len(shape) :] == shape and found.ndim <= len(shape) + 1 else None
 
-    def _translated(self, observation: Any, step: Any) -> np.ndarray:
+    def _translated(self, observation: Any, step: Any, mask: Any) -> Any:
         """The environment's own observations as the agent sees them."""
         from rljax.envs.host.spaces import CORRECT
 
@@ -160,8 +168,13 @@ class Policy:
                 f"observation has shape {np.shape(observation)}, the policy needs {shape} or [N, *{shape}]."
             )
         leading = spaces.leading(observation)
+        if spaces.masked and mask is None:
+            raise ValueError(
+                "this policy needs to know which actions are allowed: policy(observation, mask=info['action_mask']), "
+                "with the info that reset or step returned with the observation."
+            )
         try:
-            seen = spaces.observe(observation, leading)
+            seen = spaces.observe(observation, leading, mask)
         except ValueError as error:
             given = str(error).replace(f" {CORRECT}", "")
             raise ValueError(
@@ -212,7 +225,7 @@ def load_all(
     trusting.require(described, described.get("seals"), folder / "config.json", trust, parts)
     module = registry.load_agent(settings.agent)
     config = configuration.replace(module.Config(), described["config"], f"'{folder / 'config.json'}'")
-    spec = _spec(described["spec"])
+    spec = EnvSpec.read(described["spec"])
     if compute is not None:
         compute = configuration.integer(compute, "compute")
         if THINKING not in configuration.as_json(config):
@@ -234,14 +247,6 @@ def load_all(
     state = checkpoints.restore(path, "best" if best else "agent", template)
     others = (int(path.name), described.get("reference"), described.get("spaces"))
     return Policies(settings, spec, module, stacked, state, *others)
-
-
-def _spec(described: Mapping[str, Any]) -> EnvSpec:
-    """The specification of an environment from a run's config.json."""
-    known = {field.name for field in dataclasses.fields(EnvSpec)}
-    values: dict[str, Any] = {name: value for name, value in described.items() if name in known}
-    tuples: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
-    return EnvSpec(**tuples)
 
 
 def base(out: str | Path, *, trust: bool = False) -> Base:
@@ -437,9 +442,9 @@ def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -
 
 
 def _require_fit(trained: EnvSpec, given: EnvSpec) -> None:
-    for name in ("observation_shape", "action_size", "discrete"):
-        if getattr(trained, name) != getattr(given, name):
-            raise ValueError(
-                f"the policy was trained with {name} = {getattr(trained, name)} on '{trained.name}', "
-                f"'{given.name}' has {getattr(given, name)}. Evaluate on an environment of the same shapes."
-            )
+    name = difference(trained, given)
+    if name is not None:
+        raise ValueError(
+            f"the policy was trained with {name} = {getattr(trained, name)} on '{trained.name}', "
+            f"'{given.name}' has {getattr(given, name)}. Evaluate on an environment of the same shapes."
+        )

@@ -25,10 +25,9 @@ SUMMARY = "summary.json"
 
 # What the files of a run hold. All commands read them through the functions below, which check this.
 SHAPE = json_files.list_of(WHOLE)
+PART = json_files.object_of(name=NAME, shape=SHAPE, dtype=NAME)
 CONFIG = {
-    "agent": NAME,
-    "env": NAME,
-    "environment": NAME,
+    **dict.fromkeys(("agent", "env", "environment", "storage"), NAME),
     **dict.fromkeys(("data", "base"), NAME | NULL),
     "steps": WHOLE,
     "then_online": WHOLE | NULL,
@@ -38,21 +37,20 @@ CONFIG = {
     "seeds": json_files.list_of(WHOLE, least=1),
     "config": SETTINGS,
     "online": SETTINGS | NULL,
-    "spec": json_files.object_of(name=NAME, observation_shape=SHAPE, action_size=WHOLE, discrete=FLAG),
+    "spec": json_files.object_of(
+        {"observation_dtype": NAME, "parts": json_files.list_of(PART), "choices": SHAPE},
+        **{"name": NAME, "observation_shape": SHAPE, "action_size": WHOLE, "discrete": FLAG},
+    ),
     "learners": json_files.list_of(json_files.object_of(seed=WHOLE, settings=SETTINGS)),
     "reference": json_files.list_of(NUMBER) | NULL,
     "dataset": OBJECT | NULL,
     "schedule": OBJECT | json_files.list_of(json_files.list_of(WHOLE | OBJECT)) | NULL,
-    "storage": NAME,
-    "base_digest": TEXT | NULL,
     "state_bytes": WHOLE,
-    "command": TEXT | NULL,
+    **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
     "resumed": json_files.list_of(json_files.object_of(step=WHOLE, command=TEXT)) | NULL,
     "versions": SETTINGS | NULL,
     "devices": json_files.list_of(TEXT) | NULL,
     "devices_used": json_files.list_of(WHOLE),
-    "processor": TEXT | NULL,
-    "git_revision": TEXT | NULL,
 }
 NEEDED = ("agent", "env", "environment", "steps", "seeds", "config", "spec")
 LINES = {
@@ -336,8 +334,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a run: its {error}.") from None
     wrong = json_files.problem(described, CONFIG, NEEDED)
-    sizes = [] if wrong else [*described["seeds"], *described["spec"]["observation_shape"]]
-    if not all(0 <= number < 2**32 for number in sizes):
+    spec = {} if wrong else described["spec"]
+    shapes = [part["shape"] for part in spec.get("parts", ())] + [spec.get("observation_shape", ())]
+    if not wrong and not all(0 <= number < 2**32 for numbers in (described["seeds"], *shapes) for number in numbers):
         wrong = "has a seed, or a size of observations, that is not between 0 and 2^32"
     if wrong is not None:
         raise ValueError(f"'{folder}' cannot be read as a run: its config.json {wrong}. Restore it from a copy.")

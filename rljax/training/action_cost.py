@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from rljax.agent import Agent, EnvSpec
@@ -27,8 +26,7 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
         return agent.act(state, observation, key, config, explore=False)[0]
 
     state, config = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (state, config))
-    observation = jax.ShapeDtypeStruct((BATCH, *spec.observation_shape), jnp.float32)
-    arguments = (state, observation, jax.eval_shape(lambda: jax.random.key(0)), config)
+    arguments = (state, spec.shaped(BATCH), jax.eval_shape(lambda: jax.random.key(0)), config)
     program = jax.make_jaxpr(act)(*arguments)
     leaves = jax.tree_util.tree_leaves_with_path(arguments)
     read = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}

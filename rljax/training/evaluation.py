@@ -90,7 +90,7 @@ class HostedEvaluator:
         for time in range(self.hosted.spec.max_episode_steps or LIMIT):
             if done.all():
                 break
-            given = observation.reshape(*rows, *observation.shape[1:])
+            given = jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), observation)
             action = np.asarray(act(state, given, keys, np.int32(time), config))
             step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
@@ -125,7 +125,8 @@ class Play:
 
         def body(carry: Any) -> Any:
             time, observation, environment, done, returns, lengths, success = carry
-            action = act(state, observation.reshape(*rows, *observation.shape[1:]), drawn, time, config)
+            given = jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), observation)
+            action = act(state, given, drawn, time, config)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
             step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done

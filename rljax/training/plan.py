@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from rljax import datasets, envs
-from rljax.agent import Base, EnvSpec, Transition
+from rljax.agent import Base, EnvSpec, Transition, difference, shown
 from rljax.buffers import Experience, Mixed, Replay
 from rljax.distributed import processes
 from rljax.envs.autoreset import AutoReset
@@ -318,6 +318,12 @@ def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
     With `goals`, the environment's observations hold a goal behind the state. Where the data do not say how many
     discrete actions there are, the environment does.
     """
+    if not spec.is_vector or spec.choices:
+        raise ValueError(
+            f"data set '{dataset.name}' holds vectors and one action a row, environment '{spec.name}' shows "
+            f"{shown(spec)} and takes actions of shape {spec.action_shape}. Name one that fits with --env, or none to "
+            "train without evaluations."
+        )
     given = {
         "observation_shape": (dataset.observation_size * (2 if goals else 1),),
         "discrete": dataset.discrete,
@@ -338,10 +344,10 @@ def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
 
 def _require_same_spaces(base: Base, folder: str | None, spec: EnvSpec) -> None:
     """Raise `ValueError` where the observations or actions of a base have other sizes."""
-    for name in ("observation_shape", "action_size", "discrete"):
-        if getattr(base.spec, name) != getattr(spec, name):
-            raise ValueError(
-                f"the policy of --base {folder} was trained with {name} = {getattr(base.spec, name)} on "
-                f"'{base.spec.name}', '{spec.name}' has {getattr(spec, name)}. Name a run in an environment of the "
-                "same shapes."
-            )
+    name = difference(base.spec, spec)
+    if name is not None:
+        raise ValueError(
+            f"the policy of --base {folder} was trained with {name} = {getattr(base.spec, name)} on "
+            f"'{base.spec.name}', '{spec.name}' has {getattr(spec, name)}. Name a run in an environment of the "
+            "same shapes."
+        )

@@ -62,6 +62,8 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
         return jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype)
 
     def part(name: str, shapes: Any) -> Any:
+        if name == "spec":
+            return spec
         if isinstance(shapes, networks.Network) or name == "actor":  # which may be more than a network
             return jax.tree.map(draw, shapes)
         if isinstance(shapes, normalise.Statistics):

@@ -163,7 +163,7 @@ def fresh(config: dqn.Config) -> dqn.State:
     known: dict[str, Any] = {}
     if config.exploration == "softmax":
         known["log_temperature"] = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
-    return reference.state(dqn, SPEC, config, action_size=ACTIONS, **known)
+    return reference.state(dqn, SPEC, config, **known)
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
@@ -378,8 +378,8 @@ def test_refuses_counts_below_one(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dueling": True}, r"^--config\.action-input does not go with --config\.dueling, whose outputs are of all"),
-        ({"torso": "drc", "grid": (1, 3)}, r"^--config\.action-input does not go with --config\.torso drc, whose"),
+        ({"dueling": True}, r"^--config\.action-input does not go with --config\.dueling: "),
+        ({"torso": "drc", "grid": (1, 3)}, r"^--config\.action-input does not go with --config\.torso drc: "),
     ],
 )
 def test_refuses_an_action_as_an_input_of_what_values_all(changes: dict[str, Any], message: str) -> None:
@@ -392,7 +392,7 @@ def test_is_judged_by_its_best_actions_or_by_draws() -> None:
     chosen = {}
     for name in ("greedy", "softmax"):
         config = dataclasses.replace(CONFIG, evaluation=name, **SOFTMAX)
-        state = reference.state(dqn, SPEC, config, log_temperature=jnp.zeros(()), action_size=ACTIONS)
+        state = reference.state(dqn, SPEC, config, log_temperature=jnp.zeros(()))
         chosen[name] = [act(state, observation, jax.random.key(i), config, explore=False)[0] for i in range(2)]
     np.testing.assert_array_equal(*chosen["greedy"])
     assert 0.1 < np.mean(chosen["softmax"][0] != chosen["softmax"][1]) < 0.9

@@ -54,7 +54,7 @@ def fresh(config: ppo.Config, spec: EnvSpec = SPEC) -> ppo.State:
     generator = np.random.default_rng(3)
     shapes = jax.eval_shape(lambda key: ppo.init(key, spec, config), KEY)
     drawn = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.3, x.shape), x.dtype), shapes.parameters)
-    return reference.state(ppo, spec, config, parameters=drawn, discrete=spec.discrete)
+    return reference.state(ppo, spec, config, parameters=drawn)
 
 
 # Compiled once for all tests: a Config's floats are traced.
@@ -252,10 +252,10 @@ def test_discrete_updates_move_towards_what_paid() -> None:
     config = dataclasses.replace(CONFIG, normalise_rewards=False, num_epochs=20, trace_decay=0.0, discount=0.0)
     state, batch = fresh(config, DISCRETE), rollout(discrete=True)
     batch = batch.replace(reward=(batch.action == 2).astype(jnp.float32))
-    pi = ppo.policy(state.parameters, batch.observation, True, config)
+    pi = ppo.policy(state.parameters, batch.observation, None, DISCRETE, config)
     batch = batch.replace(extras={"raw": batch.action, "log_prob": pi.log_prob(batch.action)})
     new, _ = update(state, batch, KEY, 0, config)
-    after = ppo.policy(new.parameters, batch.observation, True, config)
+    after = ppo.policy(new.parameters, batch.observation, None, DISCRETE, config)
     paid = np.asarray(batch.action) == 2
     assert paid.any()
     gained = np.asarray(after.log_prob(jnp.full((STEPS, ENVS), 2)) - pi.log_prob(jnp.full((STEPS, ENVS), 2)))

@@ -45,7 +45,9 @@ OBSERVATION = jnp.asarray(np.random.default_rng(1).normal(size=(5, 12)), jnp.flo
 
 def example(kind: Any, compute: int = 1, hidden: tuple[int, ...] | None = None) -> tuple[networks.Network, jax.Array]:
     """A network of three outputs, and observations [5, 12]."""
-    return drawn(torsos.network(ppo.layers(config(kind, compute)), hidden or HIDDEN[kind], 3), OBSERVATION), OBSERVATION
+    return drawn(
+        torsos.network(SPEC, ppo.layers(config(kind, compute)), hidden or HIDDEN[kind], 3), OBSERVATION
+    ), OBSERVATION
 
 
 def doubles(network: networks.Network) -> dict[str, Any]:
@@ -201,7 +203,7 @@ def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
 
 
 def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settings() -> None:
-    module = torsos.torso(ppo.layers(config("iru", initialisation="orthogonal")), (16, 16))
+    module = torsos.torso(SPEC, ppo.layers(config("iru", initialisation="orthogonal")), (16, 16))
     params = networks.create(module, jax.random.key(0), jnp.zeros(12)).params
     for cell in range(2):
         np.testing.assert_array_equal(params[f"forget_bias_{cell}"], 1.0)
@@ -213,7 +215,7 @@ def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settin
 def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
     """Parameters and names are equal, so runs that are older than torsos can be read."""
     key, x = jax.random.key(1), jnp.ones((2, 12))
-    made = networks.create(torsos.network(ppo.layers(CONFIG), (8, 8), 3, 0.01), key, x)
+    made = networks.create(torsos.network(SPEC, ppo.layers(CONFIG), (8, 8), 3, 0.01), key, x)
     plain = networks.create(networks.MLP((8, 8), 3, "silu", "orthogonal", 0.01), key, x)
     jax.tree.map(np.testing.assert_array_equal, made.params, plain.params)
 
@@ -221,20 +223,20 @@ def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
 @pytest.mark.parametrize("kind", HIDDEN)
 def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
     settings, x = config(kind, 1), OBSERVATION
-    many = drawn(torsos.ensemble(ppo.layers(settings), 2, HIDDEN[kind], 3), x)
-    module = torsos.network(ppo.layers(settings), HIDDEN[kind], 3)
+    many = drawn(torsos.ensemble(SPEC, ppo.layers(settings), 2, HIDDEN[kind], 3), x)
+    module = torsos.network(SPEC, ppo.layers(settings), HIDDEN[kind], 3)
     (stacked,) = many.params.values()
     for member in range(2):
         alone = networks.Network(jax.tree.map(lambda leaf, i=member: leaf[i], stacked), module)
         np.testing.assert_allclose(forward(many, x)[member], forward(alone, x), rtol=1e-5, atol=1e-6)
-    single = drawn(torsos.ensemble(ppo.layers(settings), 2, HIDDEN[kind], 1), x)
+    single = drawn(torsos.ensemble(SPEC, ppo.layers(settings), 2, HIDDEN[kind], 1), x)
     assert jax.eval_shape(forward, single, x).shape == (2, 5)
 
 
 @pytest.mark.parametrize("kind", ["iru", "recall", pytest.param("drc", marks=pytest.mark.learn)])
 def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
     long, x = example(kind, 6)
-    short = long.replace(module=torsos.network(ppo.layers(config(kind, 5)), HIDDEN[kind], 3))
+    short = long.replace(module=torsos.network(SPEC, ppo.layers(config(kind, 5)), HIDDEN[kind], 3))
     span = torsos.Span(jnp.int32(2), jnp.int32(5))
     during = jax.jit(lambda network, span: torsos.during(network, span)(x))
     np.testing.assert_allclose(during(long, span), forward(short, x), rtol=1e-5, atol=1e-6)

@@ -32,7 +32,7 @@ class Carry(struct.PyTreeNode):
     learners: LearnerState
     environment: Any  # AutoReset's state, [P x E, ...]
     keys: Array  # [P x E], one per environment, never advanced
-    observation: Array  # [P, E, O...] to act on next
+    observation: Any  # [P, E, O...] to act on next
     first: Array  # [P, E] bool: whether this observation begins an episode
     action: Any  # [P, E, ...] to take next, see above when it is chosen
     extras: Any  # the extras that `act` returned with the action
@@ -85,7 +85,7 @@ class Loop:
             learners=continued(self.learner.init(keys, hyper, data), learnt),
             environment=environment,
             keys=keys_step,
-            observation=observation.reshape(*rows, *observation.shape[1:]),
+            observation=jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), observation),
             first=jnp.ones(rows, jnp.bool_),
             action=None,
             extras=None,

@@ -73,7 +73,7 @@ class EmbeddedLoop(Loop):
         self,
         keys: Array,
         number: Array,
-        observation: Array,
+        observation: Any,
         hyper: Hyperparameters,
         data: Any,
         learnt: LearnerState | None = None,
@@ -81,14 +81,14 @@ class EmbeddedLoop(Loop):
         learners = continued(self.learner.init(keys, hyper, data), learnt)
         return self._act(self.carry(learners, number, observation), hyper)
 
-    def carry(self, learners: LearnerState, number: Array, observation: Array) -> Carry:
+    def carry(self, learners: LearnerState, number: Array, observation: Any) -> Carry:
         """The loop's first state, without an action yet; `number` [] is the driver's, `observation` is [P, E, O...]."""
         return Carry(
             learners=learners,
             environment=Link(number, jnp.ones((), jnp.bool_)),
             keys=None,  # pyright: ignore[reportArgumentType]
             observation=observation,
-            first=jnp.ones(observation.shape[:2], jnp.bool_),
+            first=jnp.ones(jax.tree.leaves(observation)[0].shape[:2], jnp.bool_),
             action=None,
             extras=None,
             episodes=no_episodes(self.learner.num_learners),
@@ -127,13 +127,15 @@ class EmbeddedLoop(Loop):
         return carry
 
     def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        step_within = called_from_within(self._end_step, jax.ShapeDtypeStruct(self.packed, np.float32))
-        packed = step_within(carry.environment.driver, action, carry.learners.updates)
-        observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
+        step_within = called_from_within(self._end_step, self.results)
+        packed, others = step_within(carry.environment.driver, action, carry.learners.updates)
+        if self.spec.is_vector:
+            observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
+            others = (observations[:, 0], observations[:, 1])
         reward, terminated, truncated, episode_return, episode_length, going = packed[:, -6:].T
         step = Step(
-            observation=observations[:, 0],
-            next_observation=observations[:, 1],
+            observation=others[0],
+            next_observation=others[1],
             reward=reward,
             terminated=terminated > 0,
             truncated=truncated > 0,
@@ -152,9 +154,18 @@ class EmbeddedLoop(Loop):
         return environment.works
 
     @property
-    def packed(self) -> tuple[int, int]:
-        """The shape of a step's results in one array: two observations and six columns for each environment."""
-        return self.num_envs, 2 * math.prod(self.spec.observation_shape) + 6
+    def results(self) -> Any:
+        """The shapes of a step's results: one array, and the two observations where they are no vectors.
+
+        Vectors are in the one array, before its last six columns, since each array costs time.
+        """
+        size = 2 * math.prod(self.spec.observation_shape) if self.spec.is_vector else 0
+        packed = jax.ShapeDtypeStruct((self.num_envs, size + 6), np.float32)
+        return packed, () if self.spec.is_vector else (self.spec.shaped(self.num_envs),) * 2
+
+    def nothing(self) -> Any:
+        """Results of zeros, as after a failure."""
+        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.results)
 
     def _begin_step(self, number: np.ndarray, action: np.ndarray) -> np.ndarray:
         """Let the simulators of a driver step in their thread, while the loop goes on."""
@@ -163,11 +174,11 @@ class EmbeddedLoop(Loop):
             driver.begin_step(action)
         return np.ones((), np.bool_)
 
-    def _end_step(self, number: np.ndarray, action: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    def _end_step(self, number: np.ndarray, action: np.ndarray, updates: np.ndarray) -> Any:
         """What the step of a driver's simulators led to. Zeros, as after a failure, where the driver is gone."""
         del updates
         driver = self.drivers.get(int(number))
-        return np.zeros(self.packed, np.float32) if driver is None else driver.end_step(action)
+        return self.nothing() if driver is None else driver.end_step(action)
 
 
 class EmbeddedDriver(CompiledDriver):
@@ -219,7 +230,7 @@ class EmbeddedDriver(CompiledDriver):
                 pause = min(2 * pause, longest)
         except BaseException as error:
             self.failure = error  # makes the program end with its next step
-            self._results.put(np.zeros(self.loop.packed, np.float32))  # or at once, where the simulators do not return
+            self._results.put(self.loop.nothing())  # or at once, where the simulators do not return
             raise
         if self.failure is not None:
             raise self.failure
@@ -231,7 +242,7 @@ class EmbeddedDriver(CompiledDriver):
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
-        observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
+        observation = self.spec.shaped(*rows)
         carry = jax.eval_shape(
             self.loop.init, key_shapes(len(seeds)), self.number, observation, self.hyper, self.data, None
         )
@@ -254,7 +265,7 @@ class EmbeddedDriver(CompiledDriver):
         learners, known = learners.replace(agent=arrays["agent"]), environments is not None
         if not known:
             learners = cut_episodes(learners, self.hyper.experience.num_envs)
-        carry = self.loop.carry(learners, self.number, jnp.asarray(self._per_learner(seen)))
+        carry = self.loop.carry(learners, self.number, jax.tree.map(jnp.asarray, self._per_learner(seen)))
         self.carry = carry.replace(action=action, extras=extras) if known else self.loop.begin(carry, self.hyper)
 
     def close(self) -> None:
@@ -267,39 +278,40 @@ class EmbeddedDriver(CompiledDriver):
         self._stepping = True
         self._tasks.put(partial(self._step_simulators, action.copy()))
 
-    def end_step(self, action: np.ndarray) -> np.ndarray:
+    def end_step(self, action: np.ndarray) -> Any:
         """Wait for the step that was begun, or take a step now where none was; see `_step_simulators`."""
         if not self._stepping:
             return self._step_simulators(action)
         self._stepping = False
         return self._results.get()
 
-    def _step_simulators(self, action: np.ndarray) -> np.ndarray:
-        """Take one step, packed into one array [N, 2 O + 6], since each array costs time.
-
-        The last column is 1, and 0 from a failure on.
-        """
-        packed = np.zeros(self.loop.packed, np.float32)
+    def _step_simulators(self, action: np.ndarray) -> Any:
+        """Take one step; see `EmbeddedLoop.results`. The last column is 1, and 0 from a failure on."""
+        nothing = packed, others = self.loop.nothing()
         if self.failure is not None:
-            return packed
+            return nothing
         try:
             step: Any = self.hosted.step(action)
         except BaseException as error:  # `advance` raises it after the program's end: an error must not interrupt it
             self.failure = error
-            return packed
+            return nothing
         size = (packed.shape[1] - 6) // 2
-        packed[:, :size] = step.observation.reshape(-1, size)
-        packed[:, size:-6] = step.next_observation.reshape(-1, size)
+        if self.spec.is_vector:
+            packed[:, :size] = step.observation
+            packed[:, size:-6] = step.next_observation
+        else:
+            others = (step.observation, step.next_observation)
         columns = (step.reward, step.terminated, step.truncated, step.episode_return, step.episode_length, 1.0)
         for column, values in enumerate(columns, 2 * size):
             packed[:, column] = values
-        return packed
+        return packed, others
 
-    def _per_learner(self, rows: np.ndarray) -> np.ndarray:
-        return rows.reshape(self.learner.num_learners, self.hyper.experience.num_envs, *rows.shape[1:])
+    def _per_learner(self, rows: Any) -> Any:
+        size = (self.learner.num_learners, self.hyper.experience.num_envs)
+        return jax.tree.map(lambda x: x.reshape(*size, *x.shape[1:]), rows)
 
 
-def _perform(tasks: SimpleQueue[Callable[[], np.ndarray] | None], results: SimpleQueue[np.ndarray]) -> None:
+def _perform(tasks: SimpleQueue[Callable[[], Any] | None], results: SimpleQueue[Any]) -> None:
     """Do `tasks` until one is None. An executor could do this, but needs three times as long to pass on a task."""
     while (task := tasks.get()) is not None:
         results.put(task())

@@ -106,7 +106,7 @@ class HostedDriver:
         observation = self._per_learner(self.hosted.reset(starts))
         self.steps = 0  # number of steps of each environment; see `counted`
         self._forget()
-        self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
+        self._act_on(observation, self._all_first())
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
@@ -157,7 +157,7 @@ class HostedDriver:
         """The structure, shapes and dtypes of `arrays`."""
         learners = jax.eval_shape(self.calls.init, key_shapes(len(seeds)), self.hyper, self.data)
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
-        observation = jax.ShapeDtypeStruct((*rows, *self.spec.observation_shape), np.float32)
+        observation = self.spec.shaped(*rows)
         return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
@@ -183,13 +183,17 @@ class HostedDriver:
             self.observation = self._per_learner(self.hosted.restore(environments))
         else:
             observation = self._per_learner(self.hosted.reset(None))
-            self._act_on(observation, np.ones(observation.shape[:2], np.bool_))
+            self._act_on(observation, self._all_first())
 
     def close(self) -> None:
         """Close the simulators."""
         self.hosted.close()
 
-    def _act_on(self, observation: np.ndarray, first: np.ndarray) -> None:
+    def _all_first(self) -> np.ndarray:
+        """[P, E]: every observation begins an episode."""
+        return np.ones((self.learner.num_learners, self.hyper.experience.num_envs), np.bool_)
+
+    def _act_on(self, observation: Any, first: np.ndarray) -> None:
         self.observation = observation
         if self.hyper.experience.perceives:
             self.learnt = self.calls.perceive(self.learnt, observation, first, self.hyper)
@@ -203,8 +207,9 @@ class HostedDriver:
         self.episodes["length"] += np.where(ended, step.episode_length, 0).sum(axis=1)
         self.episodes["count"] += ended.sum(axis=1)
 
-    def _per_learner(self, rows: np.ndarray) -> np.ndarray:
-        return rows.reshape(self.learner.num_learners, self.hyper.experience.num_envs, *rows.shape[1:])
+    def _per_learner(self, rows: Any) -> Any:
+        size = (self.learner.num_learners, self.hyper.experience.num_envs)
+        return jax.tree.map(lambda x: x.reshape(*size, *x.shape[1:]), rows)
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(-1, *rows.shape[2:])

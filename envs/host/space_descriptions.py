@@ -1,0 +1,67 @@
+"""Descriptions of Gymnasium's spaces in JSON, as runs keep them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+
+def is_text(space: spaces.Space) -> bool:
+    """Whether a space holds text, which agents do not see."""
+    return isinstance(space, spaces.Text) or space.dtype is str or getattr(space.dtype, "kind", "") == "U"
+
+
+def described(space: spaces.Space) -> dict[str, Any]:
+    """A space, ready for JSON."""
+    if isinstance(space, spaces.Dict):
+        return {"kind": "Dict", "spaces": [[key, described(part)] for key, part in space.spaces.items()]}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "Tuple", "spaces": [described(part) for part in space.spaces]}
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    if isinstance(space, spaces.MultiBinary):
+        return {"kind": "MultiBinary", "shape": list(space.shape)}
+    if is_text(space):
+        return {"kind": "Text"}
+    assert isinstance(space, spaces.Box), "other kinds are refused"
+    bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+    return {"kind": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
+
+
+def _bound(bound: np.ndarray) -> Any:
+    """A bound as a number where it is the same everywhere, otherwise as a list. JSON has no infinity: it is text."""
+    values = [value if math.isfinite(value) else str(value) for value in bound.ravel().tolist()]
+    return values[0] if len(set(values)) == 1 else values
+
+
+def read(found: Mapping[str, Any]) -> spaces.Space:
+    """The space of which `found` is the description. Of text, only that it is text is known."""
+    kind = found["kind"]
+    if kind == "Dict":
+        return spaces.Dict([(key, read(part)) for key, part in found["spaces"]])
+    if kind == "Tuple":
+        return spaces.Tuple([read(part) for part in found["spaces"]])
+    if kind == "Discrete":
+        return spaces.Discrete(found["n"], start=found["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.array(found["nvec"]), start=np.array(found["start"]))
+    if kind == "MultiBinary":
+        shape = found["shape"]
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+    if kind == "Text":
+        return spaces.Text(2**16)
+    shape, dtype = tuple(found["shape"]), np.dtype(found["dtype"])
+    low, high = (_read_bound(found[side], shape, dtype) for side in ("low", "high"))
+    return spaces.Box(low, high, shape, dtype.type)
+
+
+def _read_bound(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    values = [float(x) if isinstance(x, str) else x for x in (value if isinstance(value, list) else [value])]
+    each = np.array(values, dtype)
+    return np.full(shape, each[0]) if len(values) == 1 else each.reshape(shape)
