@@ -18,6 +18,10 @@ The convolutions, by `Settings.encoder`:
 [1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
 [2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture
 [3] Young and Tian, MinAtar, arXiv:1903.03176
+[4] Gallici et al., Simplifying Deep Temporal Difference Learning, arXiv:2407.04811, and its code
+
+Convolutions are products with patches. On the CPU this is faster than XLA's own convolutions: in the gradients of
+"small" ten times and more, and also forwards.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ class Settings(NamedTuple):
     encoder: Kind = "auto"  # the convolutions
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
-    layer_norm: Norm = False  # of the dense layer
+    layer_norm: Norm = False  # of the dense layer, and of nature's and small's convolutions over their channels [4]
 
 
 def needed(spec: EnvSpec) -> bool:
@@ -147,12 +151,21 @@ class Pictures(nn.Module):
             x = act(x)
         else:
             for i, (channels, width, stride) in enumerate(NATURE if kind == "nature" else SMALL):
-                x = act(self._convolution(f"convolution_{i}", x, channels, width, stride, "VALID"))
+                name = f"convolution_{i}"
+                x = self._hidden(name, self._convolution(name, x, channels, width, stride, "VALID"))
         width = {"nature": 512, "impala": 256, "small": 128}[kind]
         x = Dense(width, self.settings.initialisation, math.sqrt(2.0), name="dense")(x.reshape(len(x), -1))
-        if self.settings.layer_norm:
-            x = networks.centred(x) if self.settings.layer_norm == "plain" else nn.LayerNorm(name="norm")(x)
-        return act(x)
+        return self._hidden("dense", x)
+
+    def _hidden(self, name: str, x: Array) -> Array:
+        """The activation of a layer [..., m], with its normalisation over m."""
+        act, norm = ACTIVATIONS[self.settings.activation], self.settings.layer_norm
+        if norm is True:
+            x = nn.LayerNorm(name=f"{name}_norm")(x)
+        if norm == "plain":
+            x = networks.centred(x)
+        x = act(x)
+        return nn.LayerNorm(name=f"{name}_norm")(x) if norm == "last" else x
 
     def _convolution(
         self, name: str, x: Array, channels: int, width: int = 3, stride: int = 1, padding: str = "SAME"
@@ -164,4 +177,26 @@ class Pictures(nn.Module):
         if padding == "SAME":
             side = width // 2
             x = jnp.pad(x, ((0, 0), (side, side), (side, side), (0, 0)))
-        return networks.patches(x, width, stride) @ kernel.reshape(-1, channels) + bias
+        return convolve(x, kernel, stride) + bias
+
+
+def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:
+    """Convolution without padding: pictures [N, H, W, K] and a kernel [w, w, K, C] to [N, H', W', C].
+
+    Where the stride divides w, each block of stride x stride pixels becomes one pixel with as many times the channels,
+    and the stride becomes 1. Fewer and longer rows are then copied to the patches.
+    """
+    width, channels = len(kernel), kernel.shape[-1]
+    if stride > 1 and width % stride == 0:
+        height, breadth = ((size - width) // stride * stride + width for size in pictures.shape[1:3])
+        pictures = _blocks(pictures[:, :height, :breadth], stride)
+        kernel = jnp.moveaxis(_blocks(jnp.moveaxis(kernel, -1, 0), stride), 0, -1)
+        width, stride = width // stride, 1
+    return networks.patches(pictures, width, stride) @ kernel.reshape(-1, channels)
+
+
+def _blocks(x: Array, size: int) -> Array:
+    """Blocks of size x size pixels as channels: [N, H, W, K] to [N, H / size, W / size, size size K]."""
+    number, height, width, channels = x.shape
+    x = x.reshape(number, height // size, size, width // size, size, channels).swapaxes(2, 3)
+    return x.reshape(number, height // size, width // size, -1)

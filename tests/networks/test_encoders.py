@@ -1,0 +1,174 @@
+"""Encoders: features of every kind of observation, and convolutions that equal XLA's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import networks
+from rljax.agent import MASK, EnvSpec, Part
+from rljax.networks import encoders
+from rljax.networks.encoders import Settings
+
+KEY = jax.random.key(0)
+WIDTHS = {"nature": 512, "impala": 256, "small": 128}
+
+
+def pictures(*shape: int, dtype: str = "uint8") -> EnvSpec:
+    """An environment that shows pictures [H, W, K]."""
+    return EnvSpec("test/Pictures-v0", shape, 3, discrete=True, observation_dtype=dtype)
+
+
+MIXED = EnvSpec(
+    "test/Mixed-v0", (), 3, discrete=True,
+    parts=(
+        Part(MASK, (3,), "bool"), Part("camera", (5, 6, 2), "uint8"), Part("map", (4, 4)), Part("speed", (2,)),
+    ),
+)  # fmt: skip
+
+
+def drawn(spec: EnvSpec, *leading: int) -> Any:
+    """Observations of random numbers, and masks that allow everything."""
+    generator = np.random.default_rng(0)
+
+    def draw(x: Any) -> Any:
+        if x.dtype == bool:
+            return jnp.ones(x.shape, bool)
+        numbers = generator.integers(256, size=x.shape) if x.dtype == jnp.uint8 else generator.normal(size=x.shape)
+        return jnp.asarray(numbers, x.dtype)
+
+    return jax.tree.map(draw, spec.shaped(*leading))
+
+
+def filled(module: Any, observation: Any) -> networks.Network:
+    """A network whose parameters are drawn by NumPy, which compiles nothing."""
+    generator = np.random.default_rng(1)
+    shapes = jax.eval_shape(lambda: networks.create(module, KEY, observation))
+    return jax.tree.map(lambda x: jnp.asarray(generator.normal(0.0, 0.1, x.shape), x.dtype), shapes)
+
+
+@pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=len)
+@pytest.mark.parametrize(("kind", "size"), [("nature", 36), ("nature", 84), ("impala", 2), ("impala", 64), ("small", 3)])
+def test_pictures_become_one_vector(kind: Any, size: int, leading: tuple[int, ...]) -> None:
+    spec = pictures(size, size + 3, 4)
+    module = encoders.encoder(spec, Settings(kind))
+    observation = spec.example(*leading)
+    features = jax.eval_shape(lambda: networks.create(module, KEY, observation)(observation))
+    assert features.shape == (*leading, WIDTHS[kind])
+    assert features.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(("size", "kind"), [(84, "nature"), (36, "nature"), (35, "small"), (3, "small"), (2, "impala")])
+def test_auto_goes_by_the_size(size: int, kind: str) -> None:
+    assert encoders.chosen(Settings("auto"), (size, 90, 1)) == kind
+    encoders.check(pictures(size, 90, 1), Settings("auto"))
+
+
+@pytest.mark.parametrize(("kind", "size", "advice"), [("nature", 35, "small"), ("nature", 2, "impala"), ("small", 2, "impala")])
+def test_too_small_pictures_are_one_error(kind: Any, size: int, advice: str) -> None:
+    with pytest.raises(ValueError, match=f"--config.encoder {kind} needs .*\n?.*Use: --config.encoder {advice}"):
+        encoders.encoder(pictures(90, size, 1), Settings(kind))
+
+
+def test_vectors_leave_the_body_itself() -> None:
+    body = networks.MLP((4,), 2)
+    assert encoders.encoded(EnvSpec("test/Vector-v0", (3,), 2), Settings(), body) is body
+    assert encoders.encoded(pictures(5, 5, 1), Settings(), body) is not body
+
+
+def test_dictionaries_are_concatenated_by_name_without_the_mask() -> None:
+    module = encoders.encoder(MIXED, Settings())
+    observation = drawn(MIXED, 3)
+    network = filled(module, observation)
+    features = network(observation)
+    assert features.shape == (3, 128 + 16 + 2)
+    np.testing.assert_array_equal(features[:, 128:144], observation["map"].reshape(3, -1))
+    np.testing.assert_array_equal(features[:, 144:], observation["speed"])
+    np.testing.assert_array_equal(network(observation | {MASK: jnp.zeros((3, 3), bool)}), features)
+    moved = network(observation | {"camera": observation["camera"] + 1})
+    assert (moved[:, :128] != features[:, :128]).any()
+    np.testing.assert_array_equal(moved[:, 128:], features[:, 128:])
+
+
+def test_bytes_are_divided_by_255() -> None:
+    bytes_, floats = pictures(5, 5, 2), pictures(5, 5, 2, dtype="float32")
+    observation = drawn(bytes_, 2)
+    network = filled(encoders.encoder(bytes_, Settings("small")), observation)
+    of_floats = network.replace(module=encoders.encoder(floats, Settings("small")))
+    np.testing.assert_allclose(network(observation), of_floats(observation / 255.0), rtol=1e-6)
+    assert (of_floats(observation / 1.0) != network(observation)).any()
+
+
+def test_leading_axes_are_rows() -> None:
+    observation = drawn(MIXED, 2, 3)
+    network = filled(encoders.encoder(MIXED, Settings()), observation)
+    rows = network(jax.tree.map(lambda x: x.reshape(6, *x.shape[2:]), observation))
+    np.testing.assert_allclose(network(observation).reshape(6, -1), rows, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "width", "stride"),
+    [(10, 4, 3, 1), (11, 2, 3, 2), (21, 3, 8, 4), (20, 3, 8, 4), (9, 3, 4, 2), (8, 2, 2, 2), (7, 2, 5, 3)],
+)
+def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, stride: int) -> None:
+    generator = np.random.default_rng(0)
+    seen = jnp.asarray(generator.normal(size=(2, size, size + 1, channels)), jnp.float32)
+    kernel = jnp.asarray(generator.normal(size=(width, width, channels, 5)), jnp.float32)
+
+    def of_xla(seen: Any, kernel: Any) -> Any:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(seen, kernel, (stride, stride), "VALID", dimension_numbers=layout)
+
+    def ours(seen: Any, kernel: Any) -> Any:
+        return encoders.convolve(seen, kernel, stride)
+
+    weight = jnp.asarray(generator.normal(size=of_xla(seen, kernel).shape), jnp.float32)
+    found, expected = (
+        jax.jit(lambda x, k, f=f: (f(x, k), jax.grad(lambda x, k: (weight * f(x, k)).sum(), (0, 1))(x, k)))(seen, kernel)
+        for f in (ours, of_xla)
+    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected)
+
+
+@pytest.mark.parametrize("norm", [False, True, "plain", "last"])
+def test_small_equals_numpy(norm: Any) -> None:
+    """16 3x3, then a dense layer of 128; each normalised over its channels, before or after relu."""
+    spec = pictures(5, 4, 2, dtype="float32")
+    observation = drawn(spec, 3)
+    network = filled(encoders.encoder(spec, Settings("small", layer_norm=norm)), observation)
+    given = jax.tree.map(lambda x: np.asarray(x, np.float64), network.params["pictures"])
+
+    def hidden(x: np.ndarray, name: str) -> np.ndarray:
+        def normed(x: np.ndarray) -> np.ndarray:
+            epsilon = 1e-5 if norm == "plain" else 1e-6
+            x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + epsilon)
+            return x if norm == "plain" else x * given[f"{name}_norm"]["scale"] + given[f"{name}_norm"]["bias"]
+
+        if norm in (True, "plain"):
+            x = normed(x)
+        x = np.maximum(x, 0.0)
+        return normed(x) if norm == "last" else x
+
+    x, kernel = np.asarray(observation, np.float64), given["convolution_0_kernel"]
+    output = np.zeros((3, 3, 2, 16))
+    for i in range(3):
+        for j in range(2):
+            output[:, i, j] = np.einsum("nhwk,hwkc->nc", x[:, i : i + 3, j : j + 3], kernel)
+    x = hidden(output + given["convolution_0_bias"], "convolution_0")
+    x = hidden(x.reshape(3, -1) @ given["dense"]["kernel"] + given["dense"]["bias"], "dense")
+    np.testing.assert_allclose(network(observation), x, rtol=1e-4, atol=1e-4)
+    names = {name for name in given if name.endswith("_norm")}
+    assert names == ({"convolution_0_norm", "dense_norm"} if norm in (True, "last") else set())
+
+
+def test_initial_kernels_depend_on_the_fan_in() -> None:
+    spec = pictures(5, 5, 2)
+    params = encoders.encoder(spec, Settings("small")).init(KEY, spec.example(1))["params"]["pictures"]
+    bound = 1.0 / math.sqrt(3 * 3 * 2)  # the initialisation "torch"
+    largest = np.abs(params["convolution_0_kernel"]).max()
+    assert 0.9 * bound < largest <= bound
