@@ -91,7 +91,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, second_moment_decay=(0, None), discount=(0, 1), trace_decay=(0, 1))
     agent.require_below(config, second_moment_decay=1)
     agent.require_range(config, entropy_cost=(None, None))
-    networks.require_fit(spec.observation_shape, config.convolutions)
+    agent.require_one_action("stream_ac", spec)
+    networks.require_fit(spec, config.convolutions)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

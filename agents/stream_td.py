@@ -84,7 +84,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, learning_rate=(0, None), critic_kappa=(0, None), second_moment_decay=(0, None))
     agent.require_below(config, second_moment_decay=1)
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1))
-    networks.require_fit(spec.observation_shape, config.convolutions)
+    agent.require_one_action("stream_td", spec)
+    networks.require_fit(spec, config.convolutions)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

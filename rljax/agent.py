@@ -334,6 +334,11 @@ def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
             f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "
             f"rljax train {other} --env {spec.name}, or choose an environment such as CartPole-v1."
         )
+    require_one_action(name, spec)
+
+
+def require_one_action(name: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` where an action is several discrete ones."""
     if spec.choices:
         raise ValueError(
             f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes {len(spec.choices)}, with "

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array
+from rljax.agent import Array, EnvSpec, shown
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
 Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
@@ -363,8 +363,14 @@ def feedforward(
     return MLP(hidden, features, activation, initialisation, layer_norm="plain")
 
 
-def require_fit(observation_shape: tuple[int, ...], convolutions: tuple[tuple[int, int, int], ...]) -> None:
+def require_fit(spec: EnvSpec, convolutions: tuple[tuple[int, int, int], ...]) -> None:
     """Raise `ValueError` unless observations are large enough pictures [H, W, K], or vectors without convolutions."""
+    observation_shape = spec.observation_shape
+    if spec.parts:
+        raise ValueError(
+            f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. Choose an agent for any "
+            "observation, such as ppo, or dqn for discrete actions."
+        )
     if not convolutions and len(observation_shape) != 1:
         raise ValueError(
             f"observations have shape {observation_shape}: give convolutions, as (channels, width, stride), for "

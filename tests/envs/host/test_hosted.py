@@ -12,6 +12,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rljax import envs
 from rljax.envs.host.gymnasium import make_hosted
 from rljax.envs.host.hosted import Hosted
+from rljax.envs.host.serial import Serial
+from tests.envs.host import buttons
 from tests.envs.host.walk import FIELDS, Batch, Walk, actions_for, assert_same, hosted_walk, inner, limited, roll
 
 pytestmark = pytest.mark.usefixtures("walk_is_registered")
@@ -207,7 +209,7 @@ def test_pictures_stay_pictures():
     hosted = Hosted(SyncVectorEnv([environment] * 2), "Painted")
     assert hosted.spec.observation_shape == (8, 6, 3)
     first = hosted.reset([0, 1])
-    assert (first.shape, first.dtype) == ((2, 8, 6, 3), np.float32)
+    assert (first.shape, first.dtype) == ((2, 8, 6, 3), np.uint8)
     np.testing.assert_array_equal(first, 7)
     np.testing.assert_array_equal(hosted.step(np.zeros((2, 2), np.float32)).next_observation, 8)
 
@@ -224,11 +226,6 @@ def test_pictures_stay_pictures():
             {"action_space": spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32))},
             ValueError,
             r"'Walk' acts within \[0.0, inf\] in dimension 1, agents need finite bounds.*RescaleAction or ClipAction",
-        ),
-        (
-            {"action_space": spaces.MultiDiscrete([2, 3])},
-            TypeError,
-            r"'Walk' acts in MultiDiscrete\(\[2 3\]\), agents act in a Box of floats or in a Discrete space",
         ),
         ({"action_space": spaces.Box(0, 3, (2,), np.int32)}, TypeError, r"'Walk' acts in Box.*int32"),
     ],
@@ -320,3 +317,49 @@ def test_closing_twice_does_no_harm():
         hosted.reset([0, 1])
         hosted.close()
         hosted.close()
+
+
+# Dictionaries and masks.
+
+MODES = (AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_masks_come_with_observations(mode):
+    made = SyncVectorEnv([lambda: gymnasium.wrappers.TimeLimit(buttons.Masked(), 3)] * 2, autoreset_mode=mode)
+    hosted = Hosted(made, "Masked")
+    assert hosted.spec.masked
+    seen = hosted.reset([0, 1])
+    for _ in range(8):
+        shown = seen["observation"][..., 0, 0].argmax(axis=1)
+        expected = np.arange(3) != (shown[:, None] + 1) % 3
+        np.testing.assert_array_equal(seen["action_mask"], expected)
+        step = hosted.step(shown.astype(np.int32))
+        np.testing.assert_array_equal(step.reward, 1.0)
+        assert step.next_observation["observation"].shape == (2, 8, 8, 3)
+        seen = step.observation
+
+
+def test_dictionaries_and_masks_are_saved_exactly():
+    def one():
+        return Hosted(Serial([gymnasium.wrappers.TimeLimit(buttons.Masked(), 3) for _ in range(2)], "Masked"), "Masked")
+
+    hosted, other = one(), one()
+    hosted.reset([0, 1])
+    hosted.step(np.array([0, 0], np.int32) + hosted._observation["action_mask"].argmax(axis=1).astype(np.int32))
+    before = other.restore(hosted.save())
+    assert_same(before, hosted._observation)
+    for _ in range(5):
+        action = hosted._observation["action_mask"].argmax(axis=1).astype(np.int32)
+        ours, theirs = hosted.step(action), other.step(action)
+        assert_same(ours.observation, theirs.observation)
+        np.testing.assert_array_equal(ours.reward, theirs.reward)
+
+
+def test_several_actions_reach_their_environments():
+    with pytest.warns(UserWarning, match=r"image \[8, 8, 3\], vector \[4\]\. They do not see the text under"):
+        hosted = Hosted(Serial([buttons.Several() for _ in range(3)], "Several"), "Several")
+    seen = hosted.reset([0, 1, 2])
+    shown = seen["vector"].argmax(axis=1).astype(np.int32)
+    action = np.stack([shown, np.array([1, 0, 1], np.int32), np.zeros(3, np.int32)], axis=1)
+    np.testing.assert_array_equal(hosted.step(action).reward, [2, 1, 2])

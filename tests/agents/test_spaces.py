@@ -1,0 +1,57 @@
+"""Every agent with every kind of observation and action: it takes it, or refuses it with one message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax import agent as contract
+from rljax.training import configuration, registry
+from rljax.training.learner import Learner
+from scripts import table_of_spaces as table
+
+EVERY = [(observation, action) for observation in table.OBSERVATIONS for action in table.ACTIONS]
+TAKEN = [
+    (name, observation, action)
+    for name in registry.names()
+    for observation, action in EVERY
+    if (observation, action) not in {("vectors", "continuous"), ("vectors", "one discrete")}
+    and table.refusal(name, observation, action) is None
+]
+
+
+def test_the_table_is_up_to_date() -> None:
+    assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/table_of_spaces.py"
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_refusals_say_what_to_do(name: str) -> None:
+    for observation, action in EVERY:
+        error = table.refusal(name, observation, action)
+        if error is not None:
+            assert error.startswith((f"agent '{name}'", "observations have shape", "'Example-v0' shows a dictionary"))
+            assert any(word in error for word in ("Choose", "Use:", "give "))
+
+
+@pytest.mark.parametrize(("name", "observation", "action"), TAKEN)
+def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
+    """Init, acting and updates fit together: they are traced, and not compiled."""
+    module: Any = registry.load_agent(name)
+    spec = table.spec(observation, action)
+    learner = Learner(module, spec, 1)
+    hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
+    keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
+    state = jax.eval_shape(lambda keys: learner.init(keys, hyper), keys)
+    seen = spec.shaped(1, hyper.experience.num_envs)
+    actions, _ = jax.eval_shape(lambda state, seen: learner.act(state, seen, hyper), state, seen)
+    assert (actions.shape[2:], actions.dtype) == (spec.action_shape, spec.action_dtype)
+
+
+def test_masks_are_found_in_dictionaries_alone() -> None:
+    mask = np.ones(3, bool)
+    assert contract.mask_of({contract.MASK: mask, "vector": np.zeros(2)}) is mask
+    assert contract.mask_of({"vector": np.zeros(2)}) is None
+    assert contract.mask_of(np.zeros(3)) is None
