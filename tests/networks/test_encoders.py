@@ -53,7 +53,9 @@ def filled(module: Any, observation: Any) -> networks.Network:
 
 
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=len)
-@pytest.mark.parametrize(("kind", "size"), [("nature", 36), ("nature", 84), ("impala", 2), ("impala", 64), ("small", 3)])
+@pytest.mark.parametrize(
+    ("kind", "size"), [("nature", 36), ("nature", 84), ("impala", 2), ("impala", 64), ("small", 3)]
+)
 def test_pictures_become_one_vector(kind: Any, size: int, leading: tuple[int, ...]) -> None:
     spec = pictures(size, size + 3, 4)
     module = encoders.encoder(spec, Settings(kind))
@@ -69,7 +71,9 @@ def test_auto_goes_by_the_size(size: int, kind: str) -> None:
     encoders.check(pictures(size, 90, 1), Settings("auto"))
 
 
-@pytest.mark.parametrize(("kind", "size", "advice"), [("nature", 35, "small"), ("nature", 2, "impala"), ("small", 2, "impala")])
+@pytest.mark.parametrize(
+    ("kind", "size", "advice"), [("nature", 35, "small"), ("nature", 2, "impala"), ("small", 2, "impala")]
+)
 def test_too_small_pictures_are_one_error(kind: Any, size: int, advice: str) -> None:
     with pytest.raises(ValueError, match=f"--config.encoder {kind} needs .*\n?.*Use: --config.encoder {advice}"):
         encoders.encoder(pictures(90, size, 1), Settings(kind))
@@ -129,7 +133,9 @@ def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, s
 
     weight = jnp.asarray(generator.normal(size=of_xla(seen, kernel).shape), jnp.float32)
     found, expected = (
-        jax.jit(lambda x, k, f=f: (f(x, k), jax.grad(lambda x, k: (weight * f(x, k)).sum(), (0, 1))(x, k)))(seen, kernel)
+        jax.jit(lambda x, k, f=f: (f(x, k), jax.grad(lambda x, k: (weight * f(x, k)).sum(), (0, 1))(x, k)))(
+            seen, kernel
+        )
         for f in (ours, of_xla)
     )
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected)
