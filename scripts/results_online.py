@@ -18,6 +18,11 @@ Batch methods with their own settings:
   rljax train dqn --env gymnax/CartPole-v1 --steps 50000 --seeds 5 --eval-every 2500 \
       --out runs/results/dqn-CartPole-v1
 
+PQN on MinAtar. GAME is Breakout or SpaceInvaders:
+
+  rljax train pqn --env gymnax/GAME-MinAtar --steps 1000000 --seeds 3 --eval-every 50000 \
+      --out runs/results/pqn-GAME-MinAtar
+
 Defaults of the agents' files, without presets: see scripts/default_runs.py.
 
 Streams. AGENT-ENV is stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5, stream_q-CartPole-v1,
@@ -56,7 +61,7 @@ Then
 A run is kept under the name of its folder. Files that are there already stay, so that runs can come one by one and from
 different machines. Two figures show runs with the agents' own settings, one for agents with a replay buffer and one for
 PPO, beside the first published curve of each. The third shows streams beside SAC and PPO, and these two with one
-transition at a time.
+transition at a time. The fourth shows PQN on MinAtar beside streams.
 """
 
 from __future__ import annotations
@@ -230,6 +235,21 @@ def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     learning_curves.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
 
 
+def on_minatar(run: dict[str, Any]) -> bool:
+    """Whether a run is on a game of MinAtar."""
+    return "MinAtar" in run["environment"]
+
+
+def draw_minatar(collected: list[dict[str, Any]], output: Path) -> None:
+    """All runs on MinAtar; longer ones than of a million steps have a curve of their own."""
+    million = 1_000_000
+    curves = []
+    for run in filter(on_minatar, collected):
+        longer = run["reached"] >= 2 * million
+        curves.append(curve(run, f"{run['agent']}, {run['reached'] // million}M steps" if longer else None))
+    learning_curves.draw(curves, output)
+
+
 def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """All tables in Markdown, by page and name."""
     references = published()
@@ -239,11 +259,13 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
         if by_default(run):
             key = "online", "defaults"
         elif kind == "stream":
-            key = "streaming", "minatar" if "MinAtar" in run["environment"] else f"{run['reached'] // 1000}k"
+            key = "streaming", "minatar" if on_minatar(run) else f"{run['reached'] // 1000}k"
         elif run["name"].endswith("-one"):
             key = "streaming", "one_transition"
         elif changes(run):
             key = "online", "settings"
+        elif on_minatar(run):
+            key = "online", "minatar"
         else:
             key = "online", "cartpole" if "CartPole" in run["environment"] else kind
         found.setdefault(key, []).append(run)
@@ -262,8 +284,9 @@ def main() -> None:
         (folder / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
     collected = [json.loads(path.read_text()) | {"name": path.stem} for path in sorted(folder.glob("*.json"))]
     draw_streams(collected, folder / "stream.png")
+    draw_minatar(collected, folder / "minatar.png")
     for kind in ("replay", "rollout"):
-        shown = [run for run in collected if usual(run) and learns_from(run) == kind]
+        shown = [run for run in collected if usual(run) and learns_from(run) == kind and not on_minatar(run)]
         curves = {}
         for run in shown:
             first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])

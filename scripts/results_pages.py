@@ -42,6 +42,10 @@ ONLINE: Rows = (
     ("SAC, 4 seeds in one program, beside one", "sac 4 learners total steps/s", "sac ours steps/s", 1.0),
 )
 DQN: Rows = (("DQN, CartPole-v1 on the host, steps/s, beside sbx-rl", "dqn ours steps/s", "dqn sbx-rl steps/s", None),)
+PQN: Rows = tuple(
+    (f"PQN, {game}, beside purejaxql", f"{game} ours steps/s", f"{game} purejaxql steps/s", 1.2)
+    for game in ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
+)
 MEMORY: Rows = tuple(
     (f"{name}, beside sbx-rl", f"{name.lower()} ours peak MB", f"{name.lower()} sbx-rl peak MB", None)
     for name in ("SAC", "TD3", "PPO")
@@ -216,6 +220,11 @@ def dqn() -> list[str]:
     return table(["", "ours", "peer", "ratio"], rows)
 
 
+def pqn() -> list[str]:
+    """PQN's speed."""
+    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("benchmark_pqn", PQN))
+
+
 def streams() -> list[str]:
     """Stream agents, and the bytes that one holds."""
     medians = benchmark("benchmark_streaming")["medians"]
@@ -347,6 +356,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "amd"): online("benchmark_online-amd"),
         ("speed", "intel"): online("benchmark_online-intel"),
         ("speed", "dqn"): dqn(),
+        ("speed", "pqn"): pqn(),
         ("speed", "streams"): streams(),
         ("speed", "offline"): offline(),
         ("speed", "generative"): generative(),

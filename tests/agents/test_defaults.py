@@ -23,11 +23,12 @@ ONLINE = {
     "dsact": 13_000,
     "ppo": 80_000,
     "dqn": 60_000,
+    "pqn": 160_000,
     "stream_ac": 100_000,
     "stream_q": 100_000,
     "stream_sarsa": 100_000,
 }
-DISCRETE = {"dqn", "stream_q", "stream_sarsa"}
+DISCRETE = {"dqn", "pqn", "stream_q", "stream_sarsa"}
 FROM_DATA = {  # updates
     "bc": 1_500,
     "td3_bc": 3_000,

@@ -161,6 +161,35 @@ def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
 
 
+OF_ROLLOUTS: dict[str, Any] = {
+    "hidden": (32, 32),
+    "learning_rate": 3e-3,
+    "num_envs": 16,
+    "num_steps": 16,
+    "batch_size": 64,
+    "discount": DISCOUNT,
+    "decay_steps": 100 * 16 * 16.0,
+    "epsilon_steps": 50 * 16 * 16.0,
+    "num_epochs": 10,
+    "initialisation": "torch",  # with biases: an observation of zeros is nothing but zeros without them
+}
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe_of_values_of_actions_on_policy(probe: str) -> None:
+    module, name = registry.load_agent("pqn"), f"rljax/{probe}-discrete"
+    state, config = trained(module, name, OF_ROLLOUTS, 100)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    known: Any = envs.make(name).environment
+    if probe in ACTS:  # returns count actions that explored: the greedy actions are what is known
+        action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+    else:
+        expected = np.asarray(known.value(observations, DISCOUNT))
+        value = np.asarray(state.critic(observations)).max(axis=-1)
+        np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+
+
 def recorded(name: str, steps: int = 2_000, num_envs: int = 8) -> Transition:
     """What uniform actions do in a probe, environment by environment."""
     environment = envs.make(name)

@@ -1,0 +1,343 @@
+"""PQN against float64 NumPy written from the paper, and what it promises of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import MASK, EnvSpec, Part, Transition
+from rljax.agents import pqn
+from rljax.training import registry
+from tests.agents import reference
+
+ACTIONS, STEPS, ENVS = 4, 6, 2
+SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
+MASKED = EnvSpec(
+    "test/Masked-v0", (), ACTIONS, discrete=True, parts=(Part(MASK, (ACTIONS,), "bool"), Part("state", (3,)))
+)
+CONFIG = pqn.Config(hidden=(8, 8), num_steps=STEPS, num_envs=ENVS, batch_size=6, learning_rate=1e-2)
+KEY = jax.random.key(0)
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(pqn.update)
+act = jax.jit(pqn.act, static_argnames="explore")
+init = jax.jit(pqn.init, static_argnames="spec")
+
+
+def rollout(seed: int = 0) -> Transition:
+    """A rollout [T, E] with every kind of end. Elsewhere, a step begins where the one before it ended."""
+    generator = np.random.default_rng(seed)
+    batch = jax.tree.map(lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(seed, STEPS * ENVS))
+    kinds = generator.permutation(STEPS * ENVS).reshape(STEPS, ENVS)
+    terminated, truncated = (kinds == 0) | (kinds == 1), (kinds == 1) | (kinds == 2) | (kinds == 3)
+    successor = np.array(batch.next_observation)
+    going = ~(terminated | truncated)[:-1]
+    successor[:-1][going] = np.asarray(batch.observation)[1:][going]
+    return batch.replace(
+        action=jnp.asarray(generator.integers(ACTIONS, size=(STEPS, ENVS)), jnp.int32),
+        terminated=jnp.asarray(terminated),
+        truncated=jnp.asarray(truncated),
+        next_observation=jnp.asarray(successor),
+        extras={"value": jnp.zeros((STEPS, ENVS))},
+    )
+
+
+def acted(state: pqn.State, batch: Transition, config: pqn.Config) -> Transition:
+    """A rollout with what acting says of it."""
+    return batch.replace(extras=act(state, batch.observation, KEY, config, explore=True)[1])
+
+
+def example() -> tuple[EnvSpec, pqn.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, rollout()
+
+
+def fresh(config: pqn.Config) -> pqn.State:
+    """A State to start from, whose parameters are drawn by NumPy."""
+    return reference.state(pqn, SPEC, config)
+
+
+@dataclasses.dataclass
+class RAdam:
+    """Liu et al., arXiv:1908.03265, algorithm 2, which its code applies from a length of 5 on."""
+
+    count: int = 0
+    first: Any = 0.0
+    second: Any = 0.0
+    rectified: int = 0
+
+    def step(self, parameter: Any, gradient: Any, rate: float) -> Any:
+        """The parameters after one step down the gradient."""
+        if self.count == 0:
+            self.first = self.second = reference.zip_map(lambda x: 0.0 * x, gradient)
+        self.count += 1
+        t, longest = self.count, 2.0 / (1.0 - 0.999) - 1.0
+        self.first = reference.zip_map(lambda m, g: 0.9 * m + 0.1 * g, self.first, gradient)
+        self.second = reference.zip_map(lambda v, g: 0.999 * v + 0.001 * g**2, self.second, gradient)
+        length = longest - 2.0 * t * 0.999**t / (1.0 - 0.999**t)
+        if length < 5.0:
+            return reference.zip_map(lambda x, m: x - rate * m / (1 - 0.9**t), parameter, self.first)
+        self.rectified += 1
+        r = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+
+        def moved(x: Any, m: Any, v: Any) -> Any:
+            return x - rate * np.sqrt(r) * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+
+        return reference.zip_map(moved, parameter, self.first, self.second)
+
+
+class Reference:
+    """PQN in float64: returns of each length, mixed; gradients by differences."""
+
+    def __init__(self, state: pqn.State, config: pqn.Config) -> None:
+        self.config, self.radam, self.seen = config, RAdam(), None
+        params = state.critic.params
+        self.norm = bool(config.layer_norm)
+        names = [f"hidden_{i}" for i in range(len(config.hidden))]
+        self.critic = [[params[name][part] for part in ("kernel", "bias")] for name in [*names, "output"]]
+        if self.norm:
+            for i in range(len(names)):
+                self.critic[i] += [params[f"norm_{i}"][part] for part in ("scale", "bias")]
+        self.critic = [[np.asarray(x, np.float64) for x in layer] for layer in self.critic]
+
+    def q(self, critic: Any, x: np.ndarray) -> np.ndarray:
+        """Q(s, .) [..., A]."""
+        for kernel, bias, *norm in critic[:-1]:
+            x = x @ kernel + bias
+            if norm:
+                x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6)
+                x = x * norm[0] + norm[1]
+            x = np.maximum(x, 0.0)
+        return x @ critic[-1][0] + critic[-1][1]
+
+    def inputs(self, observation: Any) -> np.ndarray:
+        """Observations as the critic sees them."""
+        return reference.normalised(self.seen, observation)
+
+    def targets(self, batch: Transition) -> np.ndarray:
+        """Each step's mean of the returns over n steps, in shares (1 - lambda) lambda^(n-1); the last gets the rest."""
+        config = self.config
+        value = self.q(self.critic, self.inputs(batch.next_observation)).max(axis=-1)
+        reward = config.reward_scale * np.asarray(batch.reward, np.float64)
+        found = np.zeros((STEPS, ENVS))
+        for e in range(ENVS):
+            for t in range(STEPS):
+                total, share = 0.0, 1.0
+                for n in range(t, STEPS):
+                    total += config.discount ** (n - t) * reward[n, e]
+                    whole = total
+                    if not batch.terminated[n, e]:
+                        whole += config.discount ** (n - t + 1) * value[n, e]
+                    if batch.terminated[n, e] or batch.truncated[n, e] or n == STEPS - 1:
+                        found[t, e] += share * whole
+                        break
+                    found[t, e] += share * (1.0 - config.trace_decay) * whole
+                    share *= config.trace_decay
+        return found
+
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        """One update, and its metrics."""
+        config = self.config
+        share = min(step * STEPS * ENVS / config.epsilon_steps, 1.0)
+        epsilon = (1.0 - share) * config.epsilon_start + share * config.epsilon_end
+        target = self.targets(batch).ravel()
+        observation = self.inputs(batch.observation).reshape(-1, 3)
+        action, metrics = np.asarray(batch.action).ravel(), []
+        rate = config.learning_rate
+        if config.decay_steps is not None:
+            rate *= max(0.0, 1.0 - step * STEPS * ENVS / config.decay_steps)
+        for epoch in jax.random.split(key, config.num_epochs):
+            order = np.asarray(pqn.distributions.permutation(epoch, STEPS * ENVS))
+            for rows in order.reshape(-1, config.batch_size):
+
+                def chosen(critic: Any, rows: Any = rows) -> Any:
+                    return self.q(critic, observation[rows])[np.arange(len(rows)), action[rows]]
+
+                def loss(critic: Any, rows: Any = rows, chosen: Any = chosen) -> float:
+                    return 0.5 * np.square(chosen(critic) - target[rows]).mean()
+
+                metrics.append([loss(self.critic), chosen(self.critic).mean(), target[rows].mean()])
+                gradient = reference.differences(loss, self.critic)
+                limit = config.max_grad_norm if config.max_grad_norm > 0 else None
+                self.critic = self.radam.step(self.critic, reference.limited(gradient, limit), rate)
+        if config.normalise_observations:
+            rows = np.asarray(batch.observation, np.float64).reshape(-1, 3)
+            self.seen = rows if self.seen is None else np.concatenate([self.seen, rows])
+        names = ("critic/loss", "critic/q", "critic/target")
+        return dict(zip(names, np.mean(metrics, axis=0), strict=True)) | {"actor/epsilon": epsilon}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {"epsilon_steps": 30.0},
+    "a falling rate and short gradients": {"decay_steps": 40.0, "max_grad_norm": 0.05, "epsilon_steps": 1e9},
+    "one step, scaled rewards": {"trace_decay": 0.0, "reward_scale": 0.1, "discount": 0.7, "max_grad_norm": 0.0},
+    "whole returns": {"trace_decay": 1.0},
+    "normalised inputs, no layer norm": {"normalise_observations": True, "layer_norm": False},
+}
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    pqn.check(SPEC, config)
+    state = fresh(config)
+    if config.normalise_observations:  # at first nothing has been seen, and inputs are only clipped
+        state = state.replace(statistics=pqn.normalise.update(state.statistics, jnp.asarray(reference.observed())))
+    expected = Reference(state, config)
+    expected.seen = np.asarray(reference.observed(), np.float64) if config.normalise_observations else None
+    for step in range(2):
+        batch = acted(state, rollout(step), config)
+        key = jax.random.fold_in(KEY, step)
+        state, metrics = update(state, batch, key, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, key, step))
+    assert expected.radam.rectified > 0
+    reference.assert_same(Reference(state, config).critic, expected.critic, "critic")
+    assert state.steps == 2
+
+
+def test_the_case_with_short_gradients_limits_them() -> None:
+    """Otherwise the test above would not see a missing limit."""
+    free, short = (dataclasses.replace(CONFIG, max_grad_norm=limit) for limit in (0.0, 0.05))
+    batch = acted(fresh(free), rollout(), free)
+    one, other = (update(fresh(config), batch, KEY, 0, config)[0].critic for config in (free, short))
+    assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True))
+
+
+def test_targets_by_hand() -> None:
+    """Rewards 1, 2, 4, 8; lambda and gamma 1/2; V' 16 before the end, 32 at it, 64 after the rollout."""
+    config = dataclasses.replace(CONFIG, discount=0.5, trace_decay=0.5)
+    critic: Any = lambda x: jnp.stack([x[..., 0], x[..., 0] - 1.0], axis=-1)  # noqa: E731
+    no = np.zeros((4, 1), bool)
+    batch = Transition(
+        observation=np.array([[[7.0]], [[16.0]], [[7.0]], [[16.0]]]), action=np.zeros((4, 1), np.int32),
+        reward=np.array([[1.0], [2.0], [4.0], [8.0]]), terminated=no, truncated=no,
+        next_observation=np.array([[[16.0]], [[32.0]], [[16.0]], [[64.0]]]),
+        extras={"value": np.array([[7.0], [16.0], [7.0], [16.0]])},
+    )  # fmt: skip
+
+    def found(**ends: Any) -> list[float]:
+        return jax.jit(pqn.targets, static_argnums=0)(critic, batch.replace(**ends), config).ravel().tolist()
+
+    at_1 = np.array([[False], [True], [False], [False]])
+    # G_3 = 8 + 64/2 = 40; G_2 = 4 + (16 + 40) / 4 = 18; then G_1 = 2 + 32/2, or 2 where it terminated.
+    assert found(truncated=at_1) == [1.0 + (16.0 + 18.0) / 4.0, 18.0, 18.0, 40.0]
+    assert found(terminated=at_1) == [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
+    assert found(terminated=at_1, truncated=at_1) == [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
+
+
+def test_only_missing_values_are_computed_in_a_population_too() -> None:
+    """Environments that are truncated at different steps, once, never or in a row."""
+    generator = np.random.default_rng(0)
+    observation = generator.normal(size=(2, STEPS, 3, 1)).astype(np.float32)
+    successor = np.roll(observation, -1, axis=1)
+    truncated = np.zeros((2, STEPS, 3), bool)
+    for p, t, e in [(0, 1, 0), (0, 2, 0), (0, 3, 0), (0, 5, 1), (1, 0, 2)]:
+        truncated[p, t, e], successor[p, t, e] = True, 10.0 + t
+    successor[:, -1] = 20.0
+    value: Any = lambda x: jnp.concatenate([x, -x], axis=-1)  # noqa: E731
+    batch = Transition(
+        observation=observation, action=np.zeros(()), reward=np.zeros(()), terminated=np.zeros(()),
+        truncated=truncated, next_observation=successor, extras={"value": np.abs(observation[..., 0])},
+    )  # fmt: skip
+    axes = Transition(0, None, None, None, 0, 0, 0)  # type: ignore[arg-type]
+    found = jax.jit(jax.vmap(lambda batch: pqn.next_values(value, batch), in_axes=(axes,)))(batch)
+    np.testing.assert_allclose(found, np.abs(successor[..., 0]))
+
+
+def test_explores_less_and_less() -> None:
+    changes: dict[str, Any] = {"epsilon_start": 0.8, "epsilon_end": 0.2, "epsilon_steps": 100.0}
+    config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, **changes)
+    state, observation = fresh(config), jnp.ones((20_000, 3))
+    best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
+    for rollouts, share in ((0, 0.8), (2, 0.56), (5, 0.2), (1_000, 0.2), (2**31 - 1, 0.2)):  # 20 steps with each
+        action, _ = act(state.replace(steps=jnp.asarray(rollouts)), observation, KEY, config, explore=True)
+        np.testing.assert_allclose((action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02)
+
+
+def test_forbidden_actions_are_never_chosen() -> None:
+    config = dataclasses.replace(CONFIG, epsilon_start=0.5)
+    pqn.check(MASKED, config)
+    state = init(KEY, MASKED, config)
+    generator = np.random.default_rng(0)
+    mask = generator.random((2_000, ACTIONS)) < 0.5
+    mask[:, 0] |= ~mask.any(axis=1)
+    observation = {"state": generator.normal(size=(2_000, 3)).astype(np.float32), MASK: mask}
+    free = np.asarray(jax.jit(lambda x: state.critic(x))(observation))
+    q = np.where(mask, free, -np.inf)
+    assert (q.argmax(axis=1) != free.argmax(axis=1)).any(), "the mask matters"
+    greedy, _ = act(state, observation, KEY, config, explore=False)
+    np.testing.assert_array_equal(greedy, q.argmax(axis=1))
+    drawn, extras = act(state, observation, KEY, config, explore=True)
+    assert mask[np.arange(2_000), drawn].all()
+    assert 0.1 < (drawn != greedy).mean() < 0.4
+    np.testing.assert_allclose(extras["value"], q.max(axis=1), rtol=1e-6)
+
+
+def test_targets_look_at_allowed_actions_alone() -> None:
+    critic: Any = lambda x: x["state"]  # noqa: E731
+    successor = {
+        "state": np.array([[[5.0, 9.0, 7.0]], [[5.0, 9.0, 7.0]]]),
+        MASK: np.array([[[1, 0, 0]], [[0, 0, 0]]], bool),
+    }
+    batch = Transition(
+        observation=successor, action=np.zeros((2, 1), np.int32), reward=np.ones((2, 1)),
+        terminated=np.zeros((2, 1), bool), truncated=np.ones((2, 1), bool),
+        next_observation=successor, extras={"value": np.full((2, 1), 50.0)},
+    )  # fmt: skip
+    config = dataclasses.replace(CONFIG, discount=0.5)
+    found = jax.jit(pqn.targets, static_argnums=0)(critic, batch, config)
+    np.testing.assert_allclose(found.ravel(), [1.0 + 0.5 * 5.0, 1.0])  # where nothing is allowed, nothing follows
+
+
+def test_learns_from_pictures() -> None:
+    """The update moves all parameters, those of the convolutions too."""
+    spec = EnvSpec("test/Pictures-v0", (5, 5, 2), ACTIONS, discrete=True, observation_dtype="uint8")
+    config = dataclasses.replace(CONFIG, hidden=())
+    pqn.check(spec, config)
+    state = init(KEY, spec, config)
+    seen = jnp.asarray(np.random.default_rng(0).integers(0, 2, size=(2, STEPS, ENVS, 5, 5, 2)), jnp.uint8)
+    batch = acted(state, rollout().replace(observation=seen[0], next_observation=seen[1]), config)
+    new, metrics = update(state, batch, KEY, 0, config)
+    assert all(np.isfinite(x) for x in jax.tree.leaves(metrics))
+    moved = [bool((x != y).any()) for x, y in zip(*map(jax.tree.leaves, (state.critic, new.critic)), strict=True)]
+    assert all(moved)
+
+
+def test_learning_rate_falls_to_nothing() -> None:
+    config = dataclasses.replace(CONFIG, decay_steps=100.0, num_envs=64, num_steps=1024)
+    gradient = {"weight": jnp.ones(3)}
+    radam = pqn.optimiser(jnp.int32(2**15 + 1), config)  # rollouts of 2^16 steps: beyond 2^31 environment steps
+    np.testing.assert_array_equal(radam.update(gradient, radam.init(gradient))[0]["weight"], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes", "message"),
+    [
+        (SPEC, {"discount": 1.5}, "--config.discount"),
+        (SPEC, {"trace_decay": -0.1}, "--config.trace-decay"),
+        (SPEC, {"epsilon_steps": 0.0}, "--config.epsilon-steps"),
+        (SPEC, {"decay_steps": 0.0}, "--config.decay-steps"),
+        (SPEC, {"num_epochs": 0}, "--config.num-epochs"),
+        (MASKED, {"normalise_observations": True}, "--config.no-normalise-observations"),
+        (EnvSpec("test/Continuous-v0", (3,), 2), {}, "rljax train ppo"),
+        (EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(2, 3)), {}, "rljax train ppo"),
+        (EnvSpec("test/Small-v0", (2, 9, 1), 2, discrete=True), {"encoder": "small"}, "--config.encoder impala"),
+    ],
+)
+def test_what_cannot_work_is_named(spec: EnvSpec, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pqn.check(spec, dataclasses.replace(CONFIG, **changes))
+
+
+@pytest.mark.parametrize("task", ["gymnax/Breakout-MinAtar", "gymnax/CartPole-v1", "CartPole-v1", "atari/Pong"])
+def test_presets_are_those_of_the_authors(task: str) -> None:
+    config = registry.preset("pqn", pqn, task)
+    pqn.experience(config).check()
+    rows = config.num_envs * config.num_steps
+    assert rows // config.batch_size == (16 if "CartPole" in task else 32)  # their NUM_MINIBATCHES
+    assert (config.decay_steps is None) == ("atari" in task)
