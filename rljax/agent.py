@@ -301,12 +301,14 @@ def shown(spec: EnvSpec) -> str:
     return f"{kind} of shape {spec.observation_shape} and dtype {spec.observation_dtype}"
 
 
-def require_continuous(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` unless actions are continuous."""
+def require_continuous(name: str, spec: EnvSpec, other: str | None = None) -> None:
+    """Raise `ValueError` unless actions are continuous; `other` names an agent for discrete actions, if it is near."""
     if spec.discrete:
+        others = "dqn, sac_discrete or ppo in an environment, bc, iql or cql_discrete from data"
         raise ValueError(
             f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size} discrete actions. "
-            "Choose an environment, or data, whose actions are continuous (a Box), such as Pendulum-v1."
+            f"For those there is {other or others}. Or choose an environment, or data, whose actions are continuous "
+            "(a Box), such as Pendulum-v1."
         )
 
 
@@ -317,6 +319,11 @@ def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
             f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "
             f"rljax train {other} --env {spec.name}, or choose an environment such as CartPole-v1."
         )
+    require_one_choice(name, spec)
+
+
+def require_one_choice(name: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` where an action is several discrete ones."""
     if spec.choices:
         raise ValueError(
             f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes {len(spec.choices)}, with "
