@@ -6,7 +6,7 @@ mu actor, pi its Gaussian, A action dimensions
   log_prob   L = mean [ -log pi(a|s) ]
 
 mu(s) is tanh of the actor's output. With log_prob, pi(.|s) is a diagonal Gaussian around it, with the same std in all
-states.
+states. Where actions are discrete, pi(.|s) is a softmax of the actor's output, and L is always that of log_prob.
 
 Departs from the paper: the paper gives only the idea, for a car that sees the road by a camera. Losses, sizes,
 learning rate and batch size are those of current baselines, as in CORL [2].
@@ -63,8 +63,9 @@ class Config:
 class Actor(struct.PyTreeNode):
     """The parameters that the actor's optimiser moves."""
 
-    mean: networks.Network  # [O] -> [A]: before tanh
-    log_std: Array | None  # [A]; None for a deterministic policy
+    mean: networks.Network  # [O] -> [A]: before tanh, or the logits of discrete actions
+    log_std: Array | None  # [A]; None for a deterministic policy and for discrete actions
+    discrete: bool = struct.field(default=False, pytree_node=False)
 
 
 class State(struct.PyTreeNode):
@@ -100,10 +101,10 @@ def schedule(config: Config, steps: float) -> Config:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    """Raise `ValueError` for several discrete actions at once or a hyperparameter out of range."""
     agent.require_vectors("bc", spec)
     agent.require_widths(config, "hidden")
-    agent.require_continuous("bc", spec)
+    agent.require_one_action("bc", spec)
     agent.require_range(config, actor_lr=(0, None), exploration_noise=(0, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
     agent.require_order(config, "log_std_min", "log_std_max")
@@ -119,7 +120,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     actor = Actor(
         mean=networks.create(networks.MLP(config.hidden, spec.action_size, *style), key, observation),
-        log_std=jnp.zeros(spec.action_size) if config.loss == "log_prob" else None,
+        log_std=jnp.zeros(spec.action_size) if config.loss == "log_prob" and not spec.discrete else None,
+        discrete=spec.discrete,
     )
     return State(
         actor=actor,
@@ -143,9 +145,12 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: the policy's mean, or a sample around it when exploring."""
+    """Actions [..., A] or [...] for observations [..., O]: the policy's mean or mode, or a sample when exploring."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
+    if state.actor.discrete:
+        pi = choice(state.actor, observation)
+        return jnp.asarray(pi.sample(seed=key) if explore else pi.mode(), jnp.int32), {}
     action = policy(state.actor, observation)
     if not explore:
         return action, {}
@@ -155,6 +160,11 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
 def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> Array:
     """The policy's mean, mu(s), [..., A] for observations [..., O]."""
     return jnp.tanh(actor.mean(observation, dropout=dropout))
+
+
+def choice(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> distributions.Categorical:
+    """The policy over discrete actions, for observations [..., O]."""
+    return distributions.categorical(actor.mean(observation, dropout=dropout))
 
 
 def std(actor: Actor, config: Config) -> Array | float:
@@ -167,6 +177,8 @@ def std(actor: Actor, config: Config) -> Array | float:
 def distance(actor: Actor, batch: Transition, key: Array, config: Config) -> Array:
     """-log pi(a|s), or |mu(s) - a|^2 of a deterministic policy, [B] for the actions of the data."""
     dropout = None if config.dropout is None else networks.Dropout(key, config.dropout)
+    if actor.discrete:
+        return jnp.negative(choice(actor, batch.observation, dropout).log_prob(batch.action))
     mean = policy(actor, batch.observation, dropout)
     if actor.log_std is None:
         return jnp.square(mean - batch.action).sum(axis=-1)
@@ -176,7 +188,7 @@ def distance(actor: Actor, batch: Transition, key: Array, config: Config) -> Arr
 def actor_loss(actor: Actor, batch: Transition, key: Array, config: Config) -> tuple[Array, Metrics]:
     """Distance to the data's actions: the mean over the batch and, with mse_mean, over action dimensions."""
     loss = distance(actor, batch, key, config).mean()
-    if config.loss == "mse_mean":
+    if config.loss == "mse_mean" and not actor.discrete:
         loss = loss / batch.action.shape[-1]
     return loss, {"actor/loss": loss}
 

@@ -124,7 +124,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
     agent.require_vectors("cql", spec)
     agent.require_widths(config, "hidden", "critic_hidden")
-    agent.require_continuous("cql", spec)
+    agent.require_continuous("cql", spec, "cql_discrete")
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), init_multiplier=(1e-8, 1e6))
     agent.require_range(config, penalty_weight=(0, None), gap_temperature=(1e-8, None), target_gap=(None, None))

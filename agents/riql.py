@@ -14,7 +14,7 @@ gamma discount, V value, Q_c critics, Q'_c their targets, mu actor, tau expectil
   Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
 
 Departs from the paper: it follows the authors' code [2], which clips the targets and has this threshold and this scale
-of the Huber loss.
+of the Huber loss. Discrete actions, as in iql, are ours.
 
 [1] Yang et al., Towards Robust Offline Reinforcement Learning under Diverse Data Corruption, arXiv:2310.12955
 [2] github.com/YangRui2015/RIQL
@@ -83,15 +83,16 @@ class Config:
 class Actor(struct.PyTreeNode):
     """The parameters that the actor's optimiser moves."""
 
-    mean: networks.Network  # [O] -> [A]: before tanh
-    log_std: Array | None  # [A]; None for a deterministic policy
+    mean: networks.Network  # [O] -> [A]: before tanh, or the logits of discrete actions
+    log_std: Array | None  # [A]; None for a deterministic policy and for discrete actions
+    discrete: bool = struct.field(default=False, pytree_node=False)
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
     actor: Actor
-    critic: networks.Network  # [O], [A] -> [C]
+    critic: networks.Network  # [O], [A] or [] -> [C]
     value: networks.Network  # [O] -> [1]
     target_critic: networks.Network
     actor_optimiser: optax.OptState
@@ -125,10 +126,10 @@ def schedule(config: Config, steps: float) -> Config:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    """Raise `ValueError` for several discrete actions at once or a hyperparameter out of range."""
     agent.require_vectors("riql", spec)
     agent.require_widths(config, "hidden")
-    agent.require_continuous("riql", spec)
+    agent.require_one_action("riql", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, value_lr=(0, None), expectile=(0, 1), inverse_temperature=(0, None))
     agent.require_range(config, max_weight=(0, None), exploration_noise=(0, None), quantile=(0, 1))
@@ -146,15 +147,16 @@ def check(spec: EnvSpec, config: Config) -> None:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
-    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
+    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape, spec.action_dtype)
     style = (config.activation, config.initialisation)
     mean = networks.MLP(config.hidden, spec.action_size, *style)
     actor = Actor(
         mean=networks.create(mean, key_actor, observation),
-        log_std=jnp.zeros(spec.action_size) if config.policy == "gaussian" else None,
+        log_std=jnp.zeros(spec.action_size) if config.policy == "gaussian" and not spec.discrete else None,
+        discrete=spec.discrete,
     )
     critic_style = (config.activation, config.critic_initialisation)
-    ensemble = networks.Ensemble(config.num_critics, config.hidden, *critic_style, config.layer_norm)
+    ensemble = networks.ensemble(spec, config.num_critics, config.hidden, *critic_style, config.layer_norm)
     critic = networks.create(ensemble, key_critic, observation, action)
     value = networks.create(networks.MLP(config.hidden, 1, *style), key_value, observation)
     return State(
@@ -186,9 +188,12 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: the policy's mean, or a sample around it when exploring."""
+    """Actions [..., A] or [...] for observations [..., O]: the policy's mean or mode, or a sample when exploring."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
+    if state.actor.discrete:
+        pi = choice(state.actor, observation)
+        return jnp.asarray(pi.sample(seed=key) if explore else pi.mode(), jnp.int32), {}
     action = policy(state.actor, observation)
     if not explore:
         return jnp.clip(action, -1.0, 1.0), {}
@@ -196,7 +201,7 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A] or [...] for observations [..., O]."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     return state.critic(observation, action).mean(axis=0)
@@ -206,6 +211,11 @@ def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = 
     """The policy's mean, mu(s), [..., A] for observations [..., O]."""
     mean = actor.mean(observation, dropout=dropout)
     return jnp.tanh(mean) if actor.log_std is None else mean
+
+
+def choice(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> distributions.Categorical:
+    """The policy over discrete actions, for observations [..., O]."""
+    return distributions.categorical(actor.mean(observation, dropout=dropout))
 
 
 def std(actor: Actor, config: Config) -> Array | float:
@@ -218,6 +228,8 @@ def std(actor: Actor, config: Config) -> Array | float:
 def distance(actor: Actor, batch: Transition, key: Array, config: Config) -> Array:
     """-log pi(a|s), or |mu(s) - a|^2 of a deterministic policy, [B] for the actions of the data."""
     dropout = None if config.dropout is None else networks.Dropout(key, config.dropout)
+    if actor.discrete:
+        return jnp.negative(choice(actor, batch.observation, dropout).log_prob(batch.action))
     mean = policy(actor, batch.observation, dropout)
     if actor.log_std is None:
         return jnp.square(mean - batch.action).sum(axis=-1)

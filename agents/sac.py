@@ -103,7 +103,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
     agent.require_vectors("sac", spec)
     agent.require_widths(config, "hidden")
-    agent.require_continuous("sac", spec)
+    agent.require_continuous("sac", spec, "sac_discrete")
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))

@@ -318,12 +318,14 @@ def shown(spec: EnvSpec) -> str:
     return f"{kind} of shape {spec.observation_shape} and dtype {spec.observation_dtype}"
 
 
-def require_continuous(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` unless actions are continuous."""
+def require_continuous(name: str, spec: EnvSpec, other: str | None = None) -> None:
+    """Raise `ValueError` unless actions are continuous; `other` names an agent for discrete actions, if it is near."""
     if spec.discrete:
+        others = "dqn, sac_discrete or ppo in an environment, bc, iql or cql_discrete from data"
         raise ValueError(
             f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size} discrete actions. "
-            "Choose an environment, or data, whose actions are continuous (a Box), such as Pendulum-v1."
+            f"For those there is {other or others}. Or choose an environment, or data, whose actions are continuous "
+            "(a Box), such as Pendulum-v1."
         )
 
 

@@ -69,6 +69,20 @@ def journeys(path: Path, episodes: int = 300) -> Path:
     return _written(path, rows, 1)
 
 
+def choices(path: Path, episodes: int = 300) -> Path:
+    """Write the journeys of discrete actions: left, stay or right, one of two towards the goal, the others uniform."""
+    generator, rows = np.random.default_rng(0), []
+    for _ in range(episodes):
+        observation = generator.uniform(-1, 1, 2)
+        for t in range(LIMIT):
+            wanted = 1 + np.round(np.clip((observation[1] - observation[0]) / STRIDE, -1, 1))
+            action = int(wanted if generator.random() < 0.5 else generator.integers(3))
+            successor = np.array([moved(observation[0], action - 1.0, np), observation[1]])
+            rows.append((observation, action, -abs(successor[0] - successor[1]), False, t == LIMIT - 1, successor))
+            observation = successor
+    return _written(path, rows, None)
+
+
 def walks(path: Path, episodes: int = 300) -> Path:
     """Write random walks in a square: observations are positions [2], and there are no goals and no rewards."""
     generator, rows = np.random.default_rng(0), []
@@ -96,8 +110,10 @@ def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarra
     return np.concatenate(observations).astype(np.float32), np.concatenate(returns[:0:-1])
 
 
-def _written(path: Path, rows: list[Any], action_size: int) -> Path:
+def _written(path: Path, rows: list[Any], action_size: int | None) -> Path:
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
-    columns = [column.astype(bool if column.dtype == bool else np.float32) for column in columns]
-    bounds = (-np.ones(action_size), np.ones(action_size))
-    return datasets.write(datasets.Dataset("reach", Transition(*columns), None, None, bounds, {}), path)
+    types = {"b": bool, "i": np.int32, "f": np.float32}
+    columns = [column.astype(types[column.dtype.kind]) for column in columns]
+    bounds = None if action_size is None else (-np.ones(action_size), np.ones(action_size))
+    provenance = {"num_actions": 3} if action_size is None else {}
+    return datasets.write(datasets.Dataset("reach", Transition(*columns), None, None, bounds, provenance), path)

@@ -192,14 +192,13 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
 def _rewards(dataset: Dataset) -> Iterator[Finding]:
     reward = _field(dataset, "reward")
     if dataset.num > 1 and reward.min() == reward.max():
-        choose = "Choose" if dataset.discrete else "Imitate (bc), or choose"  # bc needs continuous actions
         yield Finding(
             "constant_rewards",
             "warning",
             dataset.num,
             f"all {dataset.num} rows: {reward[0]:g}",
             "Values then depend only on when episodes end. If none ends, they depend on nothing.",
-            f"{choose} a dataset with rewards, for example OGBench's '-singletask' datasets.",
+            "Imitate (bc), or choose a dataset with rewards, for example OGBench's '-singletask' datasets.",
         )
 
 

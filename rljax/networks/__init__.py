@@ -3,7 +3,7 @@
 The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
-from rljax.networks.ensembles import member, members, smallest, smallest_of_subset
+from rljax.networks.ensembles import DiscreteEnsemble, ensemble, member, members, smallest, smallest_of_subset
 from rljax.networks.layers import (
     ACTIVATIONS,
     MLP,
@@ -36,6 +36,7 @@ __all__ = [
     "Activation",
     "Convolutional",
     "Dense",
+    "DiscreteEnsemble",
     "Dropout",
     "Ensemble",
     "Initialisation",
@@ -45,6 +46,7 @@ __all__ = [
     "centred",
     "copy",
     "create",
+    "ensemble",
     "feedforward",
     "initialisers",
     "joined",

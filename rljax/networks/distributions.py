@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, EnvSpec
 
 if TYPE_CHECKING:
-    from distrax import Distribution
+    from distrax import Categorical, Distribution
     from distrax import Transformed as SquashedGaussian
 
 
@@ -43,7 +43,7 @@ def allowed(values: Array, mask: Array | None) -> Array:
     return values if mask is None else jnp.where(mask, values, FORBIDDEN)
 
 
-def categorical(logits: Array, mask: Array | None = None) -> Distribution:
+def categorical(logits: Array, mask: Array | None = None) -> Categorical:
     """A softmax over the last axis of `logits` [..., A], over the actions that `mask` allows; samples are int32 [...].
 
     Forbidden actions have probability 0. Where all are forbidden, all are equally likely.

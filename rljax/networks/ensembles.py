@@ -1,14 +1,37 @@
-"""What agents do with an ensemble of critics: their smallest value, that of a random subset, single members."""
+"""Critics of discrete actions, and what agents do with an ensemble: its smallest value, that of a subset, members."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array
-from rljax.networks.layers import Network
+from rljax.agent import Array, EnvSpec
+from rljax.networks.layers import Ensemble, Network
+
+
+def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
+    """Critics for an environment's actions: a `DiscreteEnsemble` where actions are discrete, an `Ensemble` elsewhere.
+
+    Both take (observation, action) to values [C, ...].
+    """
+    return (
+        DiscreteEnsemble(*arguments, features=spec.action_size, **options)
+        if spec.discrete
+        else Ensemble(*arguments, **options)
+    )
+
+
+class DiscreteEnsemble(Ensemble):
+    """Independent MLPs whose outputs are the values of `features` discrete actions."""
+
+    def __call__(self, observation: Array, action: Array | None = None) -> Array:
+        """The values [C, ..., A] of all actions for observations [..., O], or those [C, ...] of actions int32 [...]."""
+        q = super().__call__(observation)
+        q = q[..., None] if self.features == 1 else q
+        return q if action is None else (q * jax.nn.one_hot(action, self.features)).sum(axis=-1)
 
 
 def smallest(values: Array, axis: int = 0) -> Array:

@@ -41,6 +41,12 @@ def transitions(seed: int = 0, size: int = 5, observations: int = 3, actions: in
     return jax.tree.map(jnp.asarray, batch)
 
 
+def choices(number: int, seed: int = 0, size: int = 5) -> Transition:
+    """The batch of `transitions` with discrete actions, of so many."""
+    action = np.random.default_rng(seed).integers(number, size=size)
+    return transitions(seed, size).replace(action=jnp.asarray(action, jnp.int32))
+
+
 def observed(seed: int = 1, size: int = 12, observations: int = 3) -> np.ndarray:
     """Observations so close together that those of `transitions` lie beyond the limit of +-10 here and there."""
     return np.random.default_rng(seed).normal(0.3, 0.1, size=(size, observations)).astype(np.float32)

@@ -33,6 +33,10 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "gciql": [{"policy_loss": "awr"}],
     "ppo": [{"policy": "tanh_gaussian", "clip_values": True}],
     "sac": [{"temperature_loss": "alpha", "target_entropy": -1.0}, {"num_critics": 3, "min_critics": 2}],
+    "sac_discrete": [
+        {"temperature_loss": "alpha", "reduction": "mean"},
+        {"clip_q": 0.5, "entropy_penalty": 0.5},
+    ],
     **{name: [{"adaptive": True}] for name in ("stream_ac", "stream_q", "stream_sarsa", "stream_td")},
 }
 QUICK = {"td3", "stream_td"}

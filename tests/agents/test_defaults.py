@@ -21,6 +21,7 @@ ONLINE = {
     "sac": 13_000,
     "td3": 29_000,
     "dsact": 13_000,
+    "sac_discrete": 13_000,
     "ppo": 80_000,
     "dqn": 60_000,
     "pqn": 160_000,
@@ -28,13 +29,14 @@ ONLINE = {
     "stream_q": 100_000,
     "stream_sarsa": 100_000,
 }
-DISCRETE = {"dqn", "pqn", "stream_q", "stream_sarsa"}
+DISCRETE = {"cql_discrete", "dqn", "pqn", "sac_discrete", "stream_q", "stream_sarsa"}
 FROM_DATA = {  # updates
     "bc": 1_500,
     "td3_bc": 3_000,
     "iql": 2_000,
     "riql": 2_000,
     "cql": 500,
+    "cql_discrete": 10_000,
     "edac": 2_000,
     "dql": 1_500,
     "ofql": 1_000,
@@ -76,10 +78,21 @@ def test_defaults_learn_in_an_environment(agent: str, tmp_path: Path) -> None:
 @pytest.mark.learn
 @pytest.mark.parametrize("agent", FROM_DATA)
 def test_defaults_learn_from_data(agent: str, tmp_path: Path) -> None:
-    data, updates = str(reach.journeys(tmp_path / "reach.npz")), FROM_DATA[agent]
+    recorded = reach.choices if agent in DISCRETE else reach.journeys
+    data, updates = str(recorded(tmp_path / "reach.npz")), FROM_DATA[agent]
     settings: dict[str, Any] = {"seeds": 2, "data": data, "eval_every": updates, "eval_episodes": 30}
     out = run.train(agent, environment(agent), updates, out=tmp_path / "run", **settings)
     assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("agent", ["bc", "iql", "riql"])
+def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
+    """From data with discrete actions, of which half are uniform: their mean return is -4.5."""
+    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.choices(tmp_path / "reach.npz")), "eval_episodes": 30}
+    task = f"{reach.__file__}:ReachDiscrete"
+    out = run.train(agent, task, 1_500, out=tmp_path / "run", eval_every=1_500, **settings)
+    assert final(out) >= -3.2
 
 
 @pytest.mark.learn

@@ -66,6 +66,7 @@ REPLAY, OFFLINE = (
     {name: changes for name, changes in SETTINGS.items() if changes is not None and kind(name) == of}
     for of in ("replay", "dataset")
 )
+CHOOSES = {name for name in REPLAY if "require_discrete(" in registry.source(name)}
 VALUES = ("Constant", "Delay", "Finite", "Observation")
 OBSERVATIONS = {
     "Constant": [[0.0]],
@@ -103,7 +104,7 @@ def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2
 def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Any]:
     """The learnt values and greedy actions at the probe's observations, and the probe."""
     state, config = trained(module, name, QUICK | changes)
-    observations = np.array(OBSERVATIONS[name.partition("/")[2]], np.float32)
+    observations = np.array(OBSERVATIONS[name.partition("/")[2].removesuffix("-discrete")], np.float32)
     action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
     q = state.critic(observations, action)  # [C, B], or [C, B, 2]: mean and std
     return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0), np.asarray(action), observations
@@ -127,7 +128,7 @@ def test_probe_on_policy(probe: str) -> None:
 @pytest.mark.parametrize("agent", quick(REPLAY, {"sac", "td3"}))
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe(agent: str, probe: str) -> None:
-    module, name = registry.load_agent(agent), f"rljax/{probe}"
+    module, name = registry.load_agent(agent), f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}"
     value, action, observations = solution(module, name, REPLAY[agent])
     known: Any = envs.make(name).environment
     expected = np.asarray(known.value(observations, DISCOUNT))

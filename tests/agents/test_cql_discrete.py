@@ -1,0 +1,174 @@
+"""CQL for discrete actions against float64 NumPy written from the paper, and what it promises of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import cql_discrete
+from tests.agents import reference
+
+ACTIONS = 4
+SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
+CONFIG = cql_discrete.Config(hidden=(8, 8), batch_size=5, critic_lr=1e-2, target_rate=0.1, target_every=1)
+KEY = jax.random.key(0)
+
+
+def example() -> tuple[EnvSpec, cql_discrete.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, reference.choices(ACTIONS)
+
+
+class Reference:
+    """Discrete CQL in float64, from equation 4 of arXiv:2006.04779 with a double target."""
+
+    def __init__(self, state: cql_discrete.State, config: cql_discrete.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.adam = reference.Adam(config.critic_lr)
+
+    def update(self, batch: Transition, step: int) -> dict[str, Any]:
+        """One update, and its metrics. dG / dQ(s, .) = softmax - onehot(a); Huber's slope is the clipped error."""
+        config, size, row = self.config, len(batch.reward), np.arange(len(batch.reward))
+        observation, successor = (
+            reference.standardised(self.seen, x) for x in (batch.observation, batch.next_observation)
+        )
+        action = np.asarray(batch.action)
+        best = np.mean([reference.forward(critic, successor)[0] for critic in self.critics], axis=0).argmax(axis=1)
+        next_q = np.min([reference.forward(critic, successor)[0][row, best] for critic in self.targets], axis=0)
+        alive = 1.0 - np.asarray(batch.terminated, np.float64)
+        y = np.asarray(batch.reward, np.float64) + config.discount * alive * next_q
+
+        errors, gaps, taken, gradients = [], [], [], []
+        for critic in self.critics:
+            each, inputs = reference.forward(critic, observation)
+            q = each[row, action]
+            power = np.exp(each - each.max(axis=1, keepdims=True))
+            total = power.sum(axis=1)
+            gaps.append((np.log(total) + each.max(axis=1) - q).mean())
+            error = q - y
+            errors.append(np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5).mean())
+            chosen = np.eye(ACTIONS)[action]
+            change = chosen * np.clip(error, -1.0, 1.0)[:, None]
+            change += config.penalty_weight * (power / total[:, None] - chosen)
+            gradients.append(reference.backward(critic, inputs, change / size)[0])
+            taken.append(q)
+        self.critics = self.adam.step(self.critics, gradients)
+        if (step + 1) % config.target_every == 0:
+            self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        return {
+            "critic/loss": sum(errors) + config.penalty_weight * sum(gaps),
+            "critic/error": sum(errors),
+            "critic/gap": np.mean(gaps),
+            "critic/q": np.mean(taken),
+            "critic/target": y.mean(),
+        }
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "three critics, light penalty": {"num_critics": 3, "penalty_weight": 0.1, "discount": 0.5},
+    "copies, normalised": {"target_rate": 1.0, "target_every": 2, "normalise_observations": True},
+}
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(cql_discrete.update)
+prepare = jax.jit(cql_discrete.prepare)
+act = jax.jit(cql_discrete.act, static_argnames="explore")
+
+
+def fresh(config: cql_discrete.Config) -> cql_discrete.State:
+    """A State to start from."""
+    return reference.state(cql_discrete, SPEC, config)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    data = reference.transitions(9, 12)
+    state = prepare(fresh(config), data, config)
+    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
+    expected = Reference(state, config, seen)
+    for step in range(4):
+        batch = reference.choices(ACTIONS, step)
+        state, metrics = update(state, batch, KEY, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, step))
+    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+
+
+def test_loss_by_hand() -> None:
+    batch = jax.tree.map(lambda x: x[:2], reference.choices(ACTIONS))
+    batch = batch.replace(
+        reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]), action=np.array([1, 0], np.int32)
+    )
+    config = dataclasses.replace(CONFIG, discount=0.5, penalty_weight=2.0)
+    each = jnp.array([[[0.0, 3.0], [1.5, 1.5]]])
+    state: Any = fresh(CONFIG).replace(
+        critic=lambda observation: each, target_critic=lambda observation, action: jnp.array([[6.0, 9.0]])
+    )
+    loss, metrics = cql_discrete.critic_loss(state.critic, state, batch, config)
+    # y = (1 + 0.5 6, 2); errors (-1, -0.5): Huber (0.5, 0.125); gaps log(1 + e^-3) and log 2
+    gap = (np.log1p(np.exp(-3.0)) + np.log(2.0)) / 2.0
+    np.testing.assert_allclose([metrics["critic/error"], metrics["critic/gap"]], [0.3125, gap], rtol=1e-6)
+    np.testing.assert_allclose([loss, metrics["critic/target"]], [0.3125 + 2.0 * gap, 3.0], rtol=1e-6)
+
+
+def test_the_penalty_lowers_what_the_data_lack() -> None:
+    config = dataclasses.replace(CONFIG, penalty_weight=10.0)
+    batch = reference.choices(ACTIONS)
+    batch = batch.replace(action=np.zeros(5, np.int32), terminated=np.ones(5, bool), reward=np.zeros(5, np.float32))
+    state = fresh(config)
+    for step in range(100):
+        state, metrics = update(state, batch, KEY, step, config)
+    q = np.asarray(state.critic(batch.observation))[0]
+    assert (q[:, 1:] < q[:, :1] - 1.0).all()
+    assert metrics["critic/gap"] < np.log(ACTIONS) / 2
+
+
+def test_only_termination_cuts_the_bootstrap() -> None:
+    state, batch = fresh(CONFIG), reference.choices(ACTIONS)
+    never, always = np.zeros(5, bool), np.ones(5, bool)
+
+    def target(**flags: np.ndarray) -> Any:
+        return cql_discrete.critic_loss(state.critic, state, batch.replace(**flags), CONFIG)[1]["critic/target"]
+
+    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
+    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+
+
+def test_explores_by_a_share_of_uniform_actions() -> None:
+    config = dataclasses.replace(CONFIG, epsilon=0.4)
+    state, seen = fresh(config), np.broadcast_to(reference.observed()[:1], (20_000, 3))
+    greedy = np.asarray(act(state, seen, KEY, config, explore=False)[0])
+    assert (greedy == np.asarray(state.critic(jnp.asarray(seen[:1])))[0].argmax()).all()
+    explored = np.asarray(act(state, seen, KEY, config, explore=True)[0])
+    np.testing.assert_allclose((explored != greedy).mean(), 0.3, atol=0.02)
+
+
+def test_refuses_continuous_actions() -> None:
+    with pytest.raises(ValueError, match=r"^agent 'cql_discrete' chooses among .* Use: rljax train cql --env Pend"):
+        cql_discrete.check(EnvSpec("Pendulum-v1", (3,), 1), CONFIG)
+
+
+OUTSIDE: dict[str, tuple[float, str]] = {
+    "discount": (1.5, r"in \[0, 1\]"),
+    "target_rate": (-0.1, r"in \[0, 1\]"),
+    "critic_lr": (float("nan"), "at least 0"),
+    "epsilon": (1.5, r"in \[0, 1\]"),
+    "penalty_weight": (-1.0, "at least 0"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_refuses_numbers_out_of_range(name: str) -> None:
+    value, limits = OUTSIDE[name]
+    message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite and {limits}\.$"
+    with pytest.raises(ValueError, match=message):
+        cql_discrete.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
