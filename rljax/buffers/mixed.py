@@ -61,15 +61,15 @@ class Mixed(Replay):
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         number = data.reward.shape[0]
 
-        def draw(ring: Transition, key: Array) -> Transition:
-            rows = jax.random.randint(key, (self.num_updates, self.batch_size), 0, number + buffer.size)
+        def draw(ring: ReplayBuffer, key: Array) -> Transition:
+            rows = jax.random.randint(key, (self.num_updates, self.batch_size), 0, number + ring.drawable)
             is_old = rows < number
             old = rows_of(data, jnp.minimum(rows, number - 1))
-            new = self._as_data(with_columns(buffer, ring, jnp.maximum(rows - number, 0), self))
+            new = self._as_data(with_columns(ring, ring.row(jnp.maximum(rows - number, 0)), self))
             choose = jax.vmap(jax.vmap(jnp.where))
             return jax.tree.map(lambda old, new: choose(is_old, old, new), *_alike(old, new))
 
-        return jax.vmap(draw)(buffer.data, keys)
+        return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
     def _as_data(self, new: Transition) -> Transition:
         scale, shift = self.reward_affine

@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted
+from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted, mask_of
 from rljax.buffers import Experience
+from rljax.networks import distributions
 from rljax.training.programs import Contents
 
 LARGEST = 2**31 - 1  # of int32
@@ -111,7 +112,7 @@ class Learner:
             use_base = self.agent.use_base  # type: ignore[attr-defined]
             agent_state = self.over_learners(use_base, (0, None, 0))(agent_state, self.base, config)
         example = self._example(agent_state, key_act, hyper)
-        stored = experience.create(example)
+        stored = experience.create(example, self.spec.stack)
         zero = jnp.zeros((), jnp.int32)
         batches = example
         if not experience.streams:
@@ -130,7 +131,7 @@ class Learner:
             updates=zero,
         )
 
-    def perceive(self, state: LearnerState, observation: Array, first: Array, hyper: Hyperparameters) -> LearnerState:
+    def perceive(self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters) -> LearnerState:
         """Pass observations [P, E, ...] to the agents' `perceive`; `first` [P, E] marks those that begin an episode.
 
         Drivers call this only where the experience says `perceives`: once for every observation, before acting on it.
@@ -147,7 +148,7 @@ class Learner:
             return state
         return state.replace(agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config))
 
-    def act(self, state: LearnerState, observation: Array, hyper: Hyperparameters) -> tuple[Array, dict[str, Array]]:
+    def act(self, state: LearnerState, observation: Any, hyper: Hyperparameters) -> tuple[Array, dict[str, Array]]:
         """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform actions during the warm-up."""
         config, experience = hyper
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
@@ -157,11 +158,8 @@ class Learner:
 
         def warm_up() -> tuple[Array, dict[str, Array]]:
             extras = jax.eval_shape(explore)[1]
-            shape = (experience.num_envs, *self.spec.action_shape)
-            if self.spec.discrete:
-                action = jax.vmap(lambda key: jax.random.randint(key, shape, 0, self.spec.action_size))(keys)
-            else:
-                action = jax.vmap(lambda key: jax.random.uniform(key, shape, minval=-1.0, maxval=1.0))(keys)
+            uniform = functools.partial(distributions.uniform, spec=self.spec, leading=(experience.num_envs,))
+            action = jax.vmap(lambda key, mask: uniform(key, mask=mask))(keys, mask_of(observation))
             return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
 
         warmup = experience.random_steps
@@ -172,7 +170,7 @@ class Learner:
     def observe(
         self,
         state: LearnerState,
-        observation: Array,
+        observation: Any,
         action: Array,
         extras: dict[str, Array],
         step: Step,
@@ -185,7 +183,7 @@ class Learner:
     def store(
         self,
         storage: Any,
-        observation: Array,
+        observation: Any,
         action: Array,
         extras: dict[str, Array],
         step: Step,
@@ -199,7 +197,7 @@ class Learner:
     def learn_from_step(
         self,
         state: LearnerState,
-        observation: Array,
+        observation: Any,
         action: Array,
         extras: dict[str, Array],
         step: Step,
@@ -214,8 +212,9 @@ class Learner:
         from it and is spoiled.
         """
         transition = _transition(observation, action, extras, step)
-        inputs = (transition.observation, transition.next_observation, transition.reward)
-        finite = jnp.stack([jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in inputs]).all(axis=0)
+        inputs = jax.tree.leaves((transition.observation, transition.next_observation, transition.reward))
+        floats = [x for x in inputs if jnp.issubdtype(x.dtype, jnp.inexact)]
+        finite = jnp.stack([jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in floats]).all(axis=0)
         intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
         learnt = jax.lax.cond(intact, lambda state: self.learn(state, transition, config), lambda state: state, state)
         tally = add_to_tally(learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates)
@@ -286,7 +285,7 @@ class Learner:
         def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
             return jax.ShapeDtypeStruct((self.num_learners, hyper.experience.num_envs, *shape), dtype)
 
-        observation = shaped(self.spec.observation_shape, jnp.float32)
+        observation = self.spec.shaped(self.num_learners, hyper.experience.num_envs)
         action, extras = jax.eval_shape(self._explore, agent_state, observation, keys, hyper.config)
         if hyper.experience.stores_time:
             extras = extras | {"time": shaped((), jnp.int32)}
@@ -301,7 +300,7 @@ class Learner:
         )
 
 
-def _transition(observation: Array, action: Array, extras: dict[str, Array], step: Step) -> Transition:
+def _transition(observation: Any, action: Array, extras: dict[str, Array], step: Step) -> Transition:
     return Transition(
         observation=observation,
         action=action,
