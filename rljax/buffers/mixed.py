@@ -49,7 +49,8 @@ class Mixed(Replay):
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...], with only the `extras` that old and new rows both have."""
         assert data is not None
-        return (self._pooled if isinstance(self.offline_share, str) else self._shared)(buffer, data, keys)
+        sample = self._pooled if isinstance(self.offline_share, str) else self._shared
+        return self.augmented(sample(buffer, data, keys), keys)
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, Transition
+from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.draws import Draw, Uniform
 from rljax.buffers.experience import Experience, declaration, rows_of
 from rljax.buffers.successors import Successors, is_large, newest_frame
@@ -142,6 +143,7 @@ class Replay(Experience):
     batch_size: int  # transitions of one update
     warmup_steps: int = 0  # environment steps of each learner with uniform actions and without updates
     draw: Draw = Uniform()  # how batches are drawn
+    shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
 
     kind: ClassVar[str] = "replay"
     mixes_data: ClassVar[bool] = True
@@ -159,6 +161,8 @@ class Replay(Experience):
     def check(self) -> None:
         """Raise `ValueError` for sizes that can never work."""
         super().check()
+        if self.shift < 0:
+            raise ValueError(f"--config.shift is {self.shift}, it must be at least 0.")
         if self.replay_size < self.batch_size:
             raise ValueError(
                 f"--config.batch-size is {self.batch_size}, more than --config.replay-size {self.replay_size} "
@@ -175,7 +179,14 @@ class Replay(Experience):
                 raise ValueError(f"{type(column).__name__} is known of a data set's rows alone, not of new experience.")
 
     def create(self, example: Transition, stack: int = 1) -> ReplayBuffer:
-        """An empty ring for transitions with the shapes of `example` [P, E, ...]."""
+        """An empty ring for transitions with the shapes of `example` [P, E, ...].
+
+        Raises `ValueError` where pictures are to be moved and there are none.
+        """
+        if self.shift and not has_pictures(example.observation, leading=2):
+            raise ValueError(
+                f"--config.shift is {self.shift}, and no part of the observations is a picture: use --config.shift 0."
+            )
         return ReplayBuffer.create(example, self.replay_size, stack)
 
     @property
@@ -190,4 +201,8 @@ class Replay(Experience):
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...]."""
         del data
-        return self.draw(buffer, keys, self)
+        return self.augmented(self.draw(buffer, keys, self), keys)
+
+    def augmented(self, batches: Transition, keys: Array) -> Transition:
+        """The batches [P, U, B, ...] with their pictures moved, where `shift` asks for it."""
+        return shifted(batches, keys, self.shift) if self.shift else batches

@@ -61,7 +61,7 @@ def assert_rows(found: Any, numbers: Any) -> None:
 
 def replay(**changes: Any) -> buffers.Replay:
     """What an agent declares."""
-    return buffers.Replay(replay_size=16, batch_size=64, **changes)
+    return buffers.Replay(**{"replay_size": 16, "batch_size": 64} | changes)
 
 
 def test_uniform_rows_of_dictionaries() -> None:
@@ -132,7 +132,7 @@ def learners(declared: Experience, number: int = LEARNERS) -> tuple[Learner, Any
 
 
 def test_the_warm_up_takes_only_allowed_actions() -> None:
-    learner, hyper, state = learners(replay(num_envs=500, warmup_steps=10**6))
+    learner, hyper, state = learners(replay(replay_size=1_000, num_envs=500, warmup_steps=10**6))
     mask = jnp.asarray(np.random.default_rng(0).integers(1, 8, (LEARNERS, 500)))
     observation = observations(mask)
     action, _ = jax.jit(learner.act)(state, observation, hyper)
