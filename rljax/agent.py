@@ -68,6 +68,7 @@ class EnvSpec:
     observation_dtype: str = "float32"  # "uint8" for pictures of bytes
     parts: tuple[Part, ...] = ()  # the arrays of an observation that is a dictionary, ordered by name
     choices: tuple[int, ...] = ()  # of an action of several discrete ones: how many choices each has; () for one action
+    stack: int = 1  # frames in a picture: equal shares of its channels, the newest last; an episode repeats its first
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> EnvSpec:

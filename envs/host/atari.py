@@ -11,6 +11,7 @@ Revisiting the Arcade Learning Environment, arXiv:1709.06009.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from typing import Any
@@ -162,7 +163,10 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
         made = gymnasium.make(f"ALE/{game}-v5", max_num_frames_per_episode=REPEATS * LIMIT, **plain, **options)
         return TimeLimit(Preprocessed(made, whole_games=family == "atari-games"), LIMIT)
 
-    return Hosted(Serial([one() for _ in range(num_envs)], name), name)
+    hosted = Hosted(Serial([one() for _ in range(num_envs)], name), name)
+    if family == "atari":  # in whole games, the pictures are also forgotten where a life ends
+        hosted.spec = dataclasses.replace(hosted.spec, stack=PICTURES)
+    return hosted
 
 
 def _register() -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Transition
-from rljax.buffers.experience import declaration, rows_of
+from rljax.buffers.experience import declaration
 
 if TYPE_CHECKING:
     from rljax.buffers.replay import Replay, ReplayBuffer
@@ -46,23 +46,22 @@ class Uniform(Draw):
 def uniform(buffer: ReplayBuffer, keys: Array, experience: Replay, size: int) -> Transition:
     """Batches of `size` rows, drawn uniformly, with the columns that the agent asks for."""
 
-    def draw(data: Transition, key: Array) -> Transition:
-        rows = jax.random.randint(key, (experience.num_updates, size), 0, buffer.size)
-        return with_columns(buffer, data, rows, experience)
+    def draw(ring: ReplayBuffer, key: Array) -> Transition:
+        return with_columns(ring, ring.random_rows(key, (experience.num_updates, size)), experience)
 
-    return jax.vmap(draw)(buffer.data, keys)
+    return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
 
-def with_columns(buffer: ReplayBuffer, data: Transition, rows: Array, experience: Replay) -> Transition:
+def with_columns(ring: ReplayBuffer, rows: Array, experience: Replay) -> Transition:
     """The transitions in `rows` [...] of one learner's ring, with the columns that the agent asks for."""
-    batch = rows_of(data, rows)
+    batch = ring.transitions(rows)
     if not experience.columns:
         return batch
-    has_following = (later_rows(buffer, rows, experience.num_envs) > 0) & ~(batch.terminated | batch.truncated)
-    following = (rows + experience.num_envs) % buffer.capacity
+    has_following = (later_rows(ring, rows, experience.num_envs) > 0) & ~(batch.terminated | batch.truncated)
+    following = (rows + experience.num_envs) % ring.capacity
     extras = dict(batch.extras)
     for column in experience.columns:
-        extras |= column.of_replay(data, rows, following, has_following)
+        extras |= column.of_replay(ring.data, rows, following, has_following)
     return batch.replace(extras=extras)
 
 
@@ -98,8 +97,8 @@ class NStep(Draw):
         """Batches [P, U, B, ...]; `keys` are [P]."""
         number, capacity, steps = experience.num_envs, buffer.capacity, jnp.arange(self.steps)
 
-        def draw(data: Transition, key: Array, discount: Array) -> Transition:
-            rows = jax.random.randint(key, (experience.num_updates, experience.batch_size), 0, buffer.size)
+        def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
+            data, rows = ring.data, ring.random_rows(key, (experience.num_updates, experience.batch_size))
             following = (rows[..., None] + number * steps) % capacity  # [U, B, n]
             ended = data.terminated[following] | data.truncated[following]
             goes_on = ~ended & (steps < later_rows(buffer, rows, number)[..., None])
@@ -108,16 +107,16 @@ class NStep(Draw):
             length = counts.sum(axis=-1)
             last = (rows + number * (length - 1)) % capacity
             return Transition(
-                observation=data.observation[rows],
+                observation=ring.observations(rows),
                 action=data.action[rows],
                 reward=jnp.where(counts == 1, discount**steps * data.reward[following], 0.0).sum(axis=-1),
                 terminated=data.terminated[last],
                 truncated=data.truncated[last],
-                next_observation=data.next_observation[last],
+                next_observation=ring.successors(last),
                 extras={name: x[rows] for name, x in data.extras.items()} | {"discount": discount**length},
             )
 
-        return jax.vmap(draw)(buffer.data, keys, self.discount)  # type: ignore[arg-type]
+        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.discount)  # type: ignore[arg-type]
 
 
 @declaration
@@ -141,11 +140,10 @@ class Hindsight(Draw):
         """Batches [P, U, B, ...]; `keys` are [P]."""
         number, capacity = experience.num_envs, buffer.capacity
 
-        def draw(data: Transition, key: Array, discount: Array, share: Array) -> Transition:
+        def draw(ring: ReplayBuffer, key: Array, discount: Array, share: Array) -> Transition:
             key_rows, key_kind, key_future, key_other, key_slot = jax.random.split(key, 5)
             shape = (experience.num_updates, experience.batch_size)
-            rows = jax.random.randint(key_rows, shape, 0, buffer.size)
-            time = data.extras["time"]
+            rows, time = ring.random_rows(key_rows, shape), ring.data.extras["time"]
 
             def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
                 low, high = bounds
@@ -161,13 +159,15 @@ class Hindsight(Draw):
             uniform = jax.random.uniform(key_future, shape)
             ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay).astype(jnp.int32)
             future = (rows + number * jnp.minimum(ahead, left)) % capacity
-            slot = jax.random.randint(key_slot, shape, 0, buffer.size // number)
-            other = slot * number + (rows + jax.random.randint(key_other, shape, 1, max(number, 2))) % number
+            step = jax.random.randint(key_slot, shape, 0, ring.drawable // number)
+            environment = (rows + jax.random.randint(key_other, shape, 1, max(number, 2))) % number
+            other = ring.row_of(step, environment, number)
 
             kind = jax.random.uniform(key_kind, shape)
-            batch = jax.tree.map(lambda x: x[rows], data.replace(extras={}))
+            batch = ring.transitions(rows).replace(extras={})
             replaced = kind < share
-            goal = self.environment.achieved(data.next_observation[jnp.where(kind < 0.5 * share, future, other)])
+            chosen = jnp.where(kind < 0.5 * share, future, other)
+            goal = self.environment.achieved(ring.successors(chosen))
             goal = jnp.where(replaced[..., None], goal, self.environment.desired(batch.observation))
             reward = self.environment.goal_reward(self.environment.achieved(batch.next_observation), goal)
             return batch.replace(
@@ -176,4 +176,4 @@ class Hindsight(Draw):
                 reward=jnp.where(replaced, reward, batch.reward),
             )
 
-        return jax.vmap(draw)(buffer.data, keys, self.discount, self.share)  # type: ignore[arg-type]
+        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))(buffer, keys, self.discount, self.share)  # type: ignore[arg-type]

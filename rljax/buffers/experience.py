@@ -148,9 +148,12 @@ class Experience:
             if value > LARGEST:
                 raise ValueError(f"{flag} is {value:,}, it must be at most {LARGEST:,}.")
 
-    def create(self, example: Transition) -> Any:
-        """An empty buffer for transitions with the shapes of `example` [P, E, ...]; None where nothing is stored."""
-        del example
+    def create(self, example: Transition, stack: int = 1) -> Any:
+        """An empty buffer for transitions with the shapes of `example` [P, E, ...]; None where nothing is stored.
+
+        `stack` is the number of frames in an observation; see `rljax.agent.EnvSpec`.
+        """
+        del example, stack
         return None
 
     def ready(self, steps: Any) -> Any:
@@ -171,6 +174,6 @@ def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
     return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
 
 
-def rows_of(data: Transition, rows: Any) -> Transition:
-    """The transitions in `rows` [...] of a data set [N, ...], in one gather."""
+def rows_of(data: T, rows: Any) -> T:
+    """The `rows` [...] of transitions, or of any other tree of arrays [N, ...], in one gather."""
     return jax.tree.map(lambda x: x[rows], data)

@@ -49,7 +49,8 @@ class Mixed(Replay):
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...], with only the `extras` that old and new rows both have."""
         assert data is not None
-        return (self._pooled if isinstance(self.offline_share, str) else self._shared)(buffer, data, keys)
+        sample = self._pooled if isinstance(self.offline_share, str) else self._shared
+        return self.augmented(sample(buffer, data, keys), keys)
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)
@@ -61,15 +62,15 @@ class Mixed(Replay):
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         number = data.reward.shape[0]
 
-        def draw(ring: Transition, key: Array) -> Transition:
-            rows = jax.random.randint(key, (self.num_updates, self.batch_size), 0, number + buffer.size)
+        def draw(ring: ReplayBuffer, key: Array) -> Transition:
+            rows = jax.random.randint(key, (self.num_updates, self.batch_size), 0, number + ring.drawable)
             is_old = rows < number
             old = rows_of(data, jnp.minimum(rows, number - 1))
-            new = self._as_data(with_columns(buffer, ring, jnp.maximum(rows - number, 0), self))
+            new = self._as_data(with_columns(ring, ring.row(jnp.maximum(rows - number, 0)), self))
             choose = jax.vmap(jax.vmap(jnp.where))
             return jax.tree.map(lambda old, new: choose(is_old, old, new), *_alike(old, new))
 
-        return jax.vmap(draw)(buffer.data, keys)
+        return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
     def _as_data(self, new: Transition) -> Transition:
         scale, shift = self.reward_affine

@@ -9,40 +9,56 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, Transition
+from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.draws import Draw, Uniform
-from rljax.buffers.experience import Experience, declaration
+from rljax.buffers.experience import Experience, declaration, rows_of
+from rljax.buffers.successors import Successors, is_large, newest_frame
 
 
 class ReplayBuffer(struct.PyTreeNode):
     """A ring of transitions per learner: the newest overwrite the oldest.
 
     All learners share `position` and `size`, which are never batched: a batched index would turn the slice update into
-    a scatter.
+    a scatter. Large observations are stored once: `data.next_observation` is then None, `data.observation` holds the
+    newest frame of each, and `beside` holds what the rows do not say of their successors.
     """
 
     data: Transition  # [P, capacity, ...]
     position: Array  # [] int32: the next row to write
     size: Array  # [] int32: number of rows that hold a transition
+    beside: Successors | None = None
 
     @classmethod
-    def create(cls, example: Transition, capacity: int) -> ReplayBuffer:
+    def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
         """An empty ring for transitions with the shapes of `example` [P, E, ...].
 
-        The capacity is rounded down to a multiple of E, so that one write never wraps in its middle.
+        The capacity is rounded down to a multiple of E, so that one write never wraps in its middle. `stack` is the
+        number of frames in an observation.
         """
-        num_envs = example.reward.shape[1]
+        num_envs, beside = example.reward.shape[1], None
         rows = capacity // num_envs * num_envs
+        if is_large(example.observation):
+            whole = not isinstance(example.observation, dict) and rows >= 2 * stack * num_envs
+            stack = stack if whole else 1
+            beside = Successors.create(example, rows, stack)
+            frame = jax.eval_shape(lambda x: newest_frame(x, stack), example.observation)
+            example = example.replace(observation=frame, next_observation=None)
         data = jax.tree.map(lambda x: jnp.zeros((x.shape[0], rows, *x.shape[2:]), x.dtype), example)
-        return cls(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+        return cls(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), beside)
 
     @property
     def capacity(self) -> int:
         """Rows per learner."""
-        return self.data.reward.shape[1]
+        return self.data.reward.shape[-1]
 
     def add(self, transitions: Transition) -> ReplayBuffer:
         """Write transitions [P, E, ...] at the ring's position; in place where the ring is donated or carried."""
-        number = transitions.reward.shape[1]
+        number, beside = transitions.reward.shape[1], self.beside
+        size = jnp.minimum(self.size + number, self.capacity)
+        if beside is not None:
+            frame = newest_frame(transitions.observation, beside.stack)
+            beside = beside.add(transitions, self.position, size)
+            transitions = transitions.replace(observation=frame, next_observation=None)
 
         def write(ring: Array, rows: Array) -> Array:
             start = (0, self.position) + (0,) * (ring.ndim - 2)
@@ -51,15 +67,72 @@ class ReplayBuffer(struct.PyTreeNode):
         return self.replace(
             data=jax.tree.map(write, self.data, transitions),
             position=(self.position + number) % self.capacity,
-            size=jnp.minimum(self.size + number, self.capacity),
+            size=size,
+            beside=beside,
         )
 
     def cut_episodes(self, num_envs: int) -> ReplayBuffer:
         """Mark the newest row of each environment as truncated, unless it has ended: the next row begins an episode."""
         newest = (self.position - num_envs + jnp.arange(num_envs)) % self.capacity
         cut = ~self.data.terminated[:, newest] & (self.size > 0)
+        beside = self.beside
+        if beside is not None:
+            beside = beside.cut(cut & ~self.data.truncated[:, newest], newest)
         truncated = self.data.truncated.at[:, newest].set(self.data.truncated[:, newest] | cut)
-        return self.replace(data=self.data.replace(truncated=truncated))
+        return self.replace(data=self.data.replace(truncated=truncated), beside=beside)
+
+    # One learner's ring: the buffer without the axis P.
+
+    @property
+    def axes(self) -> ReplayBuffer:
+        """Which parts have the axis P, for `jax.vmap`."""
+        beside: Any = None if self.beside is None else Successors.axes(self.beside.stack)
+        return ReplayBuffer(data=0, position=None, size=None, beside=beside)  # type: ignore[arg-type]
+
+    def of_learner(self, index: int) -> ReplayBuffer:
+        """The ring of one of P learners."""
+        learner = lambda tree: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
+        beside = None if self.beside is None else learner(self.beside.replace(steps=None))
+        beside = None if beside is None else beside.replace(steps=self.beside.steps)  # type: ignore[union-attr]
+        return self.replace(data=learner(self.data), beside=beside)
+
+    @property
+    def drawable(self) -> Array:
+        """The number [] of newest rows of one learner's ring that may be drawn, a multiple of E."""
+        return self.size if self.beside is None else self.beside.usable
+
+    def row(self, number: Array) -> Array:
+        """The row of a `number` [...] from 0 to `drawable` - 1."""
+        return number if self.beside is None else (self.position - 1 - number) % self.capacity
+
+    def row_of(self, step: Array, environment: Array, num_envs: int) -> Array:
+        """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1, in any order of time."""
+        if self.beside is None:
+            return step * num_envs + environment
+        return (self.position - (step + 1) * num_envs + environment) % self.capacity
+
+    def random_rows(self, key: Array, shape: tuple[int, ...]) -> Array:
+        """Rows of this shape, drawn uniformly with replacement from those that may be drawn."""
+        return self.row(jax.random.randint(key, shape, 0, self.drawable))
+
+    def observations(self, rows: Array) -> Any:
+        """The observations of `rows` [...]."""
+        ring = self.data.observation
+        return rows_of(ring, rows) if self.beside is None else self.beside.observations(ring, rows)
+
+    def successors(self, rows: Array) -> Any:
+        """The true successors of `rows` [...]."""
+        if self.beside is None:
+            return rows_of(self.data.next_observation, rows)
+        is_newest = (self.position - 1 - rows) % self.capacity < self.beside.num_envs
+        return self.beside.successors(self.data.observation, rows, is_newest)
+
+    def transitions(self, rows: Array) -> Transition:
+        """The transitions in `rows` [...]."""
+        if self.beside is None:
+            return rows_of(self.data, rows)
+        rest = rows_of(self.data.replace(observation=None), rows)
+        return rest.replace(observation=self.observations(rows), next_observation=self.successors(rows))
 
 
 @declaration
@@ -70,6 +143,7 @@ class Replay(Experience):
     batch_size: int  # transitions of one update
     warmup_steps: int = 0  # environment steps of each learner with uniform actions and without updates
     draw: Draw = Uniform()  # how batches are drawn
+    shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
 
     kind: ClassVar[str] = "replay"
     mixes_data: ClassVar[bool] = True
@@ -87,6 +161,8 @@ class Replay(Experience):
     def check(self) -> None:
         """Raise `ValueError` for sizes that can never work."""
         super().check()
+        if self.shift < 0:
+            raise ValueError(f"--config.shift is {self.shift}, it must be at least 0.")
         if self.replay_size < self.batch_size:
             raise ValueError(
                 f"--config.batch-size is {self.batch_size}, more than --config.replay-size {self.replay_size} "
@@ -102,9 +178,16 @@ class Replay(Experience):
             if not column.in_replay:
                 raise ValueError(f"{type(column).__name__} is known of a data set's rows alone, not of new experience.")
 
-    def create(self, example: Transition) -> ReplayBuffer:
-        """An empty ring for transitions with the shapes of `example` [P, E, ...]."""
-        return ReplayBuffer.create(example, self.replay_size)
+    def create(self, example: Transition, stack: int = 1) -> ReplayBuffer:
+        """An empty ring for transitions with the shapes of `example` [P, E, ...].
+
+        Raises `ValueError` where pictures are to be moved and there are none.
+        """
+        if self.shift and not has_pictures(example.observation, leading=2):
+            raise ValueError(
+                f"--config.shift is {self.shift}, and no part of the observations is a picture: use --config.shift 0."
+            )
+        return ReplayBuffer.create(example, self.replay_size, stack)
 
     @property
     def steps_before_updates(self) -> int:
@@ -118,4 +201,8 @@ class Replay(Experience):
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...]."""
         del data
-        return self.draw(buffer, keys, self)
+        return self.augmented(self.draw(buffer, keys, self), keys)
+
+    def augmented(self, batches: Transition, keys: Array) -> Transition:
+        """The batches [P, U, B, ...] with their pictures moved, where `shift` asks for it."""
+        return shifted(batches, keys, self.shift) if self.shift else batches

@@ -71,8 +71,9 @@ class Rollout(Experience):
                 f"{self.num_steps} x --config.num-envs {self.num_envs} = {rows} transitions. Nearest: {best}."
             )
 
-    def create(self, example: Transition) -> RolloutBuffer:
+    def create(self, example: Transition, stack: int = 1) -> RolloutBuffer:
         """An empty rollout for transitions with the shapes of `example` [P, E, ...]."""
+        del stack
         return RolloutBuffer.create(example, self.num_steps)
 
     @property

@@ -151,11 +151,11 @@ def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transitio
     finally:
         run.close()
     learners, num_envs = stored[0] if isinstance(stored, tuple) else stored.learners, run.experiment.experience.num_envs
-    replay, size = learners.storage, int(learners.storage.size)
-    start = int(replay.position) if size == replay.capacity else 0
-    order = ((start + np.arange(size)) % replay.capacity).reshape(-1, num_envs)
+    ring = learners.storage.of_learner(learner)
+    size = int(ring.drawable)
+    order = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(-1, num_envs)
     order = order[: -(-steps // num_envs)]
-    transitions = jax.tree.map(lambda x: np.asarray(x[learner])[order], replay.data.replace(extras={}))
+    transitions = jax.tree.map(np.asarray, ring.transitions(order).replace(extras={}))
     bounds = _unit_bounds(training.spec) if hosted is None else hosted.action_bounds
     return _in_turn(transitions, steps), bounds, notes["step"]
 

@@ -112,7 +112,7 @@ class Learner:
             use_base = self.agent.use_base  # type: ignore[attr-defined]
             agent_state = self.over_learners(use_base, (0, None, 0))(agent_state, self.base, config)
         example = self._example(agent_state, key_act, hyper)
-        stored = experience.create(example)
+        stored = experience.create(example, self.spec.stack)
         zero = jnp.zeros((), jnp.int32)
         batches = example
         if not experience.streams:
@@ -158,8 +158,8 @@ class Learner:
 
         def warm_up() -> tuple[Array, dict[str, Array]]:
             extras = jax.eval_shape(explore)[1]
-            drawn = functools.partial(distributions.uniform, spec=self.spec, leading=(experience.num_envs,))
-            action = jax.vmap(lambda key, mask: drawn(key, mask=mask))(keys, mask_of(observation))
+            uniform = functools.partial(distributions.uniform, spec=self.spec, leading=(experience.num_envs,))
+            action = jax.vmap(lambda key, mask: uniform(key, mask=mask))(keys, mask_of(observation))
             return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
 
         warmup = experience.random_steps
@@ -212,9 +212,9 @@ class Learner:
         from it and is spoiled.
         """
         transition = _transition(observation, action, extras, step)
-        inputs = (transition.observation, transition.next_observation, transition.reward)
-        finite = [jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in jax.tree.leaves(inputs)]
-        finite = jnp.stack(finite).all(axis=0)
+        inputs = jax.tree.leaves((transition.observation, transition.next_observation, transition.reward))
+        floats = [x for x in inputs if jnp.issubdtype(x.dtype, jnp.inexact)]
+        finite = jnp.stack([jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in floats]).all(axis=0)
         intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
         learnt = jax.lax.cond(intact, lambda state: self.learn(state, transition, config), lambda state: state, state)
         tally = add_to_tally(learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates)

@@ -122,6 +122,8 @@ def _batches(experience: Experience, storage: Any, data: Any, num_learners: int)
     if stored is None or isinstance(experience, Stream):
         return 0
     draw, row = getattr(experience, "draw", None), hardware.nbytes(stored) / stored.reward.size
+    if storage is not None and storage.beside is not None:  # of each observation, one frame is stored, two are drawn
+        row += (2 * storage.beside.stack - 1) * hardware.nbytes(stored.observation) / stored.reward.size
     if isinstance(draw, NStep):
         row += 16 * draw.steps  # rows, rewards and ends of the following steps
     return int(num_learners * experience.num_updates * _batch_size(experience) * row)

@@ -42,7 +42,7 @@ def test_pictures_shrink_to_the_mean_of_what_they_cover() -> None:
 
 def test_observations_are_those_of_a_console_driven_by_hand() -> None:
     hosted = envs.make_hosted("atari/Breakout", 1)
-    assert hosted.spec.observation_shape == (84, 84, 4)
+    assert (hosted.spec.observation_shape, hosted.spec.stack) == ((84, 84, 4), 4)
     assert (hosted.spec.discrete, hosted.spec.action_size, hosted.spec.max_episode_steps) == (True, 4, 27_000)
     ours = [hosted.reset([3])]
     played = actions(40, 4)
