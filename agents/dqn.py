@@ -146,10 +146,9 @@ def check(spec: EnvSpec, config: Config) -> None:
         )
     if config.evaluation == "softmax" and config.exploration != "softmax":
         raise ValueError("--config.evaluation softmax needs the temperature that --config.exploration softmax learns.")
-    others = {"--config.dueling": config.dueling, "--config.torso drc": config.torso == "drc"}
-    others["observations that are no vectors"] = not spec.is_vector
-    for other in (name for name, given in others.items() if given and config.action_input):
-        raise ValueError(f"--config.action-input does not go with {other}: the action is an input beside a vector.")
+    clash = {"dueling": config.dueling, "torso drc": config.torso == "drc"} | {"encoder": not spec.is_vector}
+    for other in (kind for kind, given in clash.items() if given and config.action_input):
+        raise ValueError(f"--config.action-input does not go with --config.{other}: it is an input beside a vector.")
 
 
 def layers(config: Config) -> torsos.Settings:
@@ -247,9 +246,8 @@ def reduced(q: Array, config: Config) -> Array:
 def critic_loss(critic: networks.Network, state: State, batch: Transition, config: Config) -> tuple[Array, Metrics]:
     """Errors of all critics to the target, summed over critics."""
     next_q = reduced(values(state.target_critic, batch.next_observation, state, config), config)  # [B, A]
-    judge = next_q
-    if config.double:
-        judge = reduced(values(state.critic, batch.next_observation, state, config), config)
+    chooser = state.critic if config.double else state.target_critic
+    judge = reduced(values(chooser, batch.next_observation, state, config), config)
     judge = distributions.allowed(judge, agent.mask_of(batch.next_observation))
     best = jax.nn.one_hot(judge.argmax(axis=-1), state.spec.action_size)
     discount = config.discount if config.n_step == 1 else batch.extras["discount"]  # gamma^k [B]; the reward is R
