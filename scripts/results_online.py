@@ -22,6 +22,8 @@ PQN on MinAtar. GAME is Breakout or SpaceInvaders:
 
   rljax train pqn --env gymnax/GAME-MinAtar --steps 1000000 --seeds 3 --eval-every 50000 \
       --out runs/results/pqn-GAME-MinAtar
+  rljax train pqn --env gymnax/Breakout-MinAtar --steps 2000000 --seeds 3 --eval-every 100000 \
+      --out runs/results/pqn-Breakout-MinAtar-2M
 
 Defaults of the agents' files, without presets: see scripts/default_runs.py.
 

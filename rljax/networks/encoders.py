@@ -20,8 +20,8 @@ The convolutions, by `Settings.encoder`:
 [3] Young and Tian, MinAtar, arXiv:1903.03176
 [4] Gallici et al., Simplifying Deep Temporal Difference Learning, arXiv:2407.04811, and its code
 
-Convolutions are products with patches. On the CPU this is faster than XLA's own convolutions: in the gradients of
-"small" ten times and more, and also forwards.
+Convolutions are products with patches. On the CPU their gradients take a fifth to an eighteenth of the time of those of
+XLA's own convolutions. Forwards, that of "small" takes less than half, and the first one of "nature" twice the time.
 """
 
 from __future__ import annotations
