@@ -86,9 +86,9 @@ def test_defaults_learn_from_data(agent: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize("agent", ["bc", "iql", "riql"])
+@pytest.mark.parametrize("agent", ["bc", "iql"])
 def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
-    """From data with discrete actions, of which half are uniform: their mean return is -4.5."""
+    """From data with discrete actions, of which half are uniform: their mean return is -5.0."""
     settings: dict[str, Any] = {"seeds": 2, "data": str(reach.choices(tmp_path / "reach.npz")), "eval_episodes": 30}
     task = f"{reach.__file__}:ReachDiscrete"
     out = run.train(agent, task, 1_500, out=tmp_path / "run", eval_every=1_500, **settings)
