@@ -54,10 +54,9 @@ class ReplayBuffer(struct.PyTreeNode):
     def add(self, transitions: Transition) -> ReplayBuffer:
         """Write transitions [P, E, ...] at the ring's position; in place where the ring is donated or carried."""
         number, beside = transitions.reward.shape[1], self.beside
-        size = jnp.minimum(self.size + number, self.capacity)
         if beside is not None:
             frame = newest_frame(transitions.observation, beside.stack)
-            beside = beside.add(transitions, self.position, size)
+            beside = beside.add(transitions, self.position, self._grown(number))
             transitions = transitions.replace(observation=frame, next_observation=None)
 
         def write(ring: Array, rows: Array) -> Array:
@@ -67,9 +66,13 @@ class ReplayBuffer(struct.PyTreeNode):
         return self.replace(
             data=jax.tree.map(write, self.data, transitions),
             position=(self.position + number) % self.capacity,
-            size=size,
+            size=self._grown(number),
             beside=beside,
         )
+
+    def _grown(self, number: int) -> Array:
+        """The number of rows that hold a transition after `number` more."""
+        return jnp.minimum(self.size + number, self.capacity)
 
     def cut_episodes(self, num_envs: int) -> ReplayBuffer:
         """Mark the newest row of each environment as truncated, unless it has ended: the next row begins an episode."""
