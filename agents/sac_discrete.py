@@ -54,6 +54,7 @@ class Config:
     num_envs: int = 1  # environments stepped side by side
     num_steps: int = 1  # steps of each environment per iteration; 4 in [1]
     num_updates: int = 1  # updates per iteration, each on a fresh batch
+    shift: int = 0  # most pixels by which pictures of a batch are moved at random, 0 for none; 4 in arXiv:2107.09645
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; SAC
@@ -101,6 +102,7 @@ def experience(config: Config) -> buffers.Replay:
         num_steps=config.num_steps,
         num_updates=config.num_updates,
         perceives=config.normalise_observations,
+        shift=config.shift,
     )
 
 

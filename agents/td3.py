@@ -30,7 +30,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import normalise
+from rljax.networks import encoders, normalise
 
 
 @agent.config
@@ -47,6 +47,7 @@ class Config:
     num_envs: int = 1  # environments stepped side by side
     num_steps: int = 1  # steps of each environment per iteration
     num_updates: int = 1  # updates per iteration, each on a fresh batch
+    shift: int = 0  # most pixels by which pictures of a batch are moved at random, 0 for none; 4 in arXiv:2107.09645
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
     target_rate: float = 0.005  # rho, share of the online networks in the targets per move; [2]
@@ -57,6 +58,7 @@ class Config:
     exploration_noise: float = 0.1  # std of the noise on actions while exploring; [2]
     policy_delay: int = 2  # updates between moves of the actor and of all targets; [2]
     # Networks
+    encoder: encoders.Kind = "auto"  # of observations that are no vectors: rljax/networks/encoders.py
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, actor and critics alike; [2]
     num_critics: int = 2  # C; the smallest value makes the target; [2]
     min_critics: int | None = None  # random critics per update of which the smallest counts; None: all; 2 in REDQ, RLPD
@@ -88,12 +90,12 @@ def experience(config: Config) -> buffers.Replay:
         num_steps=config.num_steps,
         num_updates=config.num_updates,
         perceives=config.normalise_observations,
+        shift=config.shift,
     )
 
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
-    agent.require_vectors("td3", spec)
     agent.require_widths(config, "hidden")
     agent.require_continuous("td3", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
@@ -101,16 +103,23 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
     agent.require_subset(config.min_critics, config.num_critics)
+    encoders.check(spec, encoding(config))
+
+
+def encoding(config: Config) -> encoders.Settings:
+    """The settings of the encoders."""
+    return encoders.Settings(config.encoder, config.activation, config.initialisation)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the actor and the critics."""
     key_actor, key_critic = jax.random.split(key)
-    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
+    observation, action = spec.example(), jnp.zeros(spec.action_shape)
     style = (config.activation, config.initialisation)
-    actor = networks.create(networks.MLP(config.hidden, spec.action_size, *style), key_actor, observation)
+    head = networks.MLP(config.hidden, spec.action_size, *style)
+    actor = networks.create(encoders.encoded(spec, encoding(config), head), key_actor, observation)
     ensemble = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
-    critic = networks.create(ensemble, key_critic, observation, action)
+    critic = networks.create(encoders.encoded(spec, encoding(config), ensemble), key_critic, observation, action)
     return State(
         actor=actor,
         critic=critic,
@@ -118,7 +127,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         target_critic=networks.copy(critic),
         actor_optimiser=optax.adam(config.actor_lr).init(actor),
         critic_optimiser=optax.adam(config.critic_lr).init(critic),
-        statistics=normalise.create(spec.observation_shape),
+        statistics=normalise.of_observations(spec),
     )
 
 

@@ -35,7 +35,7 @@ from flax import linen as nn
 
 from rljax import networks
 from rljax.agent import MASK, Array, EnvSpec
-from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, Norm, initialisers
+from rljax.networks import ACTIVATIONS, Activation, Dense, Encoded, Initialisation, Norm, initialisers
 
 Kind = Literal["auto", "nature", "impala", "small"]
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, width and stride of each convolution
@@ -91,18 +91,6 @@ def chosen(settings: Settings, shape: tuple[int, ...]) -> Kind:
         return settings.encoder
     smallest = min(shape[:2])
     return "nature" if smallest >= NATURE_FROM else "small" if smallest >= 3 else "impala"
-
-
-class Encoded(nn.Module):
-    """A network behind an encoder."""
-
-    encoder: nn.Module
-    body: nn.Module
-
-    @nn.compact
-    def __call__(self, observation: Any, *inputs: Array, **options: Any) -> Array:
-        """The body's outputs for observations and its further `inputs`."""
-        return self.body(self.encoder(observation), *inputs, **options)
 
 
 class Encoder(nn.Module):

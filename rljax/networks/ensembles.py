@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, EnvSpec
-from rljax.networks.layers import Ensemble, Network
+from rljax.networks.layers import Encoded, Ensemble, Network
 
 
 def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
@@ -66,6 +66,10 @@ def members(ensemble: Network) -> Network:
 
 
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
-    """An ensemble of size 1, or a stack of them, with `select` of each leaf."""
+    """An ensemble of size 1, or a stack of them, with `select` of each leaf of the ensemble; its encoder is shared."""
+    if isinstance(ensemble.module, Encoded):
+        inner = _of_one(ensemble.replace(params=ensemble.params["body"], module=ensemble.module.body), select)
+        module = ensemble.module.clone(body=inner.module)
+        return ensemble.replace(params={**ensemble.params, "body": inner.params}, module=module)
     params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
     return Network(params, ensemble.module.clone(size=1), collections=collections, dtypes=ensemble.dtypes)

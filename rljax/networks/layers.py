@@ -412,6 +412,18 @@ class Ensemble(nn.Module):
         return outputs.squeeze(-1) if self.features == 1 else outputs
 
 
+class Encoded(nn.Module):
+    """A network behind an encoder."""
+
+    encoder: nn.Module
+    body: nn.Module
+
+    @nn.compact
+    def __call__(self, observation: Any, *inputs: Array, **options: Any) -> Array:
+        """The body's outputs for observations and its further `inputs`."""
+        return self.body(self.encoder(observation), *inputs, **options)
+
+
 def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> Array:
     """Layer normalisation without parameters: zero mean and unit variance over `axes`."""
     x = x - x.mean(axis=axes, keepdims=True)

@@ -358,7 +358,7 @@ def test_update_teaches_every_parameter(name: str) -> None:
         new, metrics = update(new, batch, KEY, step, config)
     assert all(np.isfinite(value) for value in scalars(metrics).values())
     for field in dataclasses.fields(state):
-        if is_trained(field.name):
+        if is_trained(field.name) and field.metadata.get("pytree_node", True):
             pairs = zip(*map(jax.tree.leaves, (getattr(state, field.name), getattr(new, field.name))), strict=True)
             assert all(np.any(np.asarray(old) != np.asarray(changed)) for old, changed in pairs), field.name
 
@@ -397,8 +397,6 @@ def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
 )
 def test_a_torso_for_pictures_sees_pictures(name: str, changes: dict[str, Any]) -> None:
     module, spec = registry.load_agent(name), EnvSpec("Pictures", (5, 6, 3), 4, discrete=True)
-    with pytest.raises(ValueError, match=r"pictures of shape \(5, 6, 3\).*or a torso for pictures.*--config.torso drc"):
-        module.check(spec, dataclasses.replace(module.Config(), **changes | {"compute": 1}))
     config = dataclasses.replace(module.Config(), **changes, torso="drc")
     module.check(spec, config)
     learners = Learner(module, spec, 1)

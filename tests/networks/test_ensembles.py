@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import networks
+from rljax.agent import EnvSpec
 from rljax.agents import sac, td3, td3_bc
-from rljax.networks import smallest_of_subset
+from rljax.networks import encoders, smallest_of_subset
 from tests.agents.reference import transitions
 from tests.agents.test_sac import SPEC
 
@@ -47,3 +49,15 @@ def test_targets_use_a_subset(module: object) -> None:
 def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
     with pytest.raises(ValueError, match=rf"^--config\.min-critics is {number}, it must lie between 1 and --config"):
         sac.check(SPEC, sac.Config(min_critics=number))
+
+
+def test_a_member_behind_an_encoder_keeps_the_encoder() -> None:
+    spec = EnvSpec("test/Pictures-v0", (6, 7, 2), 2, observation_dtype="uint8")
+    module = encoders.encoded(spec, encoders.Settings("small"), networks.Ensemble(3, (4,)))
+    critic = networks.create(module, jax.random.key(0), spec.example(), jnp.zeros(2))
+    generator = np.random.default_rng(0)
+    seen = generator.integers(0, 255, (5, 6, 7, 2)).astype(np.uint8)
+    action = generator.normal(size=(5, 2)).astype(np.float32)
+    every = critic(seen, action)
+    for i in range(3):
+        np.testing.assert_allclose(networks.member(critic, i)(seen, action), every[i : i + 1], rtol=1e-5, atol=1e-6)
