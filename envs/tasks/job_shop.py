@@ -26,7 +26,7 @@ Instances: Fisher and Thompson, Probabilistic Learning Combinations of Local Job
 Scheduling, 1963 (ft06, ft10); Lawrence, Resource Constrained Project Scheduling, 1984 (la01). The numbers are those of
 Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990. Carlier and Pinson, Management Science 35, 1989, proved ft10's
 optimum. Dispatched jobs as actions and the growth of a bound as the reward are from Zhang et al., Learning to Dispatch
-for Job Shop Scheduling via Deep Reinforcement Learning, arXiv:2010.12367. Their bound also counts the work that is left.
+for Job Shop Scheduling via Deep Reinforcement Learning, arXiv:2010.12367. Their bound counts the work left too.
 """
 
 from __future__ import annotations

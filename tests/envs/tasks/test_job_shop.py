@@ -151,7 +151,7 @@ def test_charts_show_the_schedule() -> None:
     pictures = [environment.render(one) for one in (environment.reset(jax.random.key(0))[1], state)]
     assert pictures[0].shape == pictures[1].shape == (96, 480, 3)
     assert pictures[0].dtype == np.uint8
-    assert not np.array_equal(*pictures)
+    assert not np.array_equal(pictures[0], pictures[1])
     assert "\x1b[48;2;" in environment.text(state, colours=True)
 
 
