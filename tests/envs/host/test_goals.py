@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,7 @@ from rljax import buffers, envs
 from rljax.agents import sac
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host.goals import Distance, Goals, goals_of, has_goals
+from rljax.runs import records, run
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings
 
@@ -63,6 +65,20 @@ class Turned(Known):
         self.observation_space = spaces.Dict(desired_goal=box(2), observation=box(3), achieved_goal=box(2))
 
 
+class Sparse(Reach):
+    """The same, with -1 in each step until the goal is near."""
+
+    def step(self, action):
+        observation, reward, *others, _ = super().step(action)
+        return observation, reward, *others, {"is_success": bool(reward == 0)}
+
+    def compute_reward(self, achieved, goal, info):
+        return float(self.goal_reward(achieved, goal))
+
+    def goal_reward(self, achieved, goal):
+        return -(jnp.linalg.norm(achieved - goal, axis=-1) > 0.1).astype(jnp.float32)
+
+
 class InNumPy(Reach):
     """The same, with a reward that JAX cannot trace."""
 
@@ -81,7 +97,7 @@ class ForAll(Reach):
 def registered() -> Iterator[None]:
     """Registers the environments above for a test. Those of a package stay registered: it is imported once."""
     register: Any = gymnasium.register
-    made = {f"{made_by.__name__}-v0": made_by for made_by in (Reach, Known, Turned, InNumPy, ForAll)}
+    made = {f"{made_by.__name__}-v0": made_by for made_by in (Reach, Known, Turned, Sparse, InNumPy, ForAll)}
     for name, made_by in made.items():
         register(name, made_by, max_episode_steps=20)
     yield
@@ -129,7 +145,7 @@ def test_goals_are_found_read_and_replaced(name: str) -> None:
 
 
 def test_goal_environments_are_recognised_by_their_space() -> None:
-    goals: dict[str, Any] = {"achieved_goal": box(2), "desired_goal": box(2), "observation": box(3)}
+    goals: Any = {"achieved_goal": box(2), "desired_goal": box(2), "observation": box(3)}
     assert has_goals(spaces.Dict(goals))
     assert not has_goals(spaces.Dict(goals | {"more": box(1)}))
     assert not has_goals(spaces.Dict(goals | {"desired_goal": box(3)}))
@@ -189,3 +205,15 @@ def test_rewards_of_fetch_are_those_of_the_environment(name: str) -> None:
         own_goals = (goals.achieved(step.next_observation), goals.desired(step.next_observation))
         np.testing.assert_allclose(goals.goal_reward(*map(jnp.asarray, own_goals)), step.reward, atol=1e-6)
     hosted.close()
+
+
+@pytest.mark.learn
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+def test_sac_reaches_goals_from_sparse_rewards(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "hindsight": 0.8, "discount": 0.95, "hidden": (32, 32), "warmup_steps": 500, "num_steps": 2,
+        "actor_lr": 2e-3, "critic_lr": 2e-3, "temperature_lr": 2e-3, "replay_size": 10_000, "init_temperature": 0.1,
+    }  # fmt: skip
+    out = run.train("sac", "Sparse-v0", 4_000, seeds=3, config=config, out=tmp_path / "run", eval_every=4_000)
+    lines = records.read(out, "evaluations")
+    assert min(np.mean(line["success"]) for line in lines) >= 0.9

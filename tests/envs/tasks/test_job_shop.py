@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from rljax import envs
 from rljax.agent import MASK
 from rljax.envs.tasks import job_shop
 from rljax.envs.tasks.job_shop import JobShop
+from rljax.runs import records, run
 
 # Jobs in the order in which an optimal schedule places their operations, by instance.
 OPTIMAL = {
@@ -173,3 +175,12 @@ def test_episodes_begin_again() -> None:
 def test_unknown_instances_are_refused() -> None:
     with pytest.raises(ValueError, match="Nearest: 'rljax/JobShop-ft06'"):
         envs.make("rljax/JobShop-ft6")
+
+
+@pytest.mark.learn
+def test_ppo_schedules_far_better_than_chance(tmp_path: Path) -> None:
+    chance = max(end for *_, end in dispatched("ft06", random_order("ft06")))
+    out = run.train("ppo", "rljax/JobShop-ft06", 60_000, seeds=3, out=tmp_path / "run", eval_every=60_000)
+    lines = records.read(out, "evaluations")
+    makespans = [-55 * np.mean(line["returns"]) for line in lines]
+    assert max(makespans) <= 66 < chance, makespans
