@@ -203,7 +203,9 @@ def targets(critic: networks.Network, batch: Transition, config: Config) -> Arra
 
 
 # [1]
-def critic_loss(critic: networks.Network, observation: Any, action: Array, target: Array) -> tuple[Array, Metrics]:
+def critic_loss(
+    critic: networks.Network, observation: Any, action: Array, target: Array
+) -> tuple[Array, Metrics]:
     """Half the squared error of Q(s, a) [B]."""
     q = jnp.take_along_axis(critic(observation), action[:, None], axis=-1).squeeze(-1)
     loss = 0.5 * jnp.square(q - target).mean()
