@@ -17,6 +17,7 @@ from rljax import buffers, envs
 from rljax.agents import sac
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host.goals import Distance, Goals, goals_of, has_goals
+from rljax.envs.host.saved_simulators import Trusted
 from rljax.runs import records, run
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings
@@ -32,6 +33,7 @@ class Reach(gymnasium.Env):
     def __init__(self) -> None:
         self.observation_space = spaces.Dict(observation=box(3), achieved_goal=box(2), desired_goal=box(2))
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.library = np  # Fetch's environments hold MuJoCo's module
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -142,6 +144,18 @@ def test_goals_are_found_read_and_replaced(name: str) -> None:
     places = [goals.desired_at, goals.desired_at + 1]
     np.testing.assert_array_equal(np.delete(changed, places, axis=1), np.delete(observation, places, axis=1))
     hosted.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+def test_environments_that_hold_a_module_are_saved() -> None:
+    first, second = envs.make_hosted("Reach-v0", 2), envs.make_hosted("Reach-v0", 2)
+    first.reset([1, 2])
+    first.step(np.ones((2, 2), np.float32))
+    saved = first.save()
+    assert saved is not None, first.save_failure
+    second.restore(Trusted(saved))
+    actions = np.full((2, 2), -0.5, np.float32)
+    np.testing.assert_array_equal(first.step(actions).observation, second.step(actions).observation)
 
 
 def test_goal_environments_are_recognised_by_their_space() -> None:
