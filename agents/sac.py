@@ -15,9 +15,11 @@ Departs from the paper: the temperature's loss uses log alpha, as in Stable-Base
 alpha is small. `temperature_loss = "alpha"` is the paper's form.
 
 With `min_critics`, min_c in y is over so many random critics and the actor follows the mean of all, as in REDQ [2].
+With `hindsight`, goals in batches are replaced by goals that were reached, as in HER [3].
 
 [1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
 [2] Chen et al., Randomized Ensembled Double Q-Learning: Learning Fast Without a Model, arXiv:2101.05982
+[3] Andrychowicz et al., Hindsight Experience Replay, arXiv:1707.01495
 
   rljax train sac --env Hopper-v5
 """
@@ -28,6 +30,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
@@ -52,6 +55,7 @@ class Config:
     num_steps: int = 1  # steps of each environment per iteration
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     shift: int = 0  # most pixels by which pictures of a batch are moved at random, 0 for none; 4 in arXiv:2107.09645
+    hindsight: float = 0.0  # share of goals replaced, half by later and half by others' states; up to 0.8 in [3]
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1, table 1]
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [1, table 1]
@@ -89,7 +93,10 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Uniform batches of new experience; with a data set, half of each batch is from there."""
+    """Uniform batches of new experience, with goals replaced or, with a data set, half of each batch from there."""
+    draw = buffers.Uniform()
+    if np.max(config.hindsight) > 0:
+        draw = buffers.Hindsight(share=config.hindsight, discount=config.discount)
     return buffers.Replay(
         replay_size=config.replay_size,
         batch_size=config.batch_size,
@@ -99,6 +106,7 @@ def experience(config: Config) -> buffers.Replay:
         num_updates=config.num_updates,
         perceives=config.normalise_observations,
         shift=config.shift,
+        draw=draw,
     )
 
 
@@ -107,6 +115,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_widths(config, "hidden")
     agent.require_continuous("sac", spec, "sac_discrete")
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
+    agent.require_range(config, hindsight=(0, 1))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
     agent.require_order(config, "log_std_min", "log_std_max")

@@ -1,7 +1,7 @@
 """Environments, made from their names.
 
-The name says where an environment comes from. `brax/...`, `gymnax/...`, `playground/...`, `rljax/...` and
-`path/to/file.py:Name` run inside the compiled program. All others run on the host: `envpool/...` is EnvPool,
+The name says where an environment comes from. `brax/...`, `gymnax/...`, `playground/...`, `craftax/...`, `rljax/...`
+and `path/to/file.py:Name` run inside the compiled program. All others run on the host: `envpool/...` is EnvPool,
 `atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
 with one process per environment. A `path/to/file.py:Name` whose class derives from `gymnasium.Env` runs on the host.
 
@@ -29,6 +29,7 @@ _COMPILED = {
     "brax": "simulators.brax",
     "gymnax": "simulators.gymnax",
     "playground": "simulators.playground",
+    "craftax": "simulators.craftax",
 }
 _HOSTED = {
     "async": "host.gymnasium",

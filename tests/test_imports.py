@@ -31,7 +31,15 @@ ALONE = {"agents": {"agent", "networks", "buffers"}, "envs": {"agent", "envs"}} 
 FACES = {"__init__", "__main__"}  # the public names, and the program
 MODULES = 14  # of one folder, at most
 PACKAGES_OF_AGENTS = {"jax", "flax", "optax", "chex", "distrax", "numpy"}
-LAZY_IN_ENVS = {"brax", "mujoco", "gymnax", "mujoco_playground", "envpool", "ale_py"}  # slow to import, or extras
+LAZY_IN_ENVS = {
+    "brax",
+    "mujoco",
+    "gymnax",
+    "mujoco_playground",
+    "craftax",
+    "envpool",
+    "ale_py",
+}  # slow to import, or extras
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -267,7 +267,7 @@ def _attributes(environments: Any) -> list[dict[str, Any]]:
 
 
 def _is_kept(name: str, value: Any) -> bool:
-    if name in _KEPT or is_native(value):
+    if name in _KEPT or is_native(value) or isinstance(value, types.ModuleType):
         return True
     if isinstance(value, types.FunctionType):
         return "<" in value.__qualname__  # pickle finds all other functions by their names

@@ -1,11 +1,11 @@
-"""All tasks of this suite by name, `rljax/<name>`: analytic ones, MuJoCo's and NeoRL-2's, and problems on grids."""
+"""All tasks of this suite by name, `rljax/<name>`: analytic, of MuJoCo and NeoRL-2, job shops, problems on grids."""
 
 from __future__ import annotations
 
 from rljax.envs.environment import Environment, unknown
-from rljax.envs.tasks import analytic, box_pick, lights_out, mjx, neorl2
+from rljax.envs.tasks import analytic, box_pick, job_shop, lights_out, mjx, neorl2
 
-MODULES = (analytic, mjx, neorl2)  # with a fixed list of names
+MODULES = (analytic, mjx, neorl2, job_shop)  # with a fixed list of names
 SIZED = (lights_out, box_pick)  # with names of any size: they begin with the module's `BEGINNING`
 
 

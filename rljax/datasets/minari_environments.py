@@ -89,7 +89,7 @@ def steps(spec: dict[str, Any]) -> int | None:
     if number is None:
         return None
     whole = isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
-    if not whole or number not in range(1, 2**31):
+    if not whole or not 1 <= number < 2**31:
         raise ValueError(
             f"'max_episode_steps' of an environment is {number!r:.80}, it must be a whole number from 1 on."
         )

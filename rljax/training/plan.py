@@ -19,6 +19,7 @@ from rljax.agent import Base, EnvSpec, Transition, difference, shown
 from rljax.buffers import Experience, Mixed, Replay
 from rljax.distributed import processes
 from rljax.envs.autoreset import AutoReset
+from rljax.envs.host.goals import goals_of
 from rljax.training import configuration, evaluation, schedules, sizes
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import Driver
@@ -119,7 +120,8 @@ def plan(experiment: Experiment) -> Plan:
     if steps_online:
         module.check(trained, changed)
         mixture = None if dataset is None else (settings.offline_share, reward_affine)
-        online = OnlineExperience(module, mixture, name, inside)
+        goals = inside.environment if inside is not None else goals_of(evaluator.hosted)
+        online = OnlineExperience(module, mixture, name, goals)
         online(changed).check()
     stages, end = [], 0
     if experience.needs_data:
@@ -176,7 +178,7 @@ class OnlineExperience:
     module: Any  # the agent
     mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: its share, and the scale and shift of rewards
     name: str  # of the environment
-    inside: AutoReset | None  # the environment, where it is inside the program
+    goals: Any  # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or None
 
     def __call__(self, config: Any) -> Experience:
         """The declaration, mixed with the data set where there is one."""
@@ -186,20 +188,21 @@ class OnlineExperience:
         if self.mixture is not None:
             return Mixed.of(declared, *self.mixture)
         if isinstance(declared, Replay) and declared.stores_time:
-            environment = _with_goals(self.name, self.inside, declared.draw.flag)
+            environment = _with_goals(self.name, self.goals, declared.draw.flag)
             return dataclasses.replace(declared, draw=dataclasses.replace(declared.draw, environment=environment))
         return declared
 
 
-def _with_goals(name: str, inside: AutoReset | None, flag: str) -> Any:
-    """The environment, whose goals must be replaceable. Raises `ValueError` where they are not."""
-    environment = getattr(inside, "environment", None)
-    if not all(hasattr(environment, part) for part in ("achieved", "desired", "relabelled", "goal_reward")):
-        raise ValueError(
-            f"--config.{flag} replaces goals, and the observations of '{name}' hold none. Choose an environment whose "
-            f"observations hold goals, such as rljax/BoxPick-4x4, or --config.{flag} 0."
-        )
-    return environment
+def _with_goals(name: str, goals: Any, flag: str) -> Any:
+    """What replaces goals. Raises `ValueError` where nothing can."""
+    if all(hasattr(goals, part) for part in ("achieved", "desired", "relabelled", "goal_reward")):
+        return goals
+    reason = (
+        f"the observations of '{name}' hold none. Choose an environment whose observations hold goals, such as "
+        "rljax/BoxPick-4x4"
+    )
+    reason = goals if isinstance(goals, str) else reason
+    raise ValueError(f"--config.{flag} replaces goals, and {reason}, or --config.{flag} 0.")
 
 
 def _evaluator(

@@ -67,7 +67,11 @@ def test_compiled_names_are_not_hosted():
 
 @pytest.mark.parametrize(
     ("package", "name", "command"),
-    [("gymnax", "gymnax/CartPole-v1", r"pip install 'rljax\[gymnax\]'"), ("brax", "brax/ant", "pip install brax")],
+    [
+        ("gymnax", "gymnax/CartPole-v1", r"pip install 'rljax\[gymnax\]'"),
+        ("brax", "brax/ant", "pip install brax"),
+        ("craftax", "craftax/Classic-Symbolic", r"pip install 'rljax\[craftax\]'"),
+    ],
 )
 def test_an_absent_package_says_what_to_install(monkeypatch, package, name, command):
     envs._made.cache_clear()  # environments that were made before need no package

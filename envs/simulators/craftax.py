@@ -1,0 +1,84 @@
+"""Adapter: Craftax-Classic with symbolic observations, as `craftax/Classic-Symbolic`.
+
+Craftax-Classic is Crafter in JAX: survive in a generated world, gather, build and fight. The observation [1345] holds
+the map around the player, one number for each kind of block and creature in each of 7 x 9 cells, then the inventory,
+the player's needs, the direction, the light and whether the player sleeps. Each of the 22 achievements gives 1 when an
+episode first reaches it. Each point of health that is gained or lost gives 0.1 or -0.1.
+
+The adapter takes the version without auto-reset. The package ends episodes in the same way where the player dies and
+after 10,000 steps. Here, the first terminates and the second truncates.
+
+Reference: Matthews et al., Craftax: A Lightning-Fast Benchmark for Open-Ended Reinforcement Learning, arXiv:2402.16801.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, EnvSpec
+from rljax.envs.environment import Environment, MissingPackageError, foreign, unknown
+
+NO_LIMIT = np.iinfo(np.int32).max
+TASKS = {"Classic-Symbolic": "Craftax-Classic-Symbolic-v1"}  # our name -> the package's
+
+
+class Craftax:
+    """An environment of Craftax. Its state is Craftax's `EnvState`."""
+
+    def __init__(self, name: str, task: str) -> None:
+        module = _craftax()
+        with foreign(name):
+            self.craftax = module.make_craftax_env_from_name(task, auto_reset=False)
+            made = self.craftax.default_params
+            self.params = made.replace(max_timesteps=NO_LIMIT)
+            observation = jax.eval_shape(lambda key: self.craftax.reset_env(key, self.params)[0], jax.random.key(0))
+        self.spec = EnvSpec(
+            name=name,
+            observation_shape=tuple(observation.shape),
+            action_size=int(self.craftax.num_actions),
+            discrete=True,
+            max_episode_steps=int(made.max_timesteps),
+        )
+
+    def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
+        """Begin an episode in a new world."""
+        with foreign(self.spec.name):
+            observation, state = self.craftax.reset_env(key, params)
+        return jnp.asarray(observation, jnp.float32), state
+
+    def step(
+        self, key: Array, state: Any, action: Array, params: Any
+    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        with foreign(self.spec.name):
+            observation, state, reward, terminated, _ = self.craftax.step_env(key, state, action, params)
+        reward = jnp.asarray(reward, jnp.float32)
+        return jnp.asarray(observation, jnp.float32), state, reward, terminated, jnp.zeros((), jnp.bool_), {}
+
+
+def names() -> list[str]:
+    """The names of Craftax's environments. Raises `MissingPackageError` without Craftax."""
+    _craftax()
+    return [f"craftax/{task}" for task in TASKS]
+
+
+def make(name: str) -> Environment:
+    """Make the environment called `name`, such as "craftax/Classic-Symbolic". Raises `ValueError` for other names."""
+    if name not in names():
+        raise unknown(name, "craftax", names())
+    return Craftax(name, TASKS[name.removeprefix("craftax/")])
+
+
+def _craftax() -> Any:
+    try:
+        with foreign("craftax/"):
+            return importlib.import_module("craftax.craftax_env")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "craftax":
+            raise
+        raise MissingPackageError("craftax", "pip install 'rljax[craftax]'") from error
