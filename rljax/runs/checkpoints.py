@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import gc
 import json
 import logging
 import os
@@ -221,19 +220,17 @@ def restore(path: Path, name: str, template: Any) -> Any:
     place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])  # on this device, whichever device saved it
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), template)
     try:
-        with ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
+        with _without_late_errors(), ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # orbax warns that the topology may differ
             saved = getattr(checkpointer.metadata(path.absolute() / name).item_metadata, "tree", None)
             older = _without_errors(abstract, saved)
             tree = _with_errors(abstract, checkpointer.restore(path.absolute() / name, older))
-        problem = ""
     except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
-        problem = f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
+        raise CheckpointError(
+            f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
+        ) from error
     except Exception as error:  # changed bytes make orbax raise errors of many types
-        problem = f"checkpoint '{path}' cannot be read ({explain(error)})."
-    if problem:
-        _end_tasks()
-        raise CheckpointError(problem)
+        raise CheckpointError(f"checkpoint '{path}' cannot be read ({explain(error)}).") from error
     for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
         if expected.shape != found.shape or expected.dtype != found.dtype:
             raise CheckpointError(
@@ -243,13 +240,19 @@ def restore(path: Path, name: str, template: Any) -> Any:
     return tree
 
 
-def _end_tasks() -> None:
-    """Collect the tasks that orbax leaves behind when a read fails. Python would print their errors at any time."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    try:
-        gc.collect()
-    finally:
-        sys.unraisablehook = hook
+@contextlib.contextmanager
+def _without_late_errors() -> Iterator[None]:
+    """Keep the errors of orbax's tasks from the terminal. Tasks of a read that has failed end at any later time."""
+    hook = sys.unraisablehook
+    sys.unraisablehook = functools.partial(_report_unraisable, hook)
+    yield
+    sys.unraisablehook = hook  # after a failure it stays
+
+
+def _report_unraisable(hook: Callable[[Any], None], found: Any) -> None:
+    file = getattr(getattr(found.object, "cr_code", None), "co_filename", "")  # of a task
+    if "orbax" not in file and str(found.exc_value) != "Event loop is closed":
+        hook(found)
 
 
 def _without_errors(template: Any, saved: Any) -> Any:
