@@ -18,7 +18,7 @@ from tests.agents import reference
 ACTIONS, ROWS = 4, 64
 PARTS = (Part(MASK, (ACTIONS,), "bool"), Part("observation", (3,)))
 SPEC = EnvSpec("test/Masked-v0", (), ACTIONS, discrete=True, parts=PARTS)
-NAMES = ("dqn", "ppo", "pqn")
+NAMES = ("dqn", "ppo", "pqn", "sac_discrete")
 
 
 def observations(seed: int) -> dict[str, np.ndarray]:
@@ -35,7 +35,7 @@ def test_forbidden_actions_are_never_chosen(name: str) -> None:
     config = module.Config(hidden=(8,)) if hasattr(module.Config(), "hidden") else module.Config()
     seen = observations(0)
 
-    state = reference.state(module, SPEC, config)
+    state = reference.state(module, SPEC, config, action_size=ACTIONS)
 
     @jax.jit
     def act(keys: Any) -> Any:

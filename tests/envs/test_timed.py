@@ -66,7 +66,7 @@ def test_saved_on_the_host_with_its_time() -> None:
     ("name", "why"),
     [
         ("timed/rljax/Delay", "has no time limit"),
-        ("timed/gymnax/Breakout-MinAtar", r"shows pictures of shape \(10, 10, 4\)"),
+        ("timed/gymnax/Breakout-MinAtar", r"shows pictures of shape \(10, 10, 4\) and dtype float32"),
     ],
 )
 def test_refused_where_there_is_no_time_to_tell(name: str, why: str) -> None:
