@@ -281,8 +281,6 @@ class Hosted:
 
     def _has_masks(self) -> bool:
         """Whether the `info` of the first environment has a mask of allowed actions."""
-        if MASK in getattr(self.vector_env, "infos", ()):
-            return True
         first: Any = self._environments[0] if self._environments else self.vector_env
         try:
             return MASK in first.reset()[1]

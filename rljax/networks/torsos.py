@@ -119,8 +119,7 @@ def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
         encoders.check(spec, encoders.Settings(settings.encoder))
     elif spec.parts:
         raise ValueError(
-            f"--config.torso drc takes one picture, '{spec.name}' shows {agent.shown(spec)}. Choose another torso, "
-            "such as --config.torso mlp, which has an encoder before it."
+            f"--config.torso drc takes one picture, '{spec.name}' shows {agent.shown(spec)}. Use: --config.torso mlp"
         )
     elif grid is None and len(shape) != 3:
         raise ValueError(
@@ -168,10 +167,7 @@ def _network(settings: Settings, hidden: tuple[int, ...], features: int, output_
 def ensemble(
     spec: EnvSpec, settings: Settings, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
 ) -> nn.Module:
-    """`size` independent copies of `network`, of which only the encoder is shared.
-
-    It maps observations [..., O...] and further inputs [..., I] to [C, ...], or [C, ..., K] with K > 1 features.
-    """
+    """`size` copies of `network` with one encoder, to [C, ...], or [C, ..., K] with K > 1 features."""
     if settings.torso == "mlp":
         style = (settings.activation, settings.initialisation, settings.layer_norm, features, output_scale)
         return settings.before(spec, networks.Ensemble(size, hidden, *style))

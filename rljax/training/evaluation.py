@@ -24,6 +24,7 @@ from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
+from rljax.training.learner import per_learner
 from rljax.training.programs import Contents, compiled, shared
 
 LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, where the environment has no limit
@@ -90,7 +91,7 @@ class HostedEvaluator:
         for time in range(self.hosted.spec.max_episode_steps or LIMIT):
             if done.all():
                 break
-            given = jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), observation)
+            given = per_learner(observation, rows)
             action = np.asarray(act(state, given, keys, np.int32(time), config))
             step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
@@ -125,7 +126,7 @@ class Play:
 
         def body(carry: Any) -> Any:
             time, observation, environment, done, returns, lengths, success = carry
-            given = jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), observation)
+            given = per_learner(observation, rows)
             action = act(state, given, drawn, time, config)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
             step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))

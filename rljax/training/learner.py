@@ -43,6 +43,11 @@ def environment_steps(steps: Any, num_envs: int) -> Any:
     return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
 
+def per_learner(rows: Any, size: tuple[int, int]) -> Any:
+    """Arrays [P x E, ...] of all environments as [P, E, ...]; `size` is (P, E)."""
+    return jax.tree.map(lambda x: x.reshape(*size, *x.shape[1:]), rows)
+
+
 class Tally(struct.PyTreeNode):
     """Metrics summed since the last report.
 

@@ -22,7 +22,7 @@ from rljax.buffers.rollout import RolloutBuffer
 from rljax.distributed.devices import Spread
 from rljax.envs.autoreset import AutoReset
 from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, key_shapes, report
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally, per_learner
 from rljax.training.programs import compiled, shared
 
 
@@ -85,7 +85,7 @@ class Loop:
             learners=continued(self.learner.init(keys, hyper, data), learnt),
             environment=environment,
             keys=keys_step,
-            observation=jax.tree.map(lambda x: x.reshape(*rows, *x.shape[1:]), observation),
+            observation=per_learner(observation, rows),
             first=jnp.ones(rows, jnp.bool_),
             action=None,
             extras=None,
@@ -142,7 +142,7 @@ class Loop:
     def _transition(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         """Take the chosen action, and pass the resulting transition to the learners."""
         carry, step = self._simulate(carry, carry.action.reshape(-1, *carry.action.shape[2:]))
-        step = jax.tree.map(lambda x: x.reshape(*carry.action.shape[:2], *x.shape[1:]), step)
+        step = per_learner(step, carry.action.shape[:2])
         ended = step.terminated | step.truncated
         episodes = {
             "return": carry.episodes["return"] + jnp.where(ended, step.episode_return, 0).sum(axis=1),

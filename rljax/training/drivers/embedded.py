@@ -38,7 +38,7 @@ from rljax.training.drivers.driver import (
     key_shapes,
     split,
 )
-from rljax.training.learner import Hyperparameters, Learner, LearnerState
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, per_learner
 from rljax.training.programs import compiled
 
 # Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
@@ -307,8 +307,7 @@ class EmbeddedDriver(CompiledDriver):
         return packed, others
 
     def _per_learner(self, rows: Any) -> Any:
-        size = (self.learner.num_learners, self.hyper.experience.num_envs)
-        return jax.tree.map(lambda x: x.reshape(*size, *x.shape[1:]), rows)
+        return per_learner(rows, (self.learner.num_learners, self.hyper.experience.num_envs))
 
 
 def _perform(tasks: SimpleQueue[Callable[[], Any] | None], results: SimpleQueue[Any]) -> None:

@@ -32,7 +32,7 @@ from rljax.training.drivers.driver import (
     report,
     split,
 )
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally, per_learner
 from rljax.training.programs import compiled, shared
 
 
@@ -118,7 +118,7 @@ class HostedDriver:
                     act = self.calls.act(self.learnt, np.int32(self.steps), self.observation, self.hyper)
                     self.action, self.extras = act
             step = self.hosted.step(self._flat(np.asarray(self.action)))
-            step = jax.tree.map(self._per_learner, step)
+            step = self._per_learner(step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
             self.storage = self.calls.store(self.storage, self.observation, self.action, self.extras, sent, experience)
             self.steps = counted(self.steps)
@@ -208,8 +208,7 @@ class HostedDriver:
         self.episodes["count"] += ended.sum(axis=1)
 
     def _per_learner(self, rows: Any) -> Any:
-        size = (self.learner.num_learners, self.hyper.experience.num_envs)
-        return jax.tree.map(lambda x: x.reshape(*size, *x.shape[1:]), rows)
+        return per_learner(rows, (self.learner.num_learners, self.hyper.experience.num_envs))
 
     def _flat(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(-1, *rows.shape[2:])
