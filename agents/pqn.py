@@ -61,7 +61,7 @@ class Config:
     activation: networks.Activation = "relu"  # of the hidden layers; [1]
     layer_norm: networks.Norm = True  # normalise all hidden layers, convolutions too, before activation; [1]
     initialisation: networks.Initialisation = "lecun_uniform"  # of all layers; [1] draws normal numbers as large
-    normalise_observations: bool = False  # running mean and std of observations that are vectors; [1]: BatchNorm, off
+    normalise_observations: bool = False  # running mean and std of observations; [1]: BatchNorm, off
 
 
 class State(struct.PyTreeNode):
@@ -71,6 +71,7 @@ class State(struct.PyTreeNode):
     critic_optimiser: optax.OptState
     statistics: normalise.Statistics  # of observations [O]
     steps: Array  # [] int32: rollouts so far, for epsilon
+    spec: EnvSpec = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Rollout:
@@ -96,11 +97,6 @@ def check(spec: EnvSpec, config: Config) -> None:
         agent.require_above(config, decay_steps=0)
     agent.require_at_least(config, num_epochs=1)
     encoders.check(spec, features(config))
-    if config.normalise_observations and not spec.is_vector:
-        raise ValueError(
-            f"--config.normalise-observations is for vectors, '{spec.name}' shows {agent.shown(spec)}. "
-            "Use: --config.no-normalise-observations"
-        )
 
 
 def features(config: Config) -> encoders.Settings:
@@ -116,8 +112,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     return State(
         critic=critic,
         critic_optimiser=optimiser(0, config).init(critic),
-        statistics=normalise.create(spec.observation_shape if spec.is_vector else ()),
+        statistics=normalise.of_observations(spec),
         steps=jnp.zeros((), jnp.int32),
+        spec=spec,
     )
 
 
@@ -140,10 +137,7 @@ def act(state: State, observation: Any, key: Array, config: Config, explore: boo
     if not explore:
         return greedy, {}
     key_choice, key_action = jax.random.split(key)
-    if mask is None:
-        uniform = jax.random.randint(key_action, greedy.shape, 0, q.shape[-1])
-    else:
-        uniform = distributions.categorical(jnp.zeros_like(q), mask).sample(seed=key_action).astype(jnp.int32)
+    uniform = distributions.uniform(key_action, state.spec, greedy.shape, mask)
     chance = jax.random.uniform(key_choice, greedy.shape)
     return jnp.where(chance < epsilon(state, config), uniform, greedy), {"value": best(q, mask)}
 
@@ -232,7 +226,8 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     carry = (state.critic, state.critic_optimiser)
     (critic, moments), metrics = jax.lax.scan(learn, carry, orders.reshape(-1, config.batch_size))
     if config.normalise_observations:
-        statistics = normalise.update(state.statistics, seen.reshape(rows, *seen.shape[2:]))
+        seen = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), seen)
+        statistics = normalise.update(state.statistics, seen)
         state = state.replace(statistics=statistics)
     metrics = jax.tree.map(jnp.mean, metrics) | {"actor/epsilon": epsilon(state, config)}
     steps = optax.safe_increment(state.steps)

@@ -75,7 +75,7 @@ class Config:
     activation: networks.Activation = "relu"  # of the hidden layers; [1]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; SAC
-    normalise_observations: bool = False  # running mean and std of observations that are vectors; own choice
+    normalise_observations: bool = False  # running mean and std of observations; own choice
 
 
 class State(struct.PyTreeNode):
@@ -119,10 +119,6 @@ def check(spec: EnvSpec, config: Config) -> None:
         agent.require_range(config, entropy_penalty=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
     encoders.check(spec, encoding(config))
-    if config.normalise_observations and not spec.is_vector:
-        raise ValueError(
-            f"--config.normalise-observations is for vectors, '{spec.name}' shows {agent.shown(spec)}. Leave it out."
-        )
 
 
 def encoding(config: Config) -> encoders.Settings:
@@ -148,7 +144,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         actor_optimiser=optax.adam(config.actor_lr).init(actor),
         critic_optimiser=optax.adam(config.critic_lr).init(critic),
         temperature_optimiser=optax.adam(config.temperature_lr).init(log_temperature),
-        statistics=normalise.create(spec.observation_shape),
+        statistics=normalise.of_observations(spec),
         action_size=spec.action_size,
     )
 

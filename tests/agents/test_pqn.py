@@ -294,6 +294,22 @@ def test_targets_look_at_allowed_actions_alone() -> None:
     np.testing.assert_allclose(found.ravel(), [1.0 + 0.5 * 5.0, 1.0])  # where nothing is allowed, nothing follows
 
 
+def test_numbers_of_a_dictionary_are_normalised() -> None:
+    config = dataclasses.replace(CONFIG, normalise_observations=True)
+    state = init(KEY, MASKED, config)
+    assert state.statistics[MASK] is None
+    batch = rollout(0)
+    mask = np.ones((STEPS, ENVS, ACTIONS), bool)
+    batch = batch.replace(
+        observation={"state": batch.observation, MASK: mask},
+        next_observation={"state": batch.next_observation, MASK: mask},
+        extras={"value": np.zeros((STEPS, ENVS), np.float32)},
+    )
+    changed = jax.eval_shape(pqn.update, state, batch, KEY, 0, config)[0]
+    assert jax.tree.structure(changed) == jax.tree.structure(state)
+    assert changed.statistics["state"].mean.shape == (3,)
+
+
 def test_learns_from_pictures() -> None:
     """The update moves all parameters, those of the convolutions too."""
     spec = EnvSpec("test/Pictures-v0", (5, 5, 2), ACTIONS, discrete=True, observation_dtype="uint8")
@@ -323,7 +339,6 @@ def test_learning_rate_falls_to_nothing() -> None:
         (SPEC, {"epsilon_steps": 0.0}, "--config.epsilon-steps"),
         (SPEC, {"decay_steps": 0.0}, "--config.decay-steps"),
         (SPEC, {"num_epochs": 0}, "--config.num-epochs"),
-        (MASKED, {"normalise_observations": True}, "--config.no-normalise-observations"),
         (EnvSpec("test/Continuous-v0", (3,), 2), {}, "rljax train ppo"),
         (EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(2, 3)), {}, "rljax train ppo"),
         (EnvSpec("test/Small-v0", (2, 9, 1), 2, discrete=True), {"encoder": "small"}, "--config.encoder impala"),
