@@ -15,12 +15,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax import networks
 from rljax.agent import EnvSpec, Transition, Weighted
 from rljax.networks import normalise
 
 MLP = list[np.ndarray]
+
+
+def cases(changes: dict[str, Any], quick: int = 1) -> pytest.MarkDecorator:
+    """Parameters `changes` by the names of their cases. Each compiles a program: all but the first take long."""
+    marks = [[]] * quick + [[pytest.mark.learn]] * len(changes)
+    values = [pytest.param(x, id=name, marks=mark) for (name, x), mark in zip(changes.items(), marks, strict=False)]
+    return pytest.mark.parametrize("changes", values)
 
 
 def transitions(seed: int = 0, size: int = 5, observations: int = 3, actions: int = 2) -> Transition:

@@ -254,7 +254,7 @@ def critic_loss(state: cql.State, batch: Transition, config: cql.Config) -> tupl
     return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(*parts)
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)

@@ -99,7 +99,7 @@ def fresh(config: dql.Config) -> dql.State:
     return reference.state(dql, SPEC, config)
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     data = reference.transitions(9, 12)
@@ -132,6 +132,7 @@ def test_targets_look_at_the_average_alone() -> None:
     assert target(state.replace(average_actor=louder)) != target(state)
 
 
+@pytest.mark.learn
 def test_more_actions_in_the_backup_raise_the_target() -> None:
     state, batch = fresh(CONFIG), reference.transitions(size=64)
     one, ten = (
@@ -141,6 +142,7 @@ def test_more_actions_in_the_backup_raise_the_target() -> None:
     assert ten > one
 
 
+@pytest.mark.learn
 def test_value_reaches_the_policy_through_all_steps() -> None:
     config = dataclasses.replace(CONFIG, average_from=10**9)
     state, batch = fresh(config), reference.transitions()

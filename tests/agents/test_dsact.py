@@ -170,7 +170,7 @@ def fresh(config: dsact.Config) -> dsact.State:
     return reference.state(dsact, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature)))
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)

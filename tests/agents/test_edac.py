@@ -182,7 +182,7 @@ def critic_loss(state: edac.State, batch: Transition, config: edac.Config) -> tu
     return jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(*parts)
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)

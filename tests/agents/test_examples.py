@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax import datasets, load
 from rljax.agent import EnvSpec
@@ -77,6 +78,7 @@ def test_critics_of_crossq_are_normalised_over_both_halves_of_the_batch() -> Non
     )
 
 
+@pytest.mark.learn
 def test_crossq_is_stopped_and_resumed_with_its_statistics(tmp_path: Path) -> None:
     config = {"hidden": (16,), "batch_size": 32, "warmup_steps": 50, "replay_size": 300}
     file, how = str(EXAMPLES / "crossq.py"), {"seeds": 2, "config": config, **small_runs.EVERY}

@@ -122,7 +122,7 @@ def fresh(config: fql.Config) -> fql.State:
     return state.replace(actor=jax.tree.map(lambda x: 1.7 * x, state.actor))
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     data = reference.transitions(9, 12)

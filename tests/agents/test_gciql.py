@@ -119,7 +119,7 @@ def states(seed: int) -> Transition:
     return reference.transitions(seed, 12, observations=3)
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     data = states(9)
@@ -156,6 +156,7 @@ def test_begins_as_the_authors_do() -> None:
     assert "norm_0" in state.critic.params["members"]
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("torso", ["resnet", "iru", "recall"])
 def test_every_torso_learns(torso: Any) -> None:
     config = dataclasses.replace(CONFIG, torso=torso, compute=1 if torso == "resnet" else 3)
@@ -168,6 +169,7 @@ def test_every_torso_learns(torso: Any) -> None:
         assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs), part
 
 
+@pytest.mark.learn
 def test_progressive_losses_are_of_a_part_of_the_steps_in_every_network() -> None:
     config = dataclasses.replace(CONFIG, torso="iru", compute=12, hidden=(8,))
     state, batch = gciql.init(KEY, SPEC, config), transitions()
@@ -265,10 +267,8 @@ def table() -> np.ndarray:
     return v
 
 
-@pytest.mark.parametrize(
-    ("torso", "policy_loss"),
-    [("mlp", "ddpg_bc"), *(pytest.param(*x, marks=pytest.mark.learn) for x in (("mlp", "awr"), ("iru", "ddpg_bc")))],
-)
+@pytest.mark.learn
+@pytest.mark.parametrize(("torso", "policy_loss"), [("mlp", "ddpg_bc"), ("mlp", "awr"), ("iru", "ddpg_bc")])
 def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(torso: str, policy_loss: str) -> None:
     changes: dict[str, Any] = {
         "torso": torso,

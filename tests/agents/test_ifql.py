@@ -82,7 +82,7 @@ def fresh(config: ifql.Config) -> ifql.State:
     return reference.state(ifql, SPEC, config)
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     data = reference.transitions(9, 12)

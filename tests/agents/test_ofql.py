@@ -78,7 +78,7 @@ def fresh(config: ofql.Config) -> ofql.State:
     return reference.state(ofql, SPEC, config)
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     data = reference.transitions(9, 12)
@@ -103,6 +103,7 @@ def test_times_are_sorted_and_equal_in_the_share_that_is_asked_for() -> None:
         assert (np.asarray(start) == np.asarray(time)).mean() == ratio
 
 
+@pytest.mark.learn
 def test_critics_learn_as_diffusion_ql_does() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
     theirs = dql.Config(**SIZES, activation="relu", max_gradient_norm=None)

@@ -319,6 +319,7 @@ def test_nothing_that_is_computed_grows_with_the_capacity(kind: str) -> None:
     assert temporary[0] == temporary[1]
 
 
+@pytest.mark.learn
 def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     """Its own goal, handed to a transition in hindsight, leaves all of it as it is."""
     dqn, asked = registry.load_agent("dqn"), Settings("dqn", "rljax/BoxPick-2x4", 350)

@@ -36,6 +36,7 @@ def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.Captur
     assert "'rljax/Pendulum' has no pictures" in capsys.readouterr().err
 
 
+@pytest.mark.learn
 def test_play_shows_grids_as_video_and_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = small_runs.train("stream_q", "rljax/LightsOut-2x2", 100, tmp_path / "run")
     cli.main(["play", str(out), "--terminal", "--max-steps", "3"])

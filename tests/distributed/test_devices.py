@@ -146,6 +146,7 @@ def on_four_cores(*arguments: object, **environment: str) -> None:
     printed(FOUR_CORES, *arguments, env=cleaned | environment)
 
 
+@pytest.mark.learn
 def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
     words = ["train", "dqn", "--env", "rljax/Finite-discrete", "--seeds", "8", "--quiet", *small_runs.flags("dqn")]
     words += ["--config.epsilon-steps", "200"]
@@ -156,16 +157,17 @@ def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
     assert devices_used(tmp_path / "whole") == devices_used(tmp_path / "half") == 4
 
 
+@pytest.mark.learn  # takes long: several processes
 @pytest.mark.parametrize(
     ("agent", "env", "seeds", "environment", "expected"),
     [
         pytest.param("sac", "rljax/Pendulum", 6, {}, 3, id="as-many-as-divide-the-learners"),
-        pytest.param("ppo", "rljax/Pendulum", 2, {}, 2, id="environments-stay", marks=pytest.mark.learn),
-        pytest.param("sac", "rljax/Pendulum", 4, TWO, 2, id="as-the-user-said", marks=pytest.mark.learn),
-        pytest.param("sac", "rljax/Pendulum", 4, TWO_BY_XLA, 2, id="as-xla-was-told", marks=pytest.mark.learn),
-        pytest.param("sac", "rljax/Pendulum", 4, {"NPROC": "2"}, 2, id="as-xla-has-threads", marks=pytest.mark.learn),
-        pytest.param("stream_ac", "rljax/Pendulum", 4, {}, 1, id="streams", marks=pytest.mark.learn),
-        pytest.param("td3", "Pendulum-v1", 4, {}, 1, id="hosted", marks=pytest.mark.learn),
+        pytest.param("ppo", "rljax/Pendulum", 2, {}, 2, id="environments-stay"),
+        pytest.param("sac", "rljax/Pendulum", 4, TWO, 2, id="as-the-user-said"),
+        pytest.param("sac", "rljax/Pendulum", 4, TWO_BY_XLA, 2, id="as-xla-was-told"),
+        pytest.param("sac", "rljax/Pendulum", 4, {"NPROC": "2"}, 2, id="as-xla-has-threads"),
+        pytest.param("stream_ac", "rljax/Pendulum", 4, {}, 1, id="streams"),
+        pytest.param("td3", "Pendulum-v1", 4, {}, 1, id="hosted"),
     ],
 )
 def test_number_of_cores_in_use(

@@ -102,6 +102,7 @@ def assert_close(one: Path, other: Path) -> None:
                 np.testing.assert_allclose(*values, rtol=2e-3, atol=2e-3, err_msg=field)
 
 
+@pytest.mark.learn
 def test_two_processes_give_the_curve_of_one(tmp_path: Path) -> None:
     both = trained(tmp_path, *WORDS, "--steps", 100, "--seeds", 2)
     one = small_runs.train("ppo", "rljax/Pendulum", 100, tmp_path / "one", seeds=2)

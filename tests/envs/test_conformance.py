@@ -96,7 +96,7 @@ PACKAGES = {
     "craftax": "craftax",
     "gymnasium_robotics": "gymnasium_robotics",
 }
-SLOW = ("rljax/Hopper", "craftax/Classic-Symbolic")  # to compile
+SLOW = ("rljax/Hopper", "craftax/Classic-Symbolic", "brax/inverted_pendulum")  # to compile
 tasks = pytest.mark.parametrize(
     "task", [pytest.param(task, id=task.name, marks=[pytest.mark.learn] * (task.name in SLOW)) for task in TASKS]
 )

@@ -169,6 +169,7 @@ def test_a_function_that_makes_a_gymnasium_environment_is_refused(gymnasium_file
         envs.make(f"{gymnasium_file}:made")
 
 
+@pytest.mark.learn
 def test_a_run_in_a_gymnasium_class_is_resumed(gymnasium_file: Path, tmp_path: Path) -> None:
     name = f"{gymnasium_file}:Asym"
     small_runs.train("td3", name, 150, tmp_path / "whole", checkpoint_every=50)

@@ -84,6 +84,7 @@ def test_names() -> None:
     assert envs.with_time("Hopper-v5") == envs.with_time("timed/Hopper-v5") == "timed/Hopper-v5"
 
 
+@pytest.mark.learn
 def test_runs_whose_agent_observes_the_time(tmp_path: Any) -> None:
     config = {"hidden": (8,)}
     settings: dict[str, Any] = {"eval_every": 200, "eval_episodes": 2, "config": config}

@@ -51,7 +51,7 @@ def test_denoising_inverts_noising() -> None:
     assert np.abs(denoised(50.0 * noisy, step, noise)).max() == 1.0
 
 
-@pytest.mark.parametrize(("name", "steps"), [("vp", 500), ("linear", 1000)])
+@pytest.mark.parametrize(("name", "steps"), [("vp", 500), pytest.param("linear", 1000, marks=pytest.mark.learn)])
 def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
     schedule = generative.schedule(name, steps)
 

@@ -365,6 +365,7 @@ def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
         policy.evaluate_run(out, compute=0)
 
 
+@pytest.mark.learn
 def test_policies_without_thinking_steps_refuse_a_number_of_steps(tmp_path: Path) -> None:
     out = small_runs.train("sac", "rljax/Pendulum", 200, tmp_path / "run")
     with pytest.raises(ValueError, match="does not think in steps"):

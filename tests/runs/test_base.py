@@ -75,6 +75,7 @@ def kept(out: Path) -> dict[str, np.ndarray]:
     return {f"['agent']{place[len(beginning) :]}": x for place, x in found.items() if place.startswith(beginning)}
 
 
+@pytest.mark.learn
 def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: Path) -> None:
     out = train(agent, base, 200, tmp_path / "run", seeds=2)
     expected = {place: x for place, x in small_runs.arrays(base).items() if place.startswith("['agent']")}

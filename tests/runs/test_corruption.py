@@ -314,6 +314,7 @@ def test_actions_beyond_bounds_are_refused_where_nothing_corrupted_them(tmp_path
         datasets.load(str(path))
 
 
+@pytest.mark.learn
 def test_corrupted_files_are_learnt_from(tmp_path: Path) -> None:
     after = corruption.corrupt(dataset(), what=["action", "dynamics"], how="random")
     out = learn("riql", str(datasets.write(after, tmp_path / "a.npz")), tmp_path / "run")

@@ -70,6 +70,7 @@ def test_what_is_taken_out_is_what_was_there_to_the_bit(tmp_path: Path) -> None:
     assert summary["seeds"] == [2]
 
 
+@pytest.mark.learn
 def test_a_learner_that_diverged_is_still_said_to_have(tmp_path: Path) -> None:
     config = {"critic_lr": [1e-3, 1e18, 1e-3], "warmup_steps": 150}
     whole = small_runs.train("td3", "rljax/Pendulum", 300, tmp_path / "whole", config, seeds=3)
@@ -80,6 +81,7 @@ def test_a_learner_that_diverged_is_still_said_to_have(tmp_path: Path) -> None:
     assert [line.get("diverged") for line in records.read(part, "evaluations")][-2:] == [None, True]
 
 
+@pytest.mark.learn
 def test_learners_of_an_offline_run_are_taken_out(tmp_path: Path) -> None:
     source = np.random.default_rng(0)
     file = tmp_path / "data.npz"
@@ -117,6 +119,7 @@ def test_learners_that_cannot_be_taken_out_are_refused(learners: list[int], mess
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
+@pytest.mark.learn
 def test_the_command_line_takes_learners_out(tmp_path: Path, capsys: Any) -> None:
     whole = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "whole", seeds=2)
     cli.main(["extract", str(whole), "--learners", "1"])

@@ -37,6 +37,7 @@ def half(tmp_path: Path) -> Path:
 # One process
 
 
+@pytest.mark.learn
 def test_the_second_process_is_refused_and_changes_nothing(half: Path) -> None:
     with Lock(half):
         before = {path: path.read_bytes() for path in half.rglob("*") if path.is_file()}

@@ -49,7 +49,7 @@ def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
         assert summary[name] > 0, name
 
 
-@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+@pytest.mark.parametrize("env", ["rljax/Pendulum", pytest.param("Pendulum-v1", marks=pytest.mark.learn)])
 def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> None:
     module = registry.load_agent("td3")
     config = configuration.replace(module.Config(), small_runs.SMALL, "test")
@@ -88,6 +88,7 @@ def test_other_floats_do_not_recompile() -> None:
     assert traces == 1
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
 def test_seed_gives_the_same_curve_alone_and_in_a_population(env: str, tmp_path: Path) -> None:
     together = small_runs.train("td3", env, 200, tmp_path / "together", seeds=[3, 7])
@@ -109,6 +110,7 @@ def test_floats_per_learner(tmp_path: Path) -> None:
     assert abs(a[0] - a[1]) > 1e-3 * abs(a[1])
 
 
+@pytest.mark.learn
 def test_evaluations_come_as_often_as_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     often = {"log_every": 1_000, "eval_every": 50, "checkpoint_every": 100}
     out = small_runs.train("sac", "rljax/Pendulum", 150, tmp_path / "often", **often)
@@ -170,6 +172,7 @@ def test_eval_of_a_run_repeats(tmp_path: Path) -> None:
         policy.evaluate_run(out, env="Hopper-v5")
 
 
+@pytest.mark.learn
 def test_own_agent_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     assert small_runs.command("new", file, "--from", "td3").returncode == 0
@@ -212,6 +215,7 @@ def test_an_agent_file_of_before_declarations_is_told_what_to_write(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.learn
 def test_agent_file_is_a_program(tmp_path: Path) -> None:
     path = Path(td3.__file__)
     arguments = [

@@ -89,7 +89,13 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     assert "score" not in policy.table(policy.evaluate_run(out, episodes=1, env="Pendulum-v1"))
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_updates": 5}], ids=["one update", "five of a gather"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="one update"),
+        pytest.param({"num_updates": 5}, id="five of a gather", marks=pytest.mark.learn),
+    ],
+)
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, data: str, changes: dict[str, Any]) -> None:
     whole = train("td3_bc", 200, tmp_path / "whole", data, changes, seeds=2)
     half = train("td3_bc", 100, tmp_path / "half", data, changes, seeds=2)
@@ -97,6 +103,7 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, data: str, cha
     small_runs.assert_same(whole, half)
 
 
+@pytest.mark.learn
 def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> None:
     whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200)
     lines = records.read(whole, "metrics")
@@ -117,7 +124,10 @@ def test_a_stop_between_the_stages_changes_nothing(tmp_path: Path, data: str) ->
     small_runs.assert_same(whole, half)
 
 
-@pytest.mark.parametrize("share", [{}, {"offline_share": "pooled"}], ids=["half", "pooled"])
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param({}, id="half"), pytest.param({"offline_share": "pooled"}, id="pooled", marks=pytest.mark.learn)],
+)
 def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, share: dict[str, Any]) -> None:
     whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100, **share)
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE)
@@ -131,6 +141,7 @@ def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, s
         run.resume(half, then_online=200)
 
 
+@pytest.mark.learn
 def test_a_presets_changes_online_come_with_the_first_or_a_later_command(tmp_path: Path, data: str) -> None:
     own = tmp_path / "mine.py"
     scaffold.write("td3_bc", own)
@@ -156,6 +167,7 @@ def online_words(data: str, out: Path, then_online: int, *words: str) -> list[st
     return ["train", "td3_bc", "--data", data, "--out", str(out), "--quiet", *steps, *flags, *small, *words]
 
 
+@pytest.mark.learn
 def test_settings_that_change_online_are_kept_and_resumed(tmp_path: Path, data: str) -> None:
     cli.main(online_words(data, tmp_path / "whole", 200, *ONLINE_WORDS))
     cli.main(online_words(data, tmp_path / "half", 100, *ONLINE_WORDS))
@@ -209,6 +221,7 @@ def test_changes_online_that_cannot_be_are_refused_at_once(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.learn
 def test_a_run_of_before_changes_online_is_resumed(tmp_path: Path, data: str) -> None:
     whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200)
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
@@ -230,7 +243,8 @@ def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, da
     assert (out / "config.json").read_text() == before
 
 
-@pytest.mark.parametrize("env", ["Pendulum-v1", pytest.param("rljax/Pendulum", marks=pytest.mark.learn)])
+@pytest.mark.learn
+@pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
 def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> None:
     out = train("sac", 200, tmp_path / "run", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
     assert records.read(out, "metrics")[-1]["update"] == {"Pendulum-v1": 180, "rljax/Pendulum": 181}[env]
@@ -276,6 +290,7 @@ def test_what_cannot_work_is_said_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.learn
 def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
     made = datasets.load(str(written(tmp_path / "first.npz")))
     limited = dataclasses.replace(made, provenance=made.provenance | {"max_episode_steps": 30})
@@ -298,6 +313,7 @@ def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
         run.resume(out, 200)
 
 
+@pytest.mark.learn
 def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Small:
         device_kind = "a small device"
@@ -399,6 +415,7 @@ def test_the_environment_that_data_name_has_its_presets(data: str) -> None:
     assert datasets.environment("./absent.npz") is None
 
 
+@pytest.mark.learn
 def test_command_line(tmp_path: Path, data: str) -> None:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
     small = ["--config.hidden", "16", "16", "--config.batch-size", "32"]

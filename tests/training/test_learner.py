@@ -254,6 +254,7 @@ def test_several_updates_are_as_many_single_ones() -> None:
     assert together.storage is start.storage, "learning changes nothing that is stored"
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_learner_learns_the_same_alone_and_in_a_population(name: str) -> None:
     module = registry.load_agent(name)

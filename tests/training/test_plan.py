@@ -202,6 +202,7 @@ def test_hindsight_is_refused_where_observations_hold_no_goals(env: str) -> None
         planned(dqn, env, 100, {"hindsight": 0.5})
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("kind", [{"n_step": 3}, {"hindsight": 1.0}])
 def test_learners_with_other_discounts_draw_as_each_alone(kind: dict[str, Any]) -> None:
     sample = jax.jit(lambda experience, buffer, keys: experience.sample(buffer, None, keys))

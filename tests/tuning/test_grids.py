@@ -126,6 +126,7 @@ def test_a_grid_in_one_program_is_a_run_whose_learners_are_those_of_runs_alone(t
         np.testing.assert_allclose(line["returns"], expected["returns"], rtol=1e-3)
 
 
+@pytest.mark.learn
 def test_a_grid_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
     axes = {"hidden": ((16, 16), (8, 8)), "actor_lr": (1e-4, 3e-4)}
     whole = grids.train(experiment(), grids.points(axes), out=tmp_path / "whole")
@@ -158,6 +159,7 @@ def test_a_launch_that_diverges_whole_does_not_stop_the_next(tmp_path: Path) -> 
         grids.resume(tmp_path / "grid")
 
 
+@pytest.mark.learn
 def test_the_command_line_plans_trains_and_resumes(tmp_path: Path, capsys: Any) -> None:
     words = [
         "train",
@@ -186,6 +188,7 @@ def test_the_command_line_plans_trains_and_resumes(tmp_path: Path, capsys: Any) 
     assert "--dry-run, --learners-per-launch and --ray are for a grid" in capsys.readouterr().err
 
 
+@pytest.mark.learn
 def test_whole_numbers_of_a_grid_may_be_written_with_an_exponent(tmp_path: Path, capsys: Any) -> None:
     words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", "1e2", "--quiet"]
     words += [*small_runs.flags("td3", but="warmup_steps"), "--out", str(tmp_path / "grid")]

@@ -125,6 +125,7 @@ def test_says_nothing_of_its_own() -> None:
     assert done.stdout + done.stderr == ""
 
 
+@pytest.mark.learn
 def test_a_stream_plays_and_is_evaluated_on_games(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = "train stream_q --env atari/Breakout --steps 60 --eval-every 60 --eval-episodes 1 --quiet --out"
     assert cli.main([*command.split(), str(tmp_path / "run")]) in (0, None)
