@@ -102,7 +102,8 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
     }
 
 
-@pytest.mark.parametrize("env", [pytest.param("rljax/Pendulum", marks=pytest.mark.learn), "Pendulum-v1"])
+@pytest.mark.learn
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
 def test_stopped_and_resumed_equals_uninterrupted(agent: str, base: Path, env: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"base": str(base), "seeds": 2}
     whole = small_runs.train(agent, env, 300, tmp_path / "whole", **settings)
@@ -146,6 +147,7 @@ def test_learners_with_a_base_have_a_cpus_cores_for_themselves(agent: str, base:
     assert devices_used(tmp_path / "run") == 4
 
 
+@pytest.mark.learn
 def test_a_base_that_is_gone_or_has_changed_is_not_resumed(agent: str, base: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(base, tmp_path / "base"))
     out = train(agent, own, 100, tmp_path / "run")

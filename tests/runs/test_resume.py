@@ -25,9 +25,9 @@ CASES = [
     pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population", marks=pytest.mark.learn),
     pytest.param("ppo", "rljax/Pendulum", 2, id="compiled-on-policy", marks=pytest.mark.learn),
     pytest.param("ppo", "Hopper-v5", 2, id="mujoco-on-policy", marks=pytest.mark.learn),
-    pytest.param("stream_ac", "rljax/Pendulum", 2, id="compiled-stream"),
+    pytest.param("stream_ac", "rljax/Pendulum", 2, id="compiled-stream", marks=pytest.mark.learn),
     pytest.param("stream_ac", "Hopper-v5", 2, id="mujoco-stream", marks=pytest.mark.learn),
-    pytest.param("dqn", "CartPole-v1", 2, id="gymnasium-discrete"),
+    pytest.param("dqn", "CartPole-v1", 2, id="gymnasium-discrete", marks=pytest.mark.learn),
     pytest.param("stream_sarsa", "CartPole-v1", 1, id="gymnasium-stream", marks=pytest.mark.learn),
 ]
 
@@ -74,7 +74,8 @@ def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
     small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
 
-@pytest.mark.parametrize("env", [pytest.param("rljax/Pendulum", marks=pytest.mark.learn), "Pendulum-v1"])
+@pytest.mark.learn
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
 def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
     config = {"normalise_observations": True, "num_envs": 2, "num_steps": 5, "num_updates": 2}
     small_runs.train("sac", env, 400, tmp_path / "whole", config)
@@ -90,10 +91,11 @@ def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
     assert counts[0].item() in (400, 402)
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize(
     ("env", "changes"),
     [
-        pytest.param("rljax/BoxPick-2x4", {"hindsight": 0.8, "exploration": "softmax"}, marks=pytest.mark.learn),
+        ("rljax/BoxPick-2x4", {"hindsight": 0.8, "exploration": "softmax"}),
         ("gymnax/CartPole-v1", {"n_step": 3}),
     ],
 )
@@ -175,7 +177,8 @@ def test_a_run_that_ends_where_it_was_stopped_is_evaluated_there(
 CHANGED = {"schedule": [[100, {"actor_lr": 1e-3}], [250, {"actor_lr": 1e-2}]]}
 
 
-@pytest.mark.parametrize("schedule", [None, pytest.param(CHANGED, marks=pytest.mark.learn)])
+@pytest.mark.learn
+@pytest.mark.parametrize("schedule", [None, CHANGED])
 def test_a_run_of_before_schedules_and_bases_is_resumed(schedule: dict[str, Any] | None, tmp_path: Path) -> None:
     config = None if schedule is None else {"actor_lr": [1e-4, 1e-4]}
     settings: dict[str, Any] = {"seeds": 2, "config": config, "schedule": schedule}

@@ -27,6 +27,7 @@ videos.brax(environment, lambda observation: np.zeros(1, np.float32), 0, 3, Path
 """
 
 
+@pytest.mark.learn
 def test_brax_is_filmed_without_a_display(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "play.mp4")], capture_output=True, text=True, check=False

@@ -29,7 +29,7 @@ def states(out: Path) -> dict[str, np.ndarray]:
     ("agent", "env", "name", "wild"),
     [
         pytest.param("td3", "rljax/Pendulum", "critic_lr", 1e18, id="compiled", marks=pytest.mark.learn),
-        pytest.param("td3", "Pendulum-v1", "critic_lr", 1e18, id="hosted"),
+        pytest.param("td3", "Pendulum-v1", "critic_lr", 1e18, id="hosted", marks=pytest.mark.learn),
         pytest.param("ppo", "Pendulum-v1", "learning_rate", 1e38, id="hosted-on-policy", marks=pytest.mark.learn),
         pytest.param("stream_ac", "Pendulum-v1", "entropy_cost", 1e38, id="stream"),
     ],
@@ -77,6 +77,7 @@ def test_a_frozen_learner_stays_frozen_when_the_run_is_resumed(tmp_path: Path) -
     assert any((before[name][0] != after[name][0]).any() for name in changed)
 
 
+@pytest.mark.learn
 def test_where_all_have_diverged_the_run_stops_and_the_summary_says_so(tmp_path: Path) -> None:
     config = {"critic_lr": [1e18, 1e17], "warmup_steps": 150}
     with pytest.raises(run.Diverged, match=r"nothing was saved after it\. No other learner is left\. The last good"):

@@ -98,6 +98,7 @@ def test_drivers_agree() -> None:
     assert int(first.learners.steps) == int(second.learners.steps) == 27
 
 
+@pytest.mark.learn
 def test_streams_do_not_depend_on_each_other() -> None:
     def trained(seeds: list[int]) -> Any:
         config = stack(stream_ac.Config(hidden=(8,), time_feature=False), len(seeds))
