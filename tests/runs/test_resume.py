@@ -19,7 +19,7 @@ from tests import small_runs
 
 CASES = [
     pytest.param("sac", "rljax/Pendulum", 1, id="compiled", marks=pytest.mark.learn),
-    pytest.param("td3", "rljax/Pendulum", 2, id="compiled-population"),
+    pytest.param("td3", "rljax/Pendulum", 2, id="compiled-population", marks=pytest.mark.learn),
     pytest.param("td3", "Hopper-v5", 1, id="mujoco"),
     pytest.param("sac", "Hopper-v5", 2, id="mujoco-population", marks=pytest.mark.learn),
     pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population", marks=pytest.mark.learn),
