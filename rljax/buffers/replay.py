@@ -12,6 +12,7 @@ from rljax.agent import Array, Transition
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.draws import Draw, Uniform
 from rljax.buffers.experience import Experience, declaration, rows_of
+from rljax.buffers.prioritised import Pending, Priorities, Prioritised
 from rljax.buffers.successors import Successors, is_large, newest_frame
 
 
@@ -27,6 +28,7 @@ class ReplayBuffer(struct.PyTreeNode):
     position: Array  # [] int32: the next row to write
     size: Array  # [] int32: number of rows that hold a transition
     beside: Successors | None = None
+    priorities: Priorities | None = None  # of the rows, where they are drawn by priority
 
     @classmethod
     def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
@@ -70,6 +72,13 @@ class ReplayBuffer(struct.PyTreeNode):
             beside=beside,
         )
 
+    def prioritised(self, pending: Pending, experience: Replay) -> ReplayBuffer:
+        """The ring after a step of E environments was added: with the `pending` priorities, and those of its rows."""
+        assert self.priorities is not None
+        assert isinstance(experience.draw, Prioritised)
+        new = (self.position - experience.num_envs + jnp.arange(experience.num_envs)) % self.capacity
+        return self.replace(priorities=self.priorities.written(pending, new, jnp.asarray(experience.draw.exponent)))
+
     def _grown(self, number: int) -> Array:
         """The number of rows that hold a transition after `number` more."""
         return jnp.minimum(self.size + number, self.capacity)
@@ -90,19 +99,30 @@ class ReplayBuffer(struct.PyTreeNode):
     def axes(self) -> ReplayBuffer:
         """Which parts have the axis P, for `jax.vmap`."""
         beside: Any = None if self.beside is None else Successors.axes(self.beside.stack)
-        return ReplayBuffer(data=0, position=None, size=None, beside=beside)  # type: ignore[arg-type]
+        priorities = None if self.priorities is None else Priorities.axes()
+        return ReplayBuffer(data=0, position=None, size=None, beside=beside, priorities=priorities)  # type: ignore[arg-type]
 
     def of_learner(self, index: int) -> ReplayBuffer:
         """The ring of one of P learners."""
         learner = lambda tree: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
         beside = None if self.beside is None else learner(self.beside.replace(steps=None))
         beside = None if beside is None else beside.replace(steps=self.beside.steps)  # type: ignore[union-attr]
-        return self.replace(data=learner(self.data), beside=beside)
+        priorities = self.priorities
+        if priorities is not None:
+            priorities = priorities.replace(sums=priorities.sums[index], largest=priorities.largest[index])
+        return self.replace(data=learner(self.data), beside=beside, priorities=priorities)
 
     @property
     def drawable(self) -> Array:
         """The number [] of newest rows of one learner's ring that may be drawn, a multiple of E."""
         return self.size if self.beside is None else self.beside.usable
+
+    @property
+    def window(self) -> tuple[Array, Array] | None:
+        """The oldest and the newest row of those that may be drawn; None where all rows that are written may be."""
+        if self.beside is None:
+            return None
+        return (self.position - self.drawable) % self.capacity, (self.position - 1) % self.capacity
 
     def row(self, number: Array) -> Array:
         """The row of a `number` [...] from 0 to `drawable` - 1."""
@@ -146,6 +166,7 @@ class Replay(Experience):
     batch_size: int  # transitions of one update
     warmup_steps: int = 0  # environment steps of each learner with uniform actions and without updates
     draw: Draw = Uniform()  # how batches are drawn
+    clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
 
     kind: ClassVar[str] = "replay"
@@ -155,6 +176,11 @@ class Replay(Experience):
     def stores_time(self) -> bool:
         """Whether the draw needs the number of each transition's step in its episode."""
         return self.draw.needs_time
+
+    @property
+    def clips_rewards(self) -> bool:
+        """Whether rewards are stored clipped to [-1, 1]."""
+        return self.clip_rewards
 
     @property
     def random_steps(self) -> int:
@@ -190,7 +216,10 @@ class Replay(Experience):
             raise ValueError(
                 f"--config.shift is {self.shift}, and no part of the observations is a picture: use --config.shift 0."
             )
-        return ReplayBuffer.create(example, self.replay_size, stack)
+        ring = ReplayBuffer.create(example, self.replay_size, stack)
+        if not isinstance(self.draw, Prioritised):
+            return ring
+        return ring.replace(priorities=Priorities.create(len(example.reward), ring.capacity))
 
     @property
     def steps_before_updates(self) -> int:

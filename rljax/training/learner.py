@@ -18,6 +18,7 @@ from flax import struct
 
 from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted, mask_of
 from rljax.buffers import Experience
+from rljax.buffers.prioritised import Pending
 from rljax.networks import distributions
 from rljax.training.programs import Contents
 
@@ -76,6 +77,7 @@ class LearnerState(struct.PyTreeNode):
     key_update: Array  # [P]
     steps: Array  # [] int32: number of steps of each environment so far; see `counted`
     updates: Array  # [] int32: number of updates of each learner so far; see `counted`
+    pending: Pending | None = None  # priorities that the next step writes, where transitions are drawn by priority
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,6 +126,12 @@ class Learner:
             batches = jax.eval_shape(lambda *of: of[3].sample(*of[:3]), stored, data, key_update, experience)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
         metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
+        rows = batches.extras.get("row")
+        if (metrics.pop("priorities", None) is None) != (rows is None):
+            raise ValueError(
+                "an agent's `update` returns metrics['priorities'] exactly where its experience draws with "
+                "`Prioritised`: let it use `rljax.buffers.priorities`."
+            )
         if experience.streams:
             metrics[TRANSITION] = zero
         return LearnerState(
@@ -134,6 +142,7 @@ class Learner:
             key_update=key_update,
             steps=zero,
             updates=zero,
+            pending=None if rows is None else Pending.none(rows),
         )
 
     def perceive(self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters) -> LearnerState:
@@ -182,22 +191,29 @@ class Learner:
         experience: Experience,
     ) -> LearnerState:
         """Store the transition that `action` caused, and count the step; all leaves are [P, E, ...]."""
-        stored = self.store(state.storage, observation, action, extras, step, experience)
-        return state.replace(storage=stored, steps=counted(state.steps))
+        kept = (state.storage, state.pending)
+        stored, pending = self.store(kept, observation, action, extras, step, experience)
+        return state.replace(storage=stored, pending=pending, steps=counted(state.steps))
 
     def store(
         self,
-        storage: Any,
+        kept: tuple[Any, Pending | None],
         observation: Any,
         action: Array,
         extras: dict[str, Array],
         step: Step,
         experience: Experience,
-    ) -> Any:
-        """Add transitions to a buffer; all leaves are [P, E, ...]."""
+    ) -> tuple[Any, Pending | None]:
+        """Add transitions to a buffer, and write pending priorities; all leaves are [P, E, ...]. Returns both."""
+        storage, pending = kept
         if experience.stores_time:
             extras = extras | {"time": step.episode_length}
-        return storage.add(_transition(observation, action, extras, step))
+        if experience.clips_rewards:
+            step = step.replace(reward=jnp.clip(step.reward, -1.0, 1.0))
+        storage = storage.add(_transition(observation, action, extras, step))
+        if pending is None:
+            return storage, None
+        return storage.prioritised(pending, experience), pending.replace(fresh=jnp.zeros_like(pending.fresh))
 
     def learn_from_step(
         self,
@@ -250,15 +266,22 @@ class Learner:
         number = batches.reward.shape[1]
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
 
-        def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, None]:
+        def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, Array | None]:
             agent_state, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
+            priorities = metrics.pop("priorities", None)
             tally = add_to_tally(state.tally, metrics, state.updates)
-            return state.replace(agent=agent_state, tally=tally, updates=counted(state.updates)), None
+            return state.replace(agent=agent_state, tally=tally, updates=counted(state.updates)), priorities
 
         inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (batches, key_noise))
         if number == 1:
-            return one(state, jax.tree.map(lambda x: x[0], inputs))[0]
-        return jax.lax.scan(one, state, inputs)[0]
+            state, priorities = one(state, jax.tree.map(lambda x: x[0], inputs))
+            priorities = jax.tree.map(lambda x: x[None], priorities)
+        else:
+            state, priorities = jax.lax.scan(one, state, inputs)
+        if priorities is None:
+            return state
+        found = Pending(batches.extras["row"], jnp.moveaxis(priorities, 0, 1), jnp.ones((), jnp.bool_))
+        return state.replace(pending=found)
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         """`vmap` over P. For a single learner the axis is squeezed instead, so that products have no batch axis."""
