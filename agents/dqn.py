@@ -37,6 +37,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
@@ -129,8 +130,8 @@ def experience(config: Config) -> buffers.Replay:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run's `steps` into numbers of environment steps."""
-    spans = {name: agent.in_steps(getattr(config, name), steps) for name in ("epsilon_steps", "correction_steps")}
-    return dataclasses.replace(config, **spans)
+    names = ["epsilon_steps"] + ["correction_steps"] * bool(np.max(config.prioritised) > 0)
+    return dataclasses.replace(config, **{name: agent.in_steps(getattr(config, name), steps) for name in names})
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -118,8 +118,7 @@ class Prioritised(NStep):
         """Batches [P, U, B, ...]; `keys` are [P]."""
         shape = (experience.num_updates, experience.batch_size)
 
-        def draw(ring: ReplayBuffer, key: Array, own: Prioritised) -> Transition:
-            assert ring.priorities is not None
+        def draw(ring: Any, key: Array, own: Prioritised) -> Transition:
             sums, passed = ring.priorities.sums, ring.priorities.steps.astype(jnp.float32) * experience.num_envs
             rows = sum_tree.draw(sums, key, shape, ring.window)
             beta = own.correction + (1.0 - own.correction) * jnp.minimum(passed / own.correction_steps, 1.0)

@@ -28,7 +28,6 @@ class ReplayBuffer(struct.PyTreeNode):
     position: Array  # [] int32: the next row to write
     size: Array  # [] int32: number of rows that hold a transition
     beside: Successors | None = None
-    priorities: Priorities | None = None  # of the rows, where they are drawn by priority
 
     @classmethod
     def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
@@ -72,13 +71,6 @@ class ReplayBuffer(struct.PyTreeNode):
             beside=beside,
         )
 
-    def prioritised(self, pending: Pending, experience: Replay) -> ReplayBuffer:
-        """The ring after a step of E environments was added: with the `pending` priorities, and those of its rows."""
-        assert self.priorities is not None
-        assert isinstance(experience.draw, Prioritised)
-        new = (self.position - experience.num_envs + jnp.arange(experience.num_envs)) % self.capacity
-        return self.replace(priorities=self.priorities.written(pending, new, jnp.asarray(experience.draw.exponent)))
-
     def _grown(self, number: int) -> Array:
         """The number of rows that hold a transition after `number` more."""
         return jnp.minimum(self.size + number, self.capacity)
@@ -99,18 +91,14 @@ class ReplayBuffer(struct.PyTreeNode):
     def axes(self) -> ReplayBuffer:
         """Which parts have the axis P, for `jax.vmap`."""
         beside: Any = None if self.beside is None else Successors.axes(self.beside.stack)
-        priorities = None if self.priorities is None else Priorities.axes()
-        return ReplayBuffer(data=0, position=None, size=None, beside=beside, priorities=priorities)  # type: ignore[arg-type]
+        return ReplayBuffer(data=0, position=None, size=None, beside=beside)  # type: ignore[arg-type]
 
     def of_learner(self, index: int) -> ReplayBuffer:
         """The ring of one of P learners."""
         learner = lambda tree: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
         beside = None if self.beside is None else learner(self.beside.replace(steps=None))
         beside = None if beside is None else beside.replace(steps=self.beside.steps)  # type: ignore[union-attr]
-        priorities = self.priorities
-        if priorities is not None:
-            priorities = priorities.replace(sums=priorities.sums[index], largest=priorities.largest[index])
-        return self.replace(data=learner(self.data), beside=beside, priorities=priorities)
+        return self.replace(data=learner(self.data), beside=beside)
 
     @property
     def drawable(self) -> Array:
@@ -156,6 +144,31 @@ class ReplayBuffer(struct.PyTreeNode):
             return rows_of(self.data, rows)
         rest = rows_of(self.data.replace(observation=None), rows)
         return rest.replace(observation=self.observations(rows), next_observation=self.successors(rows))
+
+
+class PrioritisedBuffer(ReplayBuffer):
+    """A ring whose rows are drawn by priority. Checkpoints of other rings do not know of the tree."""
+
+    priorities: Priorities | None = None
+
+    @property
+    def axes(self) -> PrioritisedBuffer:
+        """Which parts have the axis P, for `jax.vmap`."""
+        parts = super().axes
+        return PrioritisedBuffer(parts.data, parts.position, parts.size, parts.beside, Priorities.axes())
+
+    def of_learner(self, index: int) -> ReplayBuffer:
+        """The ring of one of P learners."""
+        assert self.priorities is not None
+        priorities = self.priorities.replace(sums=self.priorities.sums[index], largest=self.priorities.largest[index])
+        return super().of_learner(index).replace(priorities=priorities)
+
+    def prioritised(self, pending: Pending, experience: Replay) -> ReplayBuffer:
+        """The ring after a step of E environments was added: with the `pending` priorities, and those of its rows."""
+        assert self.priorities is not None
+        assert isinstance(experience.draw, Prioritised)
+        new = (self.position - experience.num_envs + jnp.arange(experience.num_envs)) % self.capacity
+        return self.replace(priorities=self.priorities.written(pending, new, jnp.asarray(experience.draw.exponent)))
 
 
 @declaration
@@ -219,7 +232,8 @@ class Replay(Experience):
         ring = ReplayBuffer.create(example, self.replay_size, stack)
         if not isinstance(self.draw, Prioritised):
             return ring
-        return ring.replace(priorities=Priorities.create(len(example.reward), ring.capacity))
+        priorities = Priorities.create(len(example.reward), ring.capacity)
+        return PrioritisedBuffer(ring.data, ring.position, ring.size, ring.beside, priorities)
 
     @property
     def steps_before_updates(self) -> int:

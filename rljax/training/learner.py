@@ -77,7 +77,17 @@ class LearnerState(struct.PyTreeNode):
     key_update: Array  # [P]
     steps: Array  # [] int32: number of steps of each environment so far; see `counted`
     updates: Array  # [] int32: number of updates of each learner so far; see `counted`
-    pending: Pending | None = None  # priorities that the next step writes, where transitions are drawn by priority
+
+    @property
+    def pending(self) -> Pending | None:
+        """Priorities that the next step writes; None where transitions are not drawn by priority."""
+        return None
+
+
+class PrioritisedState(LearnerState):
+    """The state of learners whose transitions are drawn by priority. The checkpoints of others do not know of it."""
+
+    pending: Pending | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +144,7 @@ class Learner:
             )
         if experience.streams:
             metrics[TRANSITION] = zero
-        return LearnerState(
+        fresh = LearnerState(
             agent=agent_state,
             storage=stored,
             tally=empty_tally(tuple(metrics), self.num_learners),
@@ -142,8 +152,8 @@ class Learner:
             key_update=key_update,
             steps=zero,
             updates=zero,
-            pending=None if rows is None else Pending.none(rows),
         )
+        return fresh if rows is None else PrioritisedState(**vars(fresh), pending=Pending.none(rows))
 
     def perceive(self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters) -> LearnerState:
         """Pass observations [P, E, ...] to the agents' `perceive`; `first` [P, E] marks those that begin an episode.
@@ -193,7 +203,8 @@ class Learner:
         """Store the transition that `action` caused, and count the step; all leaves are [P, E, ...]."""
         kept = (state.storage, state.pending)
         stored, pending = self.store(kept, observation, action, extras, step, experience)
-        return state.replace(storage=stored, pending=pending, steps=counted(state.steps))
+        state = state.replace(storage=stored, steps=counted(state.steps))
+        return state if pending is None else state.replace(pending=pending)
 
     def store(
         self,

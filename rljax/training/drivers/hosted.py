@@ -122,7 +122,8 @@ class HostedDriver:
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
             happened = (self.observation, self.action, self.extras, sent)
             self.storage, pending = self.calls.store(self.storage, self.learnt.pending, *happened, experience)
-            self.learnt = self.learnt.replace(pending=pending)
+            if pending is not None:
+                self.learnt = self.learnt.replace(pending=pending)
             self.steps = counted(self.steps)
             first = step.terminated | step.truncated
             if first.any():
