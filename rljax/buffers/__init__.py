@@ -10,6 +10,7 @@ from rljax.buffers.draws import Hindsight, NStep, Uniform
 from rljax.buffers.experience import Column, Experience
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
+from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
 from rljax.buffers.replay import Replay
 from rljax.buffers.rollout import Rollout
 from rljax.buffers.stream import Stream
@@ -23,6 +24,7 @@ __all__ = [
     "Mixed",
     "NStep",
     "NextAction",
+    "Prioritised",
     "Replay",
     "ReturnToGo",
     "Rollout",
@@ -30,4 +32,7 @@ __all__ = [
     "Stream",
     "Uniform",
     "UniformRows",
+    "chosen",
+    "priorities",
+    "weighted",
 ]

@@ -89,34 +89,39 @@ class NStep(Draw):
         held = experience.replay_size // experience.num_envs
         if self.steps > held:
             raise ValueError(
-                f"--config.{self.flag} is {self.steps:,}, and --config.replay-size {experience.replay_size:,} holds "
+                f"--config.n-step is {self.steps:,}, and --config.replay-size {experience.replay_size:,} holds "
                 f"{held:,} steps of each environment. Lower the one or raise the other."
             )
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
-        number, capacity, steps = experience.num_envs, buffer.capacity, jnp.arange(self.steps)
 
         def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
-            data, rows = ring.data, ring.random_rows(key, (experience.num_updates, experience.batch_size))
-            following = (rows[..., None] + number * steps) % capacity  # [U, B, n]
-            ended = data.terminated[following] | data.truncated[following]
-            goes_on = ~ended & (steps < later_rows(buffer, rows, number)[..., None])
-            counts = jnp.cumprod(goes_on, axis=-1, dtype=jnp.int32)[..., :-1]
-            counts = jnp.concatenate([jnp.ones_like(rows[..., None]), counts], axis=-1)
-            length = counts.sum(axis=-1)
-            last = (rows + number * (length - 1)) % capacity
-            return Transition(
-                observation=ring.observations(rows),
-                action=data.action[rows],
-                reward=jnp.where(counts == 1, discount**steps * data.reward[following], 0.0).sum(axis=-1),
-                terminated=data.terminated[last],
-                truncated=data.truncated[last],
-                next_observation=ring.successors(last),
-                extras={name: x[rows] for name, x in data.extras.items()} | {"discount": discount**length},
-            )
+            rows = ring.random_rows(key, (experience.num_updates, experience.batch_size))
+            return n_step_batch(ring, rows, experience.num_envs, self.steps, discount)
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.discount)  # type: ignore[arg-type]
+
+
+def n_step_batch(ring: ReplayBuffer, rows: Array, num_envs: int, number: int, discount: Array | float) -> Transition:
+    """The transitions over up to `number` steps from `rows` [...] on, of one learner's ring; see `NStep`."""
+    data, capacity, steps = ring.data, ring.capacity, jnp.arange(number)
+    following = (rows[..., None] + num_envs * steps) % capacity  # [..., n]
+    ended = data.terminated[following] | data.truncated[following]
+    goes_on = ~ended & (steps < later_rows(ring, rows, num_envs)[..., None])
+    counts = jnp.cumprod(goes_on, axis=-1, dtype=jnp.int32)[..., :-1]
+    counts = jnp.concatenate([jnp.ones_like(rows[..., None]), counts], axis=-1)
+    length = counts.sum(axis=-1)
+    last = (rows + num_envs * (length - 1)) % capacity
+    return Transition(
+        observation=ring.observations(rows),
+        action=data.action[rows],
+        reward=jnp.where(counts == 1, discount**steps * data.reward[following], 0.0).sum(axis=-1),
+        terminated=data.terminated[last],
+        truncated=data.truncated[last],
+        next_observation=ring.successors(last),
+        extras={name: x[rows] for name, x in data.extras.items()} | {"discount": discount**length},
+    )
 
 
 @declaration

@@ -91,6 +91,11 @@ class Experience:
         return False
 
     @property
+    def clips_rewards(self) -> bool:
+        """Whether rewards are stored clipped to [-1, 1]."""
+        return False
+
+    @property
     def random_steps(self) -> int:
         """Environment steps of each learner with uniform actions, before its policy acts."""
         return 0

@@ -12,6 +12,7 @@ from rljax.agent import Array, Transition
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.draws import Draw, Uniform
 from rljax.buffers.experience import Experience, declaration, rows_of
+from rljax.buffers.prioritised import Pending, Priorities, Prioritised
 from rljax.buffers.successors import Successors, is_large, newest_frame
 
 
@@ -104,6 +105,13 @@ class ReplayBuffer(struct.PyTreeNode):
         """The number [] of newest rows of one learner's ring that may be drawn, a multiple of E."""
         return self.size if self.beside is None else self.beside.usable
 
+    @property
+    def window(self) -> tuple[Array, Array] | None:
+        """The oldest and the newest row of those that may be drawn; None where all rows that are written may be."""
+        if self.beside is None:
+            return None
+        return (self.position - self.drawable) % self.capacity, (self.position - 1) % self.capacity
+
     def row(self, number: Array) -> Array:
         """The row of a `number` [...] from 0 to `drawable` - 1."""
         return number if self.beside is None else (self.position - 1 - number) % self.capacity
@@ -138,6 +146,31 @@ class ReplayBuffer(struct.PyTreeNode):
         return rest.replace(observation=self.observations(rows), next_observation=self.successors(rows))
 
 
+class PrioritisedBuffer(ReplayBuffer):
+    """A ring whose rows are drawn by priority. Checkpoints of other rings do not know of the tree."""
+
+    priorities: Priorities | None = None
+
+    @property
+    def axes(self) -> PrioritisedBuffer:
+        """Which parts have the axis P, for `jax.vmap`."""
+        parts = super().axes
+        return PrioritisedBuffer(parts.data, parts.position, parts.size, parts.beside, Priorities.axes())
+
+    def of_learner(self, index: int) -> ReplayBuffer:
+        """The ring of one of P learners."""
+        assert self.priorities is not None
+        priorities = self.priorities.replace(sums=self.priorities.sums[index], largest=self.priorities.largest[index])
+        return super().of_learner(index).replace(priorities=priorities)
+
+    def prioritised(self, pending: Pending, experience: Replay) -> ReplayBuffer:
+        """The ring after a step of E environments was added: with the `pending` priorities, and those of its rows."""
+        assert self.priorities is not None
+        assert isinstance(experience.draw, Prioritised)
+        new = (self.position - experience.num_envs + jnp.arange(experience.num_envs)) % self.capacity
+        return self.replace(priorities=self.priorities.written(pending, new, jnp.asarray(experience.draw.exponent)))
+
+
 @declaration
 class Replay(Experience):
     """Batches from the newest `replay_size` transitions. With `--data`, a share of each batch is from the data set."""
@@ -146,6 +179,7 @@ class Replay(Experience):
     batch_size: int  # transitions of one update
     warmup_steps: int = 0  # environment steps of each learner with uniform actions and without updates
     draw: Draw = Uniform()  # how batches are drawn
+    clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
 
     kind: ClassVar[str] = "replay"
@@ -155,6 +189,11 @@ class Replay(Experience):
     def stores_time(self) -> bool:
         """Whether the draw needs the number of each transition's step in its episode."""
         return self.draw.needs_time
+
+    @property
+    def clips_rewards(self) -> bool:
+        """Whether rewards are stored clipped to [-1, 1]."""
+        return self.clip_rewards
 
     @property
     def random_steps(self) -> int:
@@ -190,7 +229,11 @@ class Replay(Experience):
             raise ValueError(
                 f"--config.shift is {self.shift}, and no part of the observations is a picture: use --config.shift 0."
             )
-        return ReplayBuffer.create(example, self.replay_size, stack)
+        ring = ReplayBuffer.create(example, self.replay_size, stack)
+        if not isinstance(self.draw, Prioritised):
+            return ring
+        priorities = Priorities.create(len(example.reward), ring.capacity)
+        return PrioritisedBuffer(ring.data, ring.position, ring.size, ring.beside, priorities)
 
     @property
     def steps_before_updates(self) -> int:

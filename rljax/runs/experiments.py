@@ -131,6 +131,21 @@ def note_resumption(
     ]
 
 
+def require_structure(folder: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where the `saved` settings of a checkpoint, which shape its arrays, are not those `wanted`.
+
+    A setting that neither the checkpoint nor the run's config.json has is newer than the run, and has its default.
+    """
+    written = records.read_config(folder)["config"]
+    for name, value in wanted.items():
+        is_new = name.startswith("online.") or name.removeprefix("config.") not in written
+        if saved.get(name, value if is_new else None) != value:
+            raise ValueError(
+                f"'{folder / 'config.json'}' says {name} = {value}, the checkpoint was made with {saved.get(name)}. "
+                "Structural settings cannot change in a resumed run: restore the value, or start a new run."
+            )
+
+
 def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
     """The agent's Config by its presets for an environment, a data set or both. No rows of the data are read.
 

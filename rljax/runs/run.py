@@ -278,13 +278,7 @@ class Run:
                 f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
                 f"rljax resume {self.folder} --steps {2 * notes['step']}"
             )
-        for name, value in training.structure().items():
-            if notes["structure"].get(name, value if name.startswith("online.") else None) != value:
-                raise ValueError(
-                    f"'{self.folder / 'config.json'}' says {name} = {value}, the checkpoint was made with "
-                    f"{notes['structure'].get(name)}. Structural settings cannot change in a resumed run: restore the "
-                    "value, or start a new run."
-                )
+        experiments.require_structure(self.folder, notes["structure"], training.structure())
         return notes
 
     def notes_of(self, path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from flax import struct
 
 from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted, mask_of
 from rljax.buffers import Experience
+from rljax.buffers.prioritised import Pending
 from rljax.networks import distributions
 from rljax.training.programs import Contents
 
@@ -77,6 +78,17 @@ class LearnerState(struct.PyTreeNode):
     steps: Array  # [] int32: number of steps of each environment so far; see `counted`
     updates: Array  # [] int32: number of updates of each learner so far; see `counted`
 
+    @property
+    def pending(self) -> Pending | None:
+        """Priorities that the next step writes; None where transitions are not drawn by priority."""
+        return None
+
+
+class PrioritisedState(LearnerState):
+    """The state of learners whose transitions are drawn by priority. The checkpoints of others do not know of it."""
+
+    pending: Pending | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
@@ -124,9 +136,15 @@ class Learner:
             batches = jax.eval_shape(lambda *of: of[3].sample(*of[:3]), stored, data, key_update, experience)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
         metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
+        rows = batches.extras.get("row")
+        if (metrics.pop("priorities", None) is None) != (rows is None):
+            raise ValueError(
+                "an agent's `update` returns metrics['priorities'] exactly where its experience draws with "
+                "`Prioritised`: let it use `rljax.buffers.priorities`."
+            )
         if experience.streams:
             metrics[TRANSITION] = zero
-        return LearnerState(
+        fresh = LearnerState(
             agent=agent_state,
             storage=stored,
             tally=empty_tally(tuple(metrics), self.num_learners),
@@ -135,6 +153,7 @@ class Learner:
             steps=zero,
             updates=zero,
         )
+        return fresh if rows is None else PrioritisedState(**vars(fresh), pending=Pending.none(rows))
 
     def perceive(self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters) -> LearnerState:
         """Pass observations [P, E, ...] to the agents' `perceive`; `first` [P, E] marks those that begin an episode.
@@ -182,22 +201,30 @@ class Learner:
         experience: Experience,
     ) -> LearnerState:
         """Store the transition that `action` caused, and count the step; all leaves are [P, E, ...]."""
-        stored = self.store(state.storage, observation, action, extras, step, experience)
-        return state.replace(storage=stored, steps=counted(state.steps))
+        kept = (state.storage, state.pending)
+        stored, pending = self.store(kept, observation, action, extras, step, experience)
+        state = state.replace(storage=stored, steps=counted(state.steps))
+        return state if pending is None else state.replace(pending=pending)
 
     def store(
         self,
-        storage: Any,
+        kept: tuple[Any, Pending | None],
         observation: Any,
         action: Array,
         extras: dict[str, Array],
         step: Step,
         experience: Experience,
-    ) -> Any:
-        """Add transitions to a buffer; all leaves are [P, E, ...]."""
+    ) -> tuple[Any, Pending | None]:
+        """Add transitions to a buffer, and write pending priorities; all leaves are [P, E, ...]. Returns both."""
+        storage, pending = kept
         if experience.stores_time:
             extras = extras | {"time": step.episode_length}
-        return storage.add(_transition(observation, action, extras, step))
+        if experience.clips_rewards:
+            step = step.replace(reward=jnp.clip(step.reward, -1.0, 1.0))
+        storage = storage.add(_transition(observation, action, extras, step))
+        if pending is None:
+            return storage, None
+        return storage.prioritised(pending, experience), pending.replace(fresh=jnp.zeros_like(pending.fresh))
 
     def learn_from_step(
         self,
@@ -250,15 +277,22 @@ class Learner:
         number = batches.reward.shape[1]
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
 
-        def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, None]:
+        def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, Array | None]:
             agent_state, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
+            priorities = metrics.pop("priorities", None)
             tally = add_to_tally(state.tally, metrics, state.updates)
-            return state.replace(agent=agent_state, tally=tally, updates=counted(state.updates)), None
+            return state.replace(agent=agent_state, tally=tally, updates=counted(state.updates)), priorities
 
         inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (batches, key_noise))
         if number == 1:
-            return one(state, jax.tree.map(lambda x: x[0], inputs))[0]
-        return jax.lax.scan(one, state, inputs)[0]
+            state, priorities = one(state, jax.tree.map(lambda x: x[0], inputs))
+            priorities = jax.tree.map(lambda x: x[None], priorities)
+        else:
+            state, priorities = jax.lax.scan(one, state, inputs)
+        if priorities is None:
+            return state
+        found = Pending(batches.extras["row"], jnp.moveaxis(priorities, 0, 1), jnp.ones((), jnp.bool_))
+        return state.replace(pending=found)
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         """`vmap` over P. For a single learner the axis is squeezed instead, so that products have no batch axis."""

@@ -96,11 +96,19 @@ def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
     ("env", "changes"),
     [
         ("rljax/BoxPick-2x4", {"hindsight": 0.8, "exploration": "softmax"}),
-        ("gymnax/CartPole-v1", {"n_step": 3}),
+        ("gymnax/CartPole-v1", {"n_step": 3, "prioritised": 0.6}),
+        ("CartPole-v1", {"prioritised": 0.6, "exploration": "noisy"}),
     ],
 )
 def test_draws_along_episodes_are_resumed(env: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    config = changes | {"num_envs": 5, "num_steps": 2, "num_updates": 2, "target_every": 1, "epsilon_steps": 200}
+    config = changes | {
+        "num_envs": 5,
+        "num_steps": 2,
+        "num_updates": 2,
+        "target_every": 1,
+        "epsilon_steps": 200,
+        "correction_steps": 300,
+    }
     small_runs.train("dqn", env, 400, tmp_path / "whole", config)
     small_runs.train("dqn", env, 200, tmp_path / "half", config)
     run.resume(tmp_path / "half", 400)

@@ -49,9 +49,9 @@ class Calls:
         return self.learner.init(keys, hyper, data)
 
     @compiled(donate_argnums=0)
-    def store(self, storage: Any, *of_step: Any) -> Any:
-        """The buffer with new transitions."""
-        return self.learner.store(storage, *of_step)
+    def store(self, storage: Any, pending: Any, *of_step: Any) -> Any:
+        """The buffer with new transitions, and what is still pending."""
+        return self.learner.store((storage, pending), *of_step)
 
     @compiled(donate_argnums=0)
     def perceive(self, learnt: Any, observation: Array, first: Array, hyper: Hyperparameters) -> Any:
@@ -120,7 +120,10 @@ class HostedDriver:
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = self._per_learner(step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
-            self.storage = self.calls.store(self.storage, self.observation, self.action, self.extras, sent, experience)
+            happened = (self.observation, self.action, self.extras, sent)
+            self.storage, pending = self.calls.store(self.storage, self.learnt.pending, *happened, experience)
+            if pending is not None:
+                self.learnt = self.learnt.replace(pending=pending)
             self.steps = counted(self.steps)
             first = step.terminated | step.truncated
             if first.any():

@@ -1,0 +1,175 @@
+"""Prioritised replay: transitions are drawn the more often, the larger their error was when they were last learnt from.
+
+p_i priority of row i, the agent's error;  alpha exponent, beta correction, e = `SMALLEST`
+
+  q_i  = (p_i + e)^alpha                       new rows: p_i is the largest priority so far, at least 1
+  P(i) = q_i / sum_k q_k
+  w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta         j: the rows of the batch
+
+The draws are independent. The paper's code divides the total into equal parts and draws once from each, which has the
+same probabilities for each row, but draws that depend on each other.
+
+Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3, proportional.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax.agent import Array, Metrics, Transition
+from rljax.buffers import sum_tree
+from rljax.buffers.draws import Draw, Hindsight, NStep, Uniform, n_step_batch
+from rljax.buffers.experience import declaration
+
+if TYPE_CHECKING:
+    from rljax.buffers.replay import Replay, ReplayBuffer
+
+SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again; OpenAI Baselines
+
+
+class Pending(struct.PyTreeNode):
+    """Priorities that an iteration's updates have found. The next step that is stored writes them to the tree.
+
+    Learning only reads the replay: on the CPU, a program that both writes to a donated buffer and gathers from it
+    copies the whole buffer.
+    """
+
+    row: Array  # [P, U, B] int32
+    priority: Array  # [P, U, B]
+    fresh: Array  # [] bool: not yet written
+
+    @classmethod
+    def none(cls, row: Any) -> Pending:
+        """Nothing to write, for rows with the shape of `row` [P, U, B]."""
+        return cls(jnp.zeros(row.shape, jnp.int32), jnp.zeros(row.shape), jnp.zeros((), jnp.bool_))
+
+
+class Priorities(struct.PyTreeNode):
+    """The priorities of the rows of a replay."""
+
+    sums: Array  # [P, 2 N]: a sum tree of the q_i of each learner; rows that hold nothing have 0
+    largest: Array  # [P] the largest priority so far
+    steps: Array  # [] uint32: steps written, never batched
+
+    @classmethod
+    def create(cls, learners: int, rows: int) -> Priorities:
+        """Those of empty rows."""
+        return cls(jnp.zeros((learners, sum_tree.size(rows))), jnp.ones(learners), jnp.zeros((), jnp.uint32))
+
+    @classmethod
+    def axes(cls) -> Priorities:
+        """Which parts have the axis P, for `jax.vmap`."""
+        fields: Any = {"sums": 0, "largest": 0, "steps": None}
+        return cls(**fields)
+
+    def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
+        """The priorities after those that are `pending`, and after a step that wrote the rows `new` [E].
+
+        Priorities that are not finite are ignored: such a learner has diverged.
+        """
+
+        def learnt(sums: Array, largest: Array, row: Array, priority: Array, exponent: Array) -> tuple[Array, Array]:
+            finite = jnp.isfinite(priority)
+            largest = jnp.maximum(largest, jnp.where(finite, priority, 0.0).max())
+            return sum_tree.write(sums, jnp.where(finite, row, -1), powered(priority, exponent)), largest
+
+        row, priority = (x.reshape(len(x), -1) for x in (pending.row, pending.priority))
+
+        def write(_: Any, kept: tuple[Array, Array]) -> tuple[Array, Array]:
+            return jax.vmap(learnt)(kept[0], kept[1], row, priority, exponent)
+
+        # One round of a loop or none: a branch would copy the tree.
+        rounds = pending.fresh.astype(jnp.int32)
+        sums, largest = jax.lax.fori_loop(0, rounds, write, (self.sums, self.largest))
+        mass = jnp.broadcast_to(powered(largest, exponent)[:, None], (len(largest), len(new)))
+        sums = jax.vmap(sum_tree.write_apart, in_axes=(0, None, 0))(sums, new, mass)
+        return Priorities(sums, largest, self.steps + 1)
+
+
+def powered(priority: Array, exponent: Array) -> Array:
+    """q = (p + e)^alpha."""
+    return (priority + SMALLEST) ** exponent
+
+
+@declaration
+class Prioritised(NStep):
+    """Rows with the probabilities P(i) above, with the rewards of up to `steps` steps summed.
+
+    Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i. The agent multiplies its losses with
+    these weights, and returns the priorities of all rows, `metrics["priorities"]` [B]; see `weighted` and `priorities`.
+    Sums of several steps are those of `NStep`; with one step there is no `extras["discount"]`.
+    """
+
+    steps: int = 1
+    discount: float = 1.0
+    exponent: float  # alpha: 0 is uniform, 1 in proportion to the errors
+    correction: float = 0.4  # beta at first: 0 for no correction, 1 for a full one
+    correction_steps: float = math.inf  # environment steps over which beta rises to 1; infinite: it stays
+
+    flag: ClassVar[str] = "prioritised"
+
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        """Batches [P, U, B, ...]; `keys` are [P]."""
+        shape = (experience.num_updates, experience.batch_size)
+
+        def draw(ring: Any, key: Array, own: Prioritised) -> Transition:
+            sums, passed = ring.priorities.sums, ring.priorities.steps.astype(jnp.float32) * experience.num_envs
+            rows = sum_tree.draw(sums, key, shape, ring.window)
+            beta = own.correction + (1.0 - own.correction) * jnp.minimum(passed / own.correction_steps, 1.0)
+            mass = sums[rows + len(sums) // 2]
+            weight = (mass / mass.min(axis=-1, keepdims=True)) ** -beta
+            if self.steps == 1:
+                batch = ring.transitions(rows)
+            else:
+                batch = n_step_batch(ring, rows, experience.num_envs, self.steps, own.discount)
+            return batch.replace(extras={**batch.extras, "row": rows, "weight": weight})
+
+        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self)  # type: ignore[arg-type]
+
+
+def weighted(losses: Array, batch: Transition) -> Array:
+    """Losses [..., B] times the weights of a prioritised draw; as they are where the batch was drawn otherwise."""
+    weight = batch.extras.get("weight")
+    return losses if weight is None else weight * losses
+
+
+def priorities(error: Array, batch: Transition) -> Metrics:
+    """The metric that hands priorities on: the largest |error| [B] of the critics' errors [C, B].
+
+    Empty where the batch was drawn otherwise.
+    """
+    return {"priorities": jnp.abs(error).max(axis=0)} if "row" in batch.extras else {}
+
+
+def chosen(
+    *,
+    discount: Any,
+    n_step: int = 1,
+    hindsight: Any = 0.0,
+    prioritised: Any = 0.0,
+    correction: Any = 0.4,
+    correction_steps: Any = math.inf,
+) -> Draw:
+    """The draw that an agent's settings ask for. Floats are numbers, or one for each learner.
+
+    Raises `ValueError` for settings that do not go together, named as the flags of the agent's Config.
+    """
+    if np.max(hindsight) > 0:
+        for flag, asked, off in (("n-step", n_step > 1, 1), ("prioritised", np.max(prioritised) > 0, 0)):
+            if asked:
+                what = "sums rewards" if flag == "n-step" else "draws by errors on rewards"
+                raise ValueError(
+                    f"--config.{flag} {what} that --config.hindsight would have to replace: use one of them, with "
+                    f"--config.{flag} {off} or --config.hindsight 0."
+                )
+        return Hindsight(share=hindsight, discount=discount)
+    if np.max(prioritised) > 0:
+        beta = {"correction": correction, "correction_steps": correction_steps}
+        return Prioritised(steps=n_step, discount=discount, exponent=prioritised, **beta)
+    return NStep(steps=n_step, discount=discount) if n_step > 1 else Uniform()

@@ -1,0 +1,92 @@
+"""Sum trees: rows drawn with probabilities in proportion to their mass, in time O(log N).
+
+A tree is an array float32 [2 N] for N rows, N a power of two. Node 1 is the root, node i has the children 2 i and
+2 i + 1, and node N + i is row i. An inner node is the sum of its children, added anew with every change. So rounding
+errors do not grow with the number of changes. All functions are of one tree; `jax.vmap` makes them of many.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from rljax.agent import Array
+
+
+def size(rows: int) -> int:
+    """The number of nodes of a tree for `rows` rows: 2 N, with N the next power of two."""
+    return 2 << max(rows - 1, 1).bit_length()
+
+
+def write(sums: Array, rows: Array, mass: Array) -> Array:
+    """The tree after `rows` [M] were given the `mass` [M]. Of equal rows the last counts; negative rows are ignored."""
+    order = jnp.argsort(rows, stable=True)
+    ordered = rows[order]
+    is_last = jnp.append(ordered[1:] != ordered[:-1], True) & (ordered >= 0)
+    return write_apart(sums, jnp.where(is_last, ordered, -1), mass[order])
+
+
+def write_apart(sums: Array, rows: Array, mass: Array) -> Array:
+    """The same for rows that all differ. It needs no sorting."""
+    nodes, beyond = len(sums), jnp.full(rows.shape, len(sums))  # beyond the end nothing is written
+    place = jnp.where(rows >= 0, rows + nodes // 2, beyond)
+    sums = sums.at[place].set(mass, mode="drop")
+    for _ in range(levels(sums)):
+        place = jnp.where(rows >= 0, place // 2, beyond)
+        sums = sums.at[place].set(sums[2 * place] + sums[2 * place + 1], mode="drop")
+    return sums
+
+
+def draw(sums: Array, key: Array, shape: tuple[int, ...], window: tuple[Array, Array] | None = None) -> Array:
+    """Independent draws [*shape] of rows, with replacement: P(row) = mass / total mass.
+
+    `window` is the first row [] and the last row [] of those that may be drawn. It goes around the end where the first
+    is behind the last. The total is then that of the window. Rows without mass, or outside the window, are never drawn.
+
+    Each draw goes down from the root. At each node it takes a new random number u in [0, 1), and goes to the left child
+    where u (left + right) < left. So the precision of a probability is relative to it, and does not depend on the
+    number of rows, as it would with one number for the whole way.
+    """
+    random = jax.random.uniform(key, (levels(sums), *shape))
+    place = jnp.ones(shape, jnp.int32)
+    edges = None if window is None else _edges(sums, *window)
+    for level in range(levels(sums)):
+        left, right = 2 * place, 2 * place + 1
+        masses = [sums[child] if edges is None else _inside(sums, child, edges[level]) for child in (left, right)]
+        place = jnp.where(random[level] * (masses[0] + masses[1]) < masses[0], left, right)
+    return place - len(sums) // 2
+
+
+def levels(sums: Array) -> int:
+    """The number of levels below the root."""
+    return len(sums).bit_length() - 2
+
+
+Edge = tuple[Array, Array, Array, Array, Array]
+
+
+def _edges(sums: Array, first: Array, last: Array) -> list[Edge]:
+    """For each level, from the root's children down: the nodes above the window's first and last row; of the one, the
+    mass from the first row on, of the other, the mass up to the last row; and whether the window goes around the end.
+    """
+    wraps = first > last
+    start, stop = first + len(sums) // 2, last + len(sums) // 2
+    behind, before = sums[start], sums[stop]
+    found: list[Edge] = []
+    for _ in range(levels(sums)):
+        found.append((start, stop, behind, before, wraps))
+        behind = behind + jnp.where(start % 2 == 0, sums[start + 1], 0.0)
+        before = before + jnp.where(stop % 2 == 1, sums[stop - 1], 0.0)
+        start, stop = start // 2, stop // 2
+    return found[::-1]
+
+
+def _inside(sums: Array, node: Array, edge: Edge) -> Array:
+    """The mass of nodes [...] inside the window. Where a node holds the whole window, it is only known to be positive.
+
+    This is enough: the node beside such a node has nothing.
+    """
+    start, stop, behind, before, wraps = edge
+    whole = jnp.where(wraps, (node > start) | (node < stop), (node > start) & (node < stop))
+    mass = jnp.where(whole, sums[node], 0.0)
+    return mass + jnp.where(node == start, behind, 0.0) + jnp.where(node == stop, before, 0.0)

@@ -1,0 +1,231 @@
+"""Heads: what a critic's outputs say of a return, as one number or as a distribution, and how they learn a target.
+
+A head turns outputs into values, makes the target of a backup  r + gamma s'  from the outputs for the next state, and
+measures the loss to it. K is `features`, the number of outputs for each value; those of `Scalar` have no axis K.
+
+    Scalar       y = r + gamma Q'                        e = Q - y          l: Huber's, the clipped error of [1], or e^2
+    Categorical  Z = z_1 ... z_K with softmax(outputs)   target: the projection of r + gamma Z' on the z_i   [2, eq. 7]
+                                                         l = -sum_i m_i log p_i                              [2, alg. 1]
+    Quantile     theta_i for tau_i = (2 i - 1) / (2 K)   target: r + gamma theta'_j
+                                                         l = sum_i mean_j |tau_i - 1{u < 0}| L(u) / kappa,
+                                                             u = r + gamma theta'_j - theta_i, L: Huber's of kappa [3]
+
+Heads that classify a scalar target, as two-hot and HL-Gauss do, are a `Binned` with another `target`: that of the mean
+of the next outputs, spread over the bins.
+
+[1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
+[2] Bellemare et al., A Distributional Perspective on Reinforcement Learning, arXiv:1707.06887
+[3] Dabney et al., Distributional Reinforcement Learning with Quantile Regression, arXiv:1710.10044
+[4] Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning, arXiv:1710.02298
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from rljax.agent import Array
+
+
+class Head(Protocol):
+    """What heads have in common. Leading axes [...] are any, and broadcast."""
+
+    @property
+    def features(self) -> int:
+        """K, outputs for each value."""
+        ...
+
+    def mean(self, outputs: Array) -> Array:
+        """The values [...] of outputs [..., K]."""
+        ...
+
+    def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
+        """The target of a backup, from outputs [..., K] for the next state, rewards [...] and discounts [...].
+
+        The discount is 0 where the episode has terminated. No gradient flows into the target.
+        """
+        ...
+
+    def loss(self, outputs: Array, target: Array) -> Array:
+        """The loss [...] of outputs [..., K] to a target."""
+        ...
+
+    def error(self, outputs: Array, target: Array) -> Array:
+        """How far [...] outputs are from a target, at least 0: the priority with which they are learnt from again."""
+        ...
+
+    def target_mean(self, target: Array) -> Array:
+        """The value [...] of a target."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Scalar:
+    """One number, the value itself: outputs and targets are [...]."""
+
+    kind: Literal["huber", "squared"] = "squared"
+    features: int = 1
+
+    def mean(self, outputs: Array) -> Array:
+        """The outputs."""
+        return outputs
+
+    def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
+        """y [...]."""
+        return jax.lax.stop_gradient(reward + discount * outputs)
+
+    def loss(self, outputs: Array, target: Array) -> Array:
+        """l(Q - y)."""
+        error = outputs - target
+        return optax.losses.huber_loss(error) if self.kind == "huber" else jnp.square(error)
+
+    def error(self, outputs: Array, target: Array) -> Array:
+        """|Q - y|."""
+        return jnp.abs(outputs - target)
+
+    def target_mean(self, target: Array) -> Array:
+        """y."""
+        return target
+
+
+@dataclasses.dataclass(frozen=True)
+class Binned:
+    """Probabilities of K values at equal distances, from `low` to `high`, by a softmax of the outputs."""
+
+    features: int
+    low: Array | float
+    high: Array | float
+
+    @property
+    def support(self) -> Array:
+        """z [K]."""
+        return self.low + self.width * jnp.arange(self.features)
+
+    @property
+    def width(self) -> Array | float:
+        """The distance between neighbours."""
+        return (self.high - self.low) / (self.features - 1)
+
+    def mean(self, outputs: Array) -> Array:
+        """sum_i p_i z_i."""
+        return self.target_mean(jax.nn.softmax(outputs))
+
+    def target_mean(self, target: Array) -> Array:
+        """sum_i m_i z_i of probabilities [..., K]."""
+        return (target * self.support).sum(axis=-1)
+
+    def loss(self, outputs: Array, target: Array) -> Array:
+        """The cross-entropy of probabilities `target` [..., K]."""
+        return -(target * jax.nn.log_softmax(outputs)).sum(axis=-1)
+
+    def error(self, outputs: Array, target: Array) -> Array:
+        """KL(target, softmax(outputs)): the cross-entropy without the target's own entropy; [4]."""
+        entropy = -jax.scipy.special.xlogy(target, target).sum(axis=-1)
+        return jnp.maximum(self.loss(outputs, target) - entropy, 0.0)
+
+    def projected(self, values: Array, probabilities: Array) -> Array:
+        """`probabilities` [..., J] of `values` [..., J], on the K supports: each is shared by its two neighbours.
+
+        Values outside of the support count as its nearest end.
+        """
+        position = (jnp.clip(values, self.low, self.high) - self.low) / self.width
+        distance = jnp.abs(position[..., None, :] - jnp.arange(self.features)[:, None])  # [..., K, J]
+        return (jnp.clip(1.0 - distance, 0.0, 1.0) * probabilities[..., None, :]).sum(axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Categorical(Binned):
+    """C51: the distribution of the return on K atoms; targets are probabilities [..., K]."""
+
+    def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
+        """The projection of r + gamma Z' on the atoms."""
+        values = reward[..., None] + discount[..., None] * self.support
+        return jax.lax.stop_gradient(self.projected(values, jax.nn.softmax(outputs)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantile:
+    """QR-DQN: K quantiles of the return; targets are samples [..., J] of it."""
+
+    features: int
+    kappa: Array | float = 1.0  # the error up to which the loss is quadratic
+
+    def mean(self, outputs: Array) -> Array:
+        """The mean of the quantiles."""
+        return outputs.mean(axis=-1)
+
+    def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
+        """r + gamma theta'_j."""
+        return jax.lax.stop_gradient(reward[..., None] + discount[..., None] * outputs)
+
+    def loss(self, outputs: Array, target: Array) -> Array:
+        """The quantile Huber loss, summed over quantiles."""
+        tau = (jnp.arange(self.features) + 0.5) / self.features
+        error = target[..., None, :] - outputs[..., :, None]  # u [..., K, J]
+        huber = optax.losses.huber_loss(error, delta=self.kappa) / self.kappa  # pyright: ignore[reportArgumentType]
+        return (jnp.abs(tau[:, None] - (error < 0.0)) * huber).mean(axis=-1).sum(axis=-1)
+
+    def error(self, outputs: Array, target: Array) -> Array:
+        """The distance of the means."""
+        return jnp.abs(self.mean(outputs) - self.mean(target))
+
+    def target_mean(self, target: Array) -> Array:
+        """The mean of the samples."""
+        return target.mean(axis=-1)
+
+
+Name = Literal["none", "c51", "quantile"]
+
+
+def chosen(name: Name, loss: Any, atoms: int, quantiles: int, *, v_min: Any, v_max: Any, kappa: Any) -> Head:
+    """The head that an agent's settings ask for."""
+    match name:
+        case "c51":
+            return Categorical(atoms, v_min, v_max)
+        case "quantile":
+            return Quantile(quantiles, kappa)
+    return Scalar(loss)
+
+
+def check(head: Head, num_critics: int) -> None:
+    """Raise `ValueError` for a head that cannot work. Its floats are numbers, or one for each learner."""
+    if isinstance(head, Scalar):
+        return
+    if num_critics > 1:
+        raise ValueError(
+            f"--config.num-critics is {num_critics}: a distribution of returns is that of one critic. Use "
+            "--config.num-critics 1, or --config.distribution none."
+        )
+    flag = "quantiles" if isinstance(head, Quantile) else "atoms"
+    if head.features < 2:
+        raise ValueError(f"--config.{flag} is {head.features}, it must be at least 2.")
+    if isinstance(head, Quantile) and not np.all(np.asarray(head.kappa) > 0):
+        raise ValueError(f"--config.kappa is {head.kappa}, it must be above 0.")
+    if isinstance(head, Binned) and not np.all(np.asarray(head.low) < np.asarray(head.high)):
+        raise ValueError(f"--config.v-min is {head.low}, it must be below --config.v-max {head.high}.")
+
+
+def of_actions(outputs: Array, head: Head, dueling: bool = False) -> Array:
+    """A last layer's outputs [..., A K] as those of each action, [..., A, K], or [..., A] where K is 1.
+
+    With `dueling` the first K outputs are a value's, and the others advantages: Wang et al., arXiv:1511.06581, eq. 9.
+    """
+    axis = -1 if head.features == 1 else -2
+    if head.features > 1:
+        outputs = outputs.reshape(*outputs.shape[:-1], -1, head.features)
+    if not dueling:
+        return outputs
+    value, advantage = jnp.split(outputs, [1], axis)
+    return value + advantage - advantage.mean(axis=axis, keepdims=True)
+
+
+def of_action(outputs: Array, action: Array, head: Head) -> Array:
+    """The outputs [...] or [..., K] of one action, from those of all actions and a one-hot `action` [..., A]."""
+    if head.features == 1:
+        return (outputs * action).sum(axis=-1)
+    return (outputs * action[..., None]).sum(axis=-2)

@@ -1,0 +1,284 @@
+"""Prioritised replay: probabilities, weights, which rows an update of priorities reaches, and drivers that agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import buffers
+from rljax.buffers import successors, sum_tree
+from rljax.buffers.prioritised import Pending
+from rljax.buffers.replay import ReplayBuffer
+from rljax.training.drivers.compiled import CompiledDriver
+from rljax.training.drivers.embedded import EmbeddedDriver
+from rljax.training.drivers.hosted import HostedDriver
+from rljax.training.learner import Learner
+from tests import rings
+from tests.buffers.test_sum_tree import chi_square
+from tests.fakes import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
+from tests.rings import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
+
+ALPHA = np.array([0.6, 1.0], np.float32)  # of each learner
+BETA = np.array([0.4, 0.7], np.float32)
+
+
+def each(values: Any) -> Any:
+    """One value for each learner."""
+    return jnp.asarray(np.broadcast_to(np.float32(values), LEARNERS))
+
+
+def prioritised(**changes: Any) -> buffers.Prioritised:
+    """A draw whose floats differ between learners."""
+    fields: dict[str, Any] = {"exponent": ALPHA, "correction": BETA, "correction_steps": np.inf, "discount": DISCOUNT}
+    fields |= changes
+    return buffers.Prioritised(steps=fields.pop("steps", 1), **{name: each(x) for name, x in fields.items()})
+
+
+def declare(replay_size: int, num_envs: int, **changes: Any) -> buffers.Replay:
+    """A replay from which batches are drawn so."""
+    sizes = {"batch_size": changes.pop("batch_size", 4), "num_updates": changes.pop("num_updates", 2)}
+    return buffers.Replay(replay_size=replay_size, num_envs=num_envs, draw=prioritised(**changes), **sizes)
+
+
+def nothing() -> Pending:
+    """No priorities to write."""
+    return Pending.none(jnp.zeros((LEARNERS, 1, 1)))
+
+
+@jax.jit
+def step(ring: ReplayBuffer, rows: Any, pending: Pending, declared: buffers.Replay) -> ReplayBuffer:
+    """The ring after a step and pending priorities."""
+    return ring.add(rows).prioritised(pending, declared)
+
+
+def filled(declared: buffers.Replay, steps: int) -> tuple[ReplayBuffer, np.ndarray]:
+    """A ring after so many steps, each row with a priority of its own; and the priorities [P, capacity]."""
+    ring = declared.create(transitions(np.zeros((LEARNERS, declared.num_envs))))
+    for time in range(steps):
+        ring = step(ring, transitions(numbered(time, declared.num_envs)), nothing(), declared)
+    priority = np.random.default_rng(0).exponential(size=(LEARNERS, ring.capacity)).astype(np.float32)
+    rows = np.broadcast_to(np.arange(int(ring.size)), (LEARNERS, int(ring.size)))
+    pending = Pending(jnp.asarray(rows[:, None]), jnp.asarray(priority[:, None, : int(ring.size)]), jnp.asarray(True))
+    kept = ring.priorities.written(pending, jnp.full(declared.num_envs, -1), each(ALPHA))
+    return ring.replace(priorities=kept), priority
+
+
+sample = jax.jit(lambda declared, ring, keys: declared.sample(ring, None, keys))
+
+
+@pytest.mark.parametrize("steps", [4, 10, 25])  # partly filled, full, after two wraps and a half
+def test_draws_have_the_papers_probabilities_and_weights(steps: int) -> None:
+    declared = declare(30, 3, batch_size=100, num_updates=200)
+    ring, priority = filled(declared, steps)
+    batch = jax.tree.map(np.asarray, sample(declared, ring, keys()))
+    stored = min(3 * steps, 30)
+    for learner in range(LEARNERS):
+        mass = (priority[learner, :stored] + 1e-6) ** float(ALPHA[learner])
+        probability = np.zeros(30)
+        probability[:stored] = mass / mass.sum()
+        rows = batch.extras["row"][learner]
+        assert abs(chi_square(rows, probability)) < 5
+        weight = (stored * probability[rows]) ** -float(BETA[learner])
+        np.testing.assert_allclose(batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4)
+        np.testing.assert_array_equal(batch.action[learner], np.asarray(ring.data.action)[learner][rows])
+
+
+def test_rows_that_may_not_be_drawn_never_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observations that are stored once: only the newest rows may be drawn, fewer where many episodes end."""
+    monkeypatch.setattr(successors, "LARGE", 0)
+    monkeypatch.setattr(successors, "FEWEST", 4)
+    monkeypatch.setattr(successors, "SHARE", 4)
+    declared = declare(30, 3, batch_size=100, num_updates=100)
+    for steps in (9, 25):
+        ring, priority = filled(declared, steps)
+        batch, stored = sample(declared, ring, keys()), int(ring.size)
+        for learner in range(LEARNERS):
+            usable = int(ring.beside.usable[learner])
+            assert 0 < usable < stored
+            newest = (int(ring.position) - 1 - np.arange(usable)) % 30
+            mass = np.zeros(30)
+            mass[newest] = (priority[learner, newest] + 1e-6) ** float(ALPHA[learner])
+            assert abs(chi_square(batch.extras["row"][learner], mass / mass.sum())) < 5
+
+
+def test_the_correction_rises_to_one_with_the_steps() -> None:
+    declared = declare(30, 3, batch_size=20, correction_steps=60.0)
+    for steps, beta in ((10, BETA + (1 - BETA) * 30 / 60), (25, np.ones(2))):
+        ring, _ = filled(declared, steps)
+        ring = ring.replace(priorities=ring.priorities.replace(steps=jnp.asarray(steps, jnp.uint32)))
+        batch = sample(declared, ring, keys())
+        for learner in range(LEARNERS):
+            row = batch.extras["row"][learner]
+            mass = np.asarray(ring.priorities.sums)[learner, 32 + row].astype(np.float64)
+            expected = (mass / mass.min(axis=-1, keepdims=True)) ** -beta[learner]
+            np.testing.assert_allclose(batch.extras["weight"][learner], expected, rtol=1e-4)
+
+
+def test_priorities_reach_the_drawn_rows_and_no_others() -> None:
+    declared = declare(12, 2)
+    ring, priority = filled(declared, 9)
+    before = np.asarray(ring.priorities.sums)[:, 16:28]
+    row = np.array([[[3, 5], [3, 7]], [[0, 0], [0, 9]]], np.int32)  # the last of equal ones counts
+    found = np.array([[[1.0, 2.0], [9.0, np.nan]], [[4.0, 5.0], [6.0, 0.0]]], np.float32)
+    fresh = Pending(jnp.asarray(row), jnp.asarray(found), jnp.asarray(True))
+    after = step(ring, transitions(numbered(9, 2)), fresh, declared)
+    sums, largest = np.asarray(after.priorities.sums), np.asarray(after.priorities.largest)
+    np.testing.assert_allclose(largest, np.maximum([9.0, 6.0], np.maximum(priority.max(axis=1), 1.0)))
+    expected = before.copy()
+    for learner, values in enumerate([{3: 9.0, 5: 2.0}, {0: 6.0, 9: 0.0}]):
+        for place, value in values.items():
+            expected[learner, place] = (value + 1e-6) ** ALPHA[learner]
+        expected[learner, [6, 7]] = (largest[learner] + 1e-6) ** ALPHA[learner]  # the step's own rows
+    np.testing.assert_allclose(sums[:, 16:28], expected, rtol=1e-6)
+    np.testing.assert_array_equal(sums[:, 1:16], sums[:, 2::2] + sums[:, 3::2])
+    stale = step(ring, transitions(numbered(9, 2)), fresh.replace(fresh=jnp.asarray(False)), declared)
+    others = np.delete(np.arange(12), [6, 7])
+    np.testing.assert_array_equal(np.asarray(stale.priorities.sums)[:, 16 + others], before[:, others])
+
+
+def test_several_steps_are_summed_as_without_priorities() -> None:
+    """With equal priorities, draws are of all rows, and each is what `NStep` makes of it."""
+    rows = rings.history(3, 17)
+    ring = rings.of_episodes(rows, 7, timed=False)
+    declared = declare(21, 3, steps=3, batch_size=200)
+    empty = declared.create(jax.tree.map(lambda x: x[:, :3], ring.data))
+    ring = empty.replace(data=ring.data, position=ring.position, size=ring.size)
+    for place in range(7):
+        new = jnp.arange(3) + 3 * place
+        ring = ring.replace(priorities=ring.priorities.written(nothing(), new, each(ALPHA)))
+    batch = sample(declared, ring, keys())
+    for learner in range(LEARNERS):
+        one = ring.of_learner(learner)
+        drawn = batch.extras["row"][learner]
+        expected = buffers.draws.n_step_batch(one, drawn, 3, 3, jnp.asarray(DISCOUNT[learner]))
+        found = jax.tree.map(lambda x, learner=learner: x[learner], batch)
+        np.testing.assert_allclose(found.reward, expected.reward, rtol=1e-6)
+        np.testing.assert_allclose(found.extras["discount"], expected.extras["discount"], rtol=1e-6)
+        np.testing.assert_array_equal(found.next_observation, expected.next_observation)
+        assert set(np.ravel(drawn)) == set(range(21))
+    np.testing.assert_allclose(batch.extras["weight"], 1.0)
+
+
+# Learners.
+
+
+class ByReward(Fake):
+    """A Fake whose transitions' priorities are their rewards, and their number in the order of updates."""
+
+    def experience(self, config: Any) -> Any:
+        """A replay from which rows are drawn by priority."""
+        return replay(config, draw=buffers.Prioritised(exponent=1.0))
+
+    def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> tuple[Any, dict]:
+        """What a Fake learns, and priorities."""
+        state, metrics = super().update(state, batch, key, step, config)
+        return state, metrics | buffers.priorities((batch.reward + step)[None], batch)
+
+
+CHANGES: dict[str, Any] = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30, "replay_size": 60}
+
+
+@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
+def test_drivers_agree(kind: Any) -> None:
+    """On the host an iteration begins with learning, whose priorities its first step writes."""
+    inside = driven([1, 2], 15, ByReward(), Counter(5), **CHANGES)
+    hosted: Any = HostedCounter(5)
+    outside = kind(Learner(ByReward(), hosted.spec, 2), hosted, settings(2, **CHANGES))
+    outside.start([1, 2])
+    outside.advance(15)
+    assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
+    assert bool(inside.learners.pending.fresh)
+    assert not bool(outside.learners.pending.fresh)
+    sums = np.asarray(inside.learners.storage.priorities.sums)
+    assert len(np.unique(sums[0, 64:])) > 20
+    outside.advance(1)
+    assert int(inside.learners.updates) == int(outside.learners.updates)
+    assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_updates", [1, 2])
+def test_learners_write_what_their_updates_found(num_updates: int) -> None:
+    """The tree against a record of all priorities in plain Python."""
+    driver = driven([1, 2], 15, ByReward(), Counter(5), **CHANGES | {"num_updates": num_updates, "num_steps": 1})
+    for _ in range(10):
+        before = jax.tree.map(np.array, driver.learners.replace(key_act=None, key_update=None))
+        driver.advance(1)
+        found = np.asarray(driver.learners.storage.priorities.sums)
+        for learner in range(2):
+            mass = before.storage.priorities.sums[learner, 64:124].copy()
+            rows, values = (np.ravel(x[learner]) for x in (before.pending.row, before.pending.priority))
+            largest = max(before.storage.priorities.largest[learner], values.max())
+            for row, value in zip(rows, values, strict=True):
+                mass[row] = value + 1e-6
+            mass[(int(before.storage.position) + np.arange(3)) % 60] = largest + 1e-6
+            np.testing.assert_allclose(found[learner, 64:124], mass, rtol=1e-6)
+            np.testing.assert_allclose(driver.learners.storage.priorities.largest[learner], largest)
+
+
+def test_a_checkpoint_holds_the_priorities() -> None:
+    once, again = (driven([1, 2], number, ByReward(), Counter(5), **CHANGES) for number in (20, 7))
+    again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
+    for driver in (once, again):
+        driver.advance(5)
+    first, second = (
+        jax.tree.map(np.asarray, driver.learners.replace(key_act=None, key_update=None)) for driver in (once, again)
+    )
+    assert_equal(first, second)
+
+
+def test_other_learners_have_nothing_to_write() -> None:
+    """Checkpoints of older versions know of no such fields."""
+    learners = driven([0], 12).learners
+    assert learners.pending is None
+    fields = {field.name for part in (learners, learners.storage) for field in dataclasses.fields(part)}
+    assert not fields & {"pending", "priorities"}
+
+
+def test_agents_return_priorities_where_they_are_asked_for() -> None:
+    class Forgetful(Fake):
+        def experience(self, config: Any) -> Any:
+            return replay(config, draw=buffers.Prioritised(exponent=1.0))
+
+    with pytest.raises(ValueError, match=r"^an agent's `update` returns metrics\['priorities'\] exactly where its exp"):
+        driven([0], 1, Forgetful())
+
+
+def test_is_refused_with_a_data_set_and_with_goals() -> None:
+    message = r"^--config\.prioritised draws from a replay of new experience alone, not with --data\.$"
+    with pytest.raises(ValueError, match=message):
+        buffers.Mixed.of(declare(30, 3), 0.5, (1.0, 0.0))
+    message = r"^--config\.prioritised draws by errors on rewards that --config\.hindsight would have to replace: "
+    with pytest.raises(ValueError, match=message):
+        buffers.chosen(discount=0.9, hindsight=0.5, prioritised=[0.0, 0.5])
+
+
+def test_the_draw_follows_the_settings() -> None:
+    assert buffers.chosen(discount=0.9) == buffers.Uniform()
+    assert buffers.chosen(discount=0.9, n_step=3) == buffers.NStep(steps=3, discount=0.9)
+    assert buffers.chosen(discount=0.9, hindsight=0.5) == buffers.Hindsight(share=0.5, discount=0.9)
+    found = buffers.chosen(discount=0.9, n_step=3, prioritised=0.5, correction=0.6, correction_steps=9.0)
+    expected = buffers.Prioritised(steps=3, discount=0.9, exponent=0.5, correction=0.6, correction_steps=9.0)
+    assert found == expected
+
+
+def test_driver_inside_the_program_copies_no_ring() -> None:
+    changes: Any = CHANGES | {"replay_size": 200_000}
+    environment = driven([0, 1], 1, ByReward(), Counter(5), **CHANGES).loop.environment
+    driver = CompiledDriver(Learner(ByReward(), environment.spec, 2), environment, settings(2, **changes))
+    driver.start([0, 1])
+    advance = driver.loop.advance.lower(driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None).compile()
+    assert_in_place(advance, (driver.learners.storage.data, driver.learners.storage.priorities))
+
+
+def test_a_donated_tree_is_written_in_place() -> None:
+    declared = declare(300_000, 3)
+    ring = declared.create(transitions(np.zeros((LEARNERS, 3))))
+    write = jax.jit(lambda ring, rows, pending: ring.add(rows).prioritised(pending, declared), donate_argnums=0)
+    compiled = write.lower(ring, transitions(numbered(0, 3)), nothing()).compile()
+    assert_in_place(compiled, (ring.data, ring.priorities))
+    assert ring.priorities.sums.shape == (LEARNERS, sum_tree.size(300_000))

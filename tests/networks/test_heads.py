@@ -1,0 +1,179 @@
+"""Heads of critics against the papers' algorithms in float64 NumPy, loop by loop; gradients by differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.networks import heads
+
+ATOMS, LOW, HIGH = 11, -2.0, 3.0
+HEADS: dict[str, heads.Head] = {
+    "scalar": heads.Scalar("squared"),
+    "huber": heads.Scalar("huber"),
+    "c51": heads.Categorical(ATOMS, LOW, HIGH),
+    "quantile": heads.Quantile(7, 1.0),
+    "quantile, kappa 0.3": heads.Quantile(7, 0.3),
+}
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Probabilities."""
+    x = np.exp(x - x.max(axis=-1, keepdims=True))
+    return x / x.sum(axis=-1, keepdims=True)
+
+
+def projection(outputs: np.ndarray, reward: np.ndarray, discount: np.ndarray, *support: Any) -> np.ndarray:
+    """[Bellemare et al., algorithm 1]: each atom's probability goes to its two neighbours."""
+    atoms, low, high = support
+    width, found = (high - low) / (atoms - 1), np.zeros(outputs.shape)
+    for row, p in enumerate(softmax(outputs.astype(np.float64))):
+        for j in range(atoms):
+            value = min(max(reward[row] + discount[row] * (low + j * width), low), high)
+            place = (value - low) / width
+            lower, upper = int(np.floor(place)), int(np.ceil(place))
+            if lower == upper:
+                found[row, lower] += p[j]
+            else:
+                found[row, lower] += p[j] * (upper - place)
+                found[row, upper] += p[j] * (place - lower)
+    return found
+
+
+def quantile_loss(theta: np.ndarray, target: np.ndarray, kappa: float) -> np.ndarray:
+    """[Dabney et al., algorithm 1], of rows [B, K] and samples [B, J]."""
+    losses = np.zeros(len(theta))
+    for row in range(len(theta)):
+        for i in range(theta.shape[1]):
+            tau = (2 * i + 1) / (2 * theta.shape[1])
+            for sample in target[row]:
+                u = sample - theta[row, i]
+                huber = 0.5 * u * u if abs(u) <= kappa else kappa * (abs(u) - 0.5 * kappa)
+                losses[row] += abs(tau - (u < 0)) * huber / kappa / target.shape[1]
+    return losses
+
+
+def inputs(features: int, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Outputs, next outputs [B, K], rewards and discounts [B]; some rows end, some targets leave the support."""
+    generator = np.random.default_rng(seed)
+    outputs, following = generator.normal(size=(2, 9, features)).astype(np.float32)
+    reward = np.array([0.0, 1.0, -0.3, 5.0, -4.0, 0.5, 0.25, -1.0, 2.0], np.float32)
+    discount = np.array([1.0, 0.9, 0.99, 0.9, 0.5, 0.0, 0.0, 0.7, 0.0], np.float32)
+    return outputs, following, reward, discount
+
+
+def test_the_projection_is_the_papers() -> None:
+    _, following, reward, discount = inputs(ATOMS)
+    head = heads.Categorical(ATOMS, LOW, HIGH)
+    found = jax.jit(head.target)(following, reward, discount)
+    expected = projection(following, reward, discount, ATOMS, LOW, HIGH)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-6)
+    inside = np.array([2, 5, 6, 7])  # the others reach beyond the support
+    mean = reward + discount * np.asarray(head.mean(following))
+    np.testing.assert_allclose(head.target_mean(found)[inside[1:3]], mean[inside[1:3]], atol=1e-5)
+    np.testing.assert_allclose(found[8, 10], 0.0, atol=1e-6)
+    np.testing.assert_allclose(found[8, 8], 1.0, atol=1e-6)  # a reward of 2 at the end is atom 8, -2 + 8 / 2
+
+
+def test_a_two_hot_target_is_a_projection() -> None:
+    head = heads.Binned(ATOMS, LOW, HIGH)
+    found = head.projected(jnp.asarray([[0.6], [9.0]]), jnp.ones((2, 1)))
+    expected = np.zeros((2, ATOMS))
+    expected[0, 5:7], expected[1, 10] = (0.8, 0.2), 1.0
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(head.target_mean(found), [0.6, HIGH], atol=1e-6)
+
+
+def losses(name: str, outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The loss [B] in float64."""
+    if name in ("scalar", "huber"):
+        error = outputs - target
+        small = np.abs(error) <= 1.0
+        return error**2 if name == "scalar" else np.where(small, 0.5 * error**2, np.abs(error) - 0.5)
+    if name == "c51":
+        return -(target * np.log(softmax(outputs))).sum(axis=-1)
+    return quantile_loss(outputs, target, 1.0 if name == "quantile" else 0.3)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_losses_and_gradients_are_the_papers(name: str) -> None:
+    head = HEADS[name]
+    outputs, following, reward, discount = inputs(head.features)
+    if head.features == 1:
+        outputs, following = outputs[:, 0], following[:, 0]
+
+    @jax.jit
+    def both(outputs: Any, following: Any) -> Any:
+        target = head.target(following, reward, discount)
+        loss = lambda x, y: head.loss(x, head.target(y, reward, discount)).sum()  # noqa: E731
+        return target, head.loss(outputs, target), jax.grad(loss, argnums=(0, 1))(outputs, following)
+
+    target, loss, (own, none) = jax.tree.map(lambda x: np.asarray(x, np.float64), both(outputs, following))
+    exact = outputs.astype(np.float64)
+    if name.startswith("quantile"):
+        expected = reward[:, None] + discount[:, None] * following
+        np.testing.assert_allclose(target, expected, rtol=1e-6)
+    np.testing.assert_allclose(loss, losses(name, exact, target), rtol=1e-5)
+    gradient, width = np.zeros(exact.shape), 1e-6
+    for place in np.ndindex(exact.shape):
+        moved = [exact.copy(), exact.copy()]
+        moved[0][place] -= width
+        moved[1][place] += width
+        low, high = (losses(name, x, target).sum() for x in moved)
+        gradient[place] = (high - low) / (2 * width)
+    np.testing.assert_allclose(own, gradient, atol=1e-4)
+    assert not none.any(), "the target is not taught"
+
+
+def test_errors_are_priorities() -> None:
+    outputs, following, reward, discount = inputs(ATOMS)
+    head = heads.Categorical(ATOMS, LOW, HIGH)
+    target = np.asarray(head.target(following, reward, discount), np.float64)
+    p = softmax(outputs.astype(np.float64))
+    kl = np.where(target > 1e-12, target * (np.log(np.maximum(target, 1e-12)) - np.log(p)), 0.0).sum(axis=-1)
+    np.testing.assert_allclose(head.error(outputs, target), kl, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(head.error(np.log(np.maximum(p, 1e-9)), p), 0.0, atol=1e-5)
+    quantile, scalar = heads.Quantile(ATOMS), heads.Scalar()
+    expected = np.abs(outputs.mean(axis=1) - (reward + discount * following.mean(axis=1)))
+    np.testing.assert_allclose(
+        quantile.error(outputs, quantile.target(following, reward, discount)), expected, rtol=1e-4
+    )
+    np.testing.assert_allclose(scalar.error(outputs[:, 0], reward), np.abs(outputs[:, 0] - reward))
+
+
+@pytest.mark.parametrize("name", ["scalar", "c51", "quantile"])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_outputs_of_actions(name: str, dueling: bool) -> None:
+    """Per action and output; a dueling head's advantages have no mean of their own in any output."""
+    head, actions = HEADS[name], 3
+    flat = np.random.default_rng(0).normal(size=(2, 5, (actions + dueling) * head.features)).astype(np.float32)
+    found = heads.of_actions(jnp.asarray(flat), head, dueling)
+    each = flat.reshape(2, 5, actions + dueling, head.features)
+    if dueling:
+        each = each[:, :, :1] + each[:, :, 1:] - each[:, :, 1:].mean(axis=2, keepdims=True)
+    each = each[..., 0] if head.features == 1 else each
+    np.testing.assert_allclose(found, each, rtol=1e-5, atol=1e-6)
+    action = np.array([0, 2, 1, 1, 0])
+    taken = heads.of_action(found, jax.nn.one_hot(action, actions), head)
+    np.testing.assert_allclose(taken, each[:, np.arange(5), action], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("head", "num_critics", "message"),
+    [
+        (heads.Quantile(5), 2, r"^--config\.num-critics is 2: a distribution of returns is that of one critic\. Use "),
+        (heads.Categorical(1, -1, 1), 1, r"^--config\.atoms is 1, it must be at least 2\.$"),
+        (heads.Quantile(1), 1, r"^--config\.quantiles is 1, it must be at least 2\.$"),
+        (heads.Quantile(5, 0.0), 1, r"^--config\.kappa is 0\.0, it must be above 0\.$"),
+        (heads.Categorical(5, (0.0, 3.0), 3.0), 1, r"it must be below --config\.v-max 3\.0\.$"),  # type: ignore[arg-type]
+    ],
+)
+def test_refuses_heads_that_cannot_work(head: heads.Head, num_critics: int, message: str) -> None:
+    heads.check(heads.Scalar(), num_critics)
+    with pytest.raises(ValueError, match=message):
+        heads.check(head, num_critics)
