@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
+from tests import fakes
 from tests.datasets.files import arrays, hdf5, npz, same, without
 
 BOX = {"type": "Box", "dtype": "float32", "shape": [3], "low": [-1e9] * 3, "high": [1e9] * 3}
@@ -264,6 +266,6 @@ def test_actions_without_bounds_are_read_with_those_that_are_given(tmp_path: Pat
 
 
 def test_the_package_makes_no_environment_that_a_file_chose() -> None:
-    data: Any = datasets.Dataset("a.npz", None, "evil:Walk-v0", None, None, {})  # pyright: ignore[reportArgumentType]
+    data = dataclasses.replace(fakes.recorded(), name="a.npz", env="evil:Walk-v0")
     with pytest.raises(ValueError, match=r"names the environment 'evil:Walk-v0', and Minari would import 'evil'"):
         datasets.write_minari(data, "t/evil-v0")
