@@ -161,7 +161,11 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _successors(dataset: Dataset) -> Iterator[Finding]:
+def not_following(dataset: Dataset, tolerance: float = 1e-5) -> np.ndarray:
+    """The rows within episodes whose successors are not the next rows' observations.
+
+    Numbers may differ by `tolerance`, relative to 1 plus their size.
+    """
     observations, successors = (columns(dataset.transitions, name) for name in ("observation", "next_observation"))
     inside = np.flatnonzero(~dataset.last[:-1])
     marked = np.zeros(len(dataset.last), np.bool_)
@@ -172,9 +176,13 @@ def _successors(dataset: Dataset) -> Iterator[Finding]:
         size = max(1, min(BLOCK, BLOCK_BYTES // max(1, math.prod(observation.shape[1:]))))
         for start in range(0, len(doubtful), size):
             block = doubtful[start : start + size]
-            differ = _differ(following[block], observation[block + 1]).reshape(len(block), -1).any(axis=1)
-            marked[block[differ]] = True
-    broken = np.flatnonzero(marked)
+            differ = _differ(following[block], observation[block + 1], tolerance)
+            marked[block[differ.reshape(len(block), -1).any(axis=1)]] = True
+    return np.flatnonzero(marked)
+
+
+def _successors(dataset: Dataset) -> Iterator[Finding]:
+    broken = not_following(dataset)
     if len(broken):
         yield Finding(
             "successors_do_not_follow",
@@ -344,11 +352,11 @@ def _field(dataset: Dataset, name: str) -> np.ndarray:
     return np.asarray(getattr(dataset.transitions, name))
 
 
-def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Whether numbers differ by more than rounding, and bytes and truth values at all."""
-    if one.dtype.kind != "f":
+def _differ(one: np.ndarray, other: np.ndarray, tolerance: float) -> np.ndarray:
+    """Whether numbers differ by more than the tolerance, and bytes and truth values at all."""
+    if one.dtype.kind != "f" or tolerance == 0:
         return one != other
-    return np.abs(one - other) > 1e-5 * (1 + np.abs(other))
+    return np.abs(one - other) > tolerance * (1 + np.abs(other))
 
 
 def _words(array: Any) -> Iterator[np.ndarray]:

@@ -19,6 +19,8 @@ from rljax.datasets.formats.text import RefusedFileError, listed, printable
 INT32 = np.iinfo(np.int32)
 LONGEST_NAME = 10_000  # characters of an environment's name, with its arguments
 DEEPEST = 8  # levels of spaces within spaces
+DTYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+DTYPES += ("float16", "float32", "float64")  # of a Box
 MOST_CHOICES = 100_000  # all choices of several discrete actions together
 MOST_STACK = 1_000  # frames in a picture
 KNOWN_SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
@@ -241,6 +243,14 @@ def space(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] 
     value = mapping(value, file, key)
     if kind == "Box" and not all(_is_numbers(value.get(name)) for name in ("low", "high")):
         raise wrong(file, key, value, "a Box with numbers as 'low' and 'high'")
+    if kind == "Box":
+        shape = value.get("shape", [])
+        if not isinstance(shape, list) or len(shape) > DEEPEST or not all(map(_is_size, shape)):
+            raise wrong(file, key, value, "a Box whose 'shape' is a list of whole numbers")
+        if value.get("dtype", "float32") not in DTYPES:
+            raise wrong(file, key, value, f"a Box whose 'dtype' is one of {', '.join(DTYPES)}")
+    if kind in ("MultiDiscrete", "MultiBinary"):
+        _require_choices_of(value, file, key)
     if kind == "Discrete" and not (is_count(value.get("n")) and isinstance(value.get("start", 0), int)):
         raise wrong(file, key, value, "a Discrete space with a whole number 'n' of at least 1")
     if kind in ("Dict", "Tuple"):
@@ -251,6 +261,25 @@ def space(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] 
         for name, part in named:
             space(part, file, f"{key}/{name}", depth + 1)
     return value
+
+
+def _require_choices_of(value: Mapping[str, Any], file: str, key: str) -> None:
+    """Raise `ValueError` unless a space of several choices says how many there are, and they are few enough."""
+    name = "nvec" if value["type"] == "MultiDiscrete" else "n"
+    right = all(map(_is_numbers, (value.get(name), value.get("start", 0))))
+    if right:
+        found, start = np.asarray(value[name]), np.asarray(value.get("start", 0))
+        total = found.sum(dtype=np.float64) if name == "nvec" else found.prod(dtype=np.float64)
+        right = found.size > 0 and {found.dtype.kind, start.dtype.kind} <= {"i"} and found.min() >= 1
+        right = right and total <= MOST_CHOICES and found.max() <= MOST_CHOICES and (name == "nvec" or found.ndim < 2)
+        right = right and start.shape in ((), found.shape) and bool((np.abs(start) < INT32.max // 2).all())
+    if not right:
+        what = f"whole numbers as '{name}', with at most {MOST_CHOICES:,} choices"
+        raise wrong(file, key, value, f"a {value['type']} space with {what}")
+
+
+def _is_size(value: Any) -> bool:
+    return value == 0 or is_count(value)
 
 
 def is_count(value: Any) -> bool:
