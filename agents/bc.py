@@ -20,7 +20,7 @@ learning rate and batch size are those of current baselines, as in CORL [2].
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, normalise
+from rljax.networks import distributions, encoders, normalise
 
 
 @agent.config
@@ -54,6 +54,7 @@ class Config:
     log_std_max: float = 2.0  # upper clip of log std, with log_prob; IQL
     exploration_noise: float = 0.1  # online: std of the noise on actions, unless log_prob learns it; TD3
     # Networks
+    encoder: encoders.Kind = "auto"  # of observations that are no vectors: rljax/networks/encoders.py
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
     dropout: float | None = None  # share of hidden units left out while learning; JAXRL: 0.1
@@ -66,6 +67,7 @@ class Actor(struct.PyTreeNode):
     mean: networks.Network  # [O] -> [A]: before tanh, or the logits of discrete actions
     log_std: Array | None  # [A]; None for a deterministic policy and for discrete actions
     discrete: bool = struct.field(default=False, pytree_node=False)
+    choices: tuple[int, ...] = struct.field(default=(), pytree_node=False)  # of several discrete actions
 
 
 class State(struct.PyTreeNode):
@@ -73,7 +75,7 @@ class State(struct.PyTreeNode):
 
     actor: Actor
     actor_optimiser: optax.OptState
-    statistics: normalise.Statistics  # of observations [O]
+    statistics: Any  # of observations [O...]
 
 
 def experience(config: Config) -> buffers.Dataset:
@@ -101,10 +103,8 @@ def schedule(config: Config, steps: float) -> Config:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for several discrete actions at once or a hyperparameter out of range."""
-    agent.require_vectors("bc", spec)
+    """Raise `ValueError` for a hyperparameter out of range."""
     agent.require_widths(config, "hidden")
-    agent.require_one_action("bc", spec)
     agent.require_range(config, actor_lr=(0, None), exploration_noise=(0, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
     agent.require_order(config, "log_std_min", "log_std_max")
@@ -112,21 +112,27 @@ def check(spec: EnvSpec, config: Config) -> None:
         agent.require_above(config, decay_steps=0)
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
+    encoders.check(spec, encoding(config))
+
+
+def encoding(config: Config) -> encoders.Settings:
+    """The settings of the encoders."""
+    return encoders.Settings(config.encoder, config.activation, config.initialisation)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters."""
-    observation = jnp.zeros(spec.observation_shape)
-    style = (config.activation, config.initialisation)
+    mean = networks.MLP(config.hidden, spec.action_size, config.activation, config.initialisation)
     actor = Actor(
-        mean=networks.create(networks.MLP(config.hidden, spec.action_size, *style), key, observation),
+        mean=networks.create(encoders.encoded(spec, encoding(config), mean), key, spec.example()),
         log_std=jnp.zeros(spec.action_size) if config.loss == "log_prob" and not spec.discrete else None,
         discrete=spec.discrete,
+        choices=spec.choices,
     )
     return State(
         actor=actor,
         actor_optimiser=optax.adam(config.actor_lr).init(actor),
-        statistics=normalise.create(spec.observation_shape),
+        statistics=normalise.of_observations(spec),
     )
 
 
@@ -162,9 +168,10 @@ def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = 
     return jnp.tanh(actor.mean(observation, dropout=dropout))
 
 
-def choice(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> distributions.Categorical:
-    """The policy over discrete actions, for observations [..., O]."""
-    return distributions.categorical(actor.mean(observation, dropout=dropout))
+def choice(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> distributions.Distribution:
+    """The policy over discrete actions, those that are allowed, for observations [..., O...]."""
+    logits = actor.mean(observation, dropout=dropout)
+    return distributions.discrete(logits, actor.choices, agent.mask_of(observation))
 
 
 def std(actor: Actor, config: Config) -> Array | float:

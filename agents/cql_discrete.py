@@ -20,6 +20,8 @@ d3rlpy's, but for its copy of the critics every 8,000 updates: here it is made e
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -27,7 +29,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, normalise
+from rljax.networks import distributions, encoders, normalise
 
 
 @agent.config
@@ -54,6 +56,7 @@ class Config:
     # Policy
     epsilon: float = 0.05  # online: share of uniform actions; own choice
     # Networks
+    encoder: encoders.Kind = "auto"  # of observations that are no vectors: rljax/networks/encoders.py
     hidden: tuple[int, ...] = (256, 256)  # widths of the critics' hidden layers; [2]
     num_critics: int = 1  # C; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
@@ -67,7 +70,7 @@ class State(struct.PyTreeNode):
     critic: networks.Network  # [O] -> [C, A], or [O], [] -> [C]
     target_critic: networks.Network
     critic_optimiser: optax.OptState
-    statistics: normalise.Statistics  # of observations [O]
+    statistics: Any  # of observations [O...]
 
 
 def experience(config: Config) -> buffers.Dataset:
@@ -90,24 +93,29 @@ def experience(config: Config) -> buffers.Dataset:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for continuous actions or a hyperparameter out of range."""
-    agent.require_vectors("cql_discrete", spec)
     agent.require_widths(config, "hidden")
     agent.require_discrete("cql_discrete", spec, "cql")
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), critic_lr=(0, None), epsilon=(0, 1))
     agent.require_range(config, penalty_weight=(0, None))
     agent.require_at_least(config, num_critics=1, target_every=1)
+    encoders.check(spec, encoding(config))
+
+
+def encoding(config: Config) -> encoders.Settings:
+    """The settings of the encoders."""
+    return encoders.Settings(config.encoder, config.activation, config.initialisation)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     style = (config.activation, config.initialisation)
     ensemble = networks.ensemble(spec, config.num_critics, config.hidden, *style, config.layer_norm)
-    critic = networks.create(ensemble, key, jnp.zeros(spec.observation_shape))
+    critic = networks.create(encoders.encoded(spec, encoding(config), ensemble), key, spec.example())
     return State(
         critic=critic,
         target_critic=networks.copy(critic),
         critic_optimiser=optax.adam(config.critic_lr).init(critic),
-        statistics=normalise.create(spec.observation_shape),
+        statistics=normalise.of_observations(spec),
     )
 
 
@@ -122,12 +130,13 @@ def act(state: State, observation: Array, key: Array, config: Config, explore: b
     """Actions [...] for observations [..., O]: greedy, but for a share `epsilon` of uniform ones when exploring."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
-    q = state.critic(observation).mean(axis=0)  # [..., A]
+    mask = agent.mask_of(observation)
+    q = distributions.allowed(state.critic(observation).mean(axis=0), mask)  # [..., A]
     greedy = jnp.asarray(q.argmax(axis=-1), jnp.int32)
     if not explore:
         return greedy, {}
     key_choice, key_action = jax.random.split(key)
-    uniform = jnp.asarray(distributions.categorical(jnp.zeros_like(q)).sample(seed=key_action), jnp.int32)
+    uniform = jnp.asarray(distributions.categorical(jnp.zeros_like(q), mask).sample(seed=key_action), jnp.int32)
     return jnp.where(jax.random.uniform(key_choice, greedy.shape) < config.epsilon, uniform, greedy), {}
 
 
@@ -141,12 +150,14 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 # [1, eq. 4]
 def critic_loss(critic: networks.Network, state: State, batch: Transition, config: Config) -> tuple[Array, Metrics]:
     """Huber's loss of all critics to the double target, plus the penalty on their gaps, summed over critics."""
-    next_action = state.critic(batch.next_observation).mean(axis=0).argmax(axis=-1)  # [B]
+    next_q = state.critic(batch.next_observation).mean(axis=0)
+    next_action = distributions.allowed(next_q, agent.mask_of(batch.next_observation)).argmax(axis=-1)  # [B]
     next_q = state.target_critic(batch.next_observation, next_action).min(axis=0)  # [B]
     target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
     each = critic(batch.observation)  # [C, B, A]
     q = jnp.take_along_axis(each, batch.action[None, :, None], axis=-1)[..., 0]  # [C, B]
-    gap = (jax.nn.logsumexp(each, axis=-1) - q).mean(axis=-1)  # [C]
+    allowed = distributions.allowed(each, agent.mask_of(batch.observation))
+    gap = (jax.nn.logsumexp(allowed, axis=-1) - q).mean(axis=-1)  # [C]
     error = optax.losses.huber_loss(q, jax.lax.stop_gradient(target)).mean(axis=-1)  # [C]
     loss = (error + config.penalty_weight * gap).sum()
     metrics = {"critic/loss": loss, "critic/error": error.sum(), "critic/gap": gap.mean()}

@@ -27,7 +27,7 @@ authors' code [2]. With `values = "old"`, advantages and targets use V from befo
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, normalise
+from rljax.networks import distributions, encoders, normalise
 
 
 @agent.config
@@ -70,6 +70,7 @@ class Config:
     log_std_max: float = 2.0  # upper clip of log std; [2]
     exploration_noise: float = 0.03  # online: std of the noise on actions of a deterministic policy; CORL
     # Networks
+    encoder: encoders.Kind = "auto"  # of observations that are no vectors: rljax/networks/encoders.py
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers, of all networks; [2]
     num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
@@ -84,6 +85,7 @@ class Actor(struct.PyTreeNode):
     mean: networks.Network  # [O] -> [A]: before tanh, or the logits of discrete actions
     log_std: Array | None  # [A]; None for a deterministic policy and for discrete actions
     discrete: bool = struct.field(default=False, pytree_node=False)
+    choices: tuple[int, ...] = struct.field(default=(), pytree_node=False)  # of several discrete actions
 
 
 class State(struct.PyTreeNode):
@@ -96,7 +98,7 @@ class State(struct.PyTreeNode):
     actor_optimiser: optax.OptState
     critic_optimiser: optax.OptState
     value_optimiser: optax.OptState
-    statistics: normalise.Statistics  # of observations [O]
+    statistics: Any  # of observations [O...]
 
 
 def experience(config: Config) -> buffers.Dataset:
@@ -124,10 +126,8 @@ def schedule(config: Config, steps: float) -> Config:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for several discrete actions at once or a hyperparameter out of range."""
-    agent.require_vectors("iql", spec)
+    """Raise `ValueError` for a hyperparameter out of range."""
     agent.require_widths(config, "hidden")
-    agent.require_one_action("iql", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, value_lr=(0, None), expectile=(0, 1), inverse_temperature=(0, None))
     agent.require_range(config, max_weight=(0, None), exploration_noise=(0, None))
@@ -138,22 +138,30 @@ def check(spec: EnvSpec, config: Config) -> None:
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
     agent.require_at_least(config, num_critics=1)
+    encoders.check(spec, encoding(config))
+
+
+def encoding(config: Config) -> encoders.Settings:
+    """The settings of the encoders."""
+    return encoders.Settings(config.encoder, config.activation, config.initialisation)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
-    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape, spec.action_dtype)
+    observation, action = spec.example(), jnp.zeros(spec.action_shape, spec.action_dtype)
     style, gain = (config.activation, config.initialisation), 2.0**0.5
     mean = networks.MLP(config.hidden, spec.action_size, *style, output_scale=gain)
     actor = Actor(
-        mean=networks.create(mean, key_actor, observation),
+        mean=networks.create(encoders.encoded(spec, encoding(config), mean), key_actor, observation),
         log_std=jnp.zeros(spec.action_size) if config.policy == "gaussian" and not spec.discrete else None,
         discrete=spec.discrete,
+        choices=spec.choices,
     )
     ensemble = networks.ensemble(spec, config.num_critics, config.hidden, *style, config.layer_norm, output_scale=gain)
-    critic = networks.create(ensemble, key_critic, observation, action)
-    value = networks.create(networks.MLP(config.hidden, 1, *style, output_scale=gain), key_value, observation)
+    critic = networks.create(encoders.encoded(spec, encoding(config), ensemble), key_critic, observation, action)
+    head = networks.MLP(config.hidden, 1, *style, output_scale=gain)
+    value = networks.create(encoders.encoded(spec, encoding(config), head), key_value, observation)
     return State(
         actor=actor,
         critic=critic,
@@ -162,7 +170,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         actor_optimiser=optax.adam(config.actor_lr).init(actor),
         critic_optimiser=optax.adam(config.critic_lr).init(critic),
         value_optimiser=optax.adam(config.value_lr).init(value),
-        statistics=normalise.create(spec.observation_shape),
+        statistics=normalise.of_observations(spec),
     )
 
 
@@ -205,9 +213,10 @@ def policy(actor: Actor, observation: Array, dropout: networks.Dropout | None = 
     return jnp.tanh(actor.mean(observation, dropout=dropout))
 
 
-def choice(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> distributions.Categorical:
-    """The policy over discrete actions, for observations [..., O]."""
-    return distributions.categorical(actor.mean(observation, dropout=dropout))
+def choice(actor: Actor, observation: Array, dropout: networks.Dropout | None = None) -> distributions.Distribution:
+    """The policy over discrete actions, those that are allowed, for observations [..., O...]."""
+    logits = actor.mean(observation, dropout=dropout)
+    return distributions.discrete(logits, actor.choices, agent.mask_of(observation))
 
 
 def std(actor: Actor, config: Config) -> Array | float:
@@ -230,7 +239,8 @@ def distance(actor: Actor, batch: Transition, key: Array, config: Config) -> Arr
 
 def expected(value: networks.Network, batch: Transition) -> tuple[Array, Array]:
     """V(s) and V(s') [B] of a batch, in one pass."""
-    v = value(jnp.concatenate([batch.observation, batch.next_observation]))[:, 0]
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), batch.observation, batch.next_observation)
+    v = value(both)[:, 0]
     return v[: batch.reward.size], v[batch.reward.size :]
 
 

@@ -307,7 +307,7 @@ def require_vectors(name: str, spec: EnvSpec) -> None:
     if not spec.is_vector:
         raise ValueError(
             f"agent '{name}' observes vectors, '{spec.name}' shows {shown(spec)}. "
-            "Choose an agent for any observation, such as ppo, or dqn for discrete actions."
+            "Choose an agent for any observation, such as ppo, or dqn for discrete actions; bc or iql from data."
         )
 
 
@@ -345,7 +345,8 @@ def require_one_action(name: str, spec: EnvSpec) -> None:
     if spec.choices:
         raise ValueError(
             f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes {len(spec.choices)}, with "
-            f"{' x '.join(map(str, spec.choices))} choices. Use: rljax train ppo --env {spec.name}"
+            f"{' x '.join(map(str, spec.choices))} choices. Use: rljax train ppo --env {spec.name}, or bc or iql from "
+            "data."
         )
 
 

@@ -58,15 +58,22 @@ def cell(agent: str, observation: str | None, action: str | None) -> str:
     return "with convolutions" if any("--config.convolutions" in str(error) for error in found) else ""
 
 
+def source(agent: str) -> str:
+    """Whether an agent learns from a data set: from it alone, or from it beside new experience."""
+    module: Any = registry.load_agent(agent)
+    experience = module.experience(module.Config())
+    return "alone" if experience.needs_data else "beside new experience" if experience.mixes_data else ""
+
+
 def table() -> str:
     """The table, in Markdown."""
     names = registry.names()
-    heads = ["agent", *OBSERVATIONS, *ACTIONS]
+    heads = ["agent", *OBSERVATIONS, *ACTIONS, "from data"]
     rows = [heads, ["---"] * len(heads)]
     for name in names:
         seen = [cell(name, observation, None) for observation in OBSERVATIONS]
         done = [cell(name, None, action) for action in ACTIONS]
-        rows.append([f"[{name}](agents/{name}.md)", *seen, *done])
+        rows.append([f"[{name}](agents/{name}.md)", *seen, *done, source(name)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -153,11 +153,13 @@ class Spaces:
         return cls(read(found["observation"]), read(found["action"]), name, found.get("masked", False) is True)
 
 
-def box_spaces(observation_size: int, action_bounds: tuple[Any, Any], name: str) -> Spaces:
-    """The spaces of a data set that names no environment: vectors, and continuous actions within bounds [A]."""
+def box_spaces(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> Spaces:
+    """The spaces of a data set that names no environment: vectors or pictures, and actions within bounds [A]."""
     low, high = (np.asarray(bound, np.float32) for bound in action_bounds)
-    observation = spaces.Box(-np.inf, np.inf, (observation_size,), np.float32)
-    return Spaces(observation, spaces.Box(low, high, dtype=np.float32), name)
+    is_bytes = spec.observation_dtype == "uint8"
+    limits, dtype = ((0, 255), np.uint8) if is_bytes else ((-np.inf, np.inf), np.float32)
+    observation = spaces.Box(*limits, spec.observation_shape, dtype)  # type: ignore[arg-type]
+    return Spaces(observation, spaces.Box(low, high, dtype=np.float32), spec.name)
 
 
 def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), part: str = "") -> np.ndarray:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from rljax.agent import Array, RewardTransform, Transition, float_fields
+from rljax.buffers.frames import each
 
 T = TypeVar("T")
 
@@ -181,4 +182,4 @@ def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
 
 def rows_of(data: T, rows: Any) -> T:
     """The `rows` [...] of transitions, or of any other tree of arrays [N, ...], in one gather."""
-    return jax.tree.map(lambda x: x[rows], data)
+    return each(lambda x: x[rows], data)

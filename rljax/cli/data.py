@@ -173,7 +173,10 @@ def _info(arguments: list[str]) -> None:
     described = datasets.describe(dataset)
     show(f"{described['name']}: {described['transitions']:,} transitions, {described['bytes'] / 1e6:,.0f} MB")
     actions = f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
-    show(f"  {described['observation_size']} observation dimensions, {actions}")
+    if described["choices"]:
+        actions = f"actions of {' x '.join(map(str, described['choices']))} choices"
+    seen = f"{described['observation_size']} observation dimensions"
+    show(f"  {seen if dataset.spec.is_vector else printable(described['observation'])}, {actions}")
     show(f"  environment: {printable(described['env'] or 'none known')}")
     show(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
     show(f"  complete episodes: {described['episodes']:,}")
@@ -233,7 +236,10 @@ def _of_environment(options: Convert) -> Any:
     datasets.require_integers(dataset, options.env or "", actions.spec.action_size)
     if dataset.discrete:
         number = max(dataset.action_size, actions.spec.action_size)
-        dataset = dataclasses.replace(dataset, provenance=dataset.provenance | {"num_actions": number})
+        known = (
+            {"choices": list(actions.spec.choices or dataset.choices)} if dataset.choices else {"num_actions": number}
+        )
+        dataset = dataclasses.replace(dataset, provenance=dataset.provenance | known)
     return dataset
 
 

@@ -3,7 +3,9 @@
 Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N, A] within the environment's bounds,
 `rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that is not terminal), `next_observations`
 [N, O], and a JSON text of environment, references, bounds and provenance, under `metadata` (.npz) or `metadata/rljax`
-(.hdf5). A file that was written here reads back as the same dataset.
+(.hdf5). A file that was written here reads back as the same dataset. Observations that are no vectors have layouts of
+their own, see `rljax.datasets.formats.observations`. Several discrete actions are [N, K] integers, and the metadata say
+under `choices` how many choices each has.
 
 Other files may use these names, in this order of preference:
 
@@ -42,7 +44,7 @@ from rljax.datasets import dataset as base
 from rljax.datasets import rows as table
 from rljax.datasets.dataset import Dataset
 from rljax.datasets.download import fingerprint
-from rljax.datasets.formats import is_hdf5, opened, schema, text
+from rljax.datasets.formats import is_hdf5, observations, opened, schema, text
 from rljax.datasets.rows import Rows
 
 ALIASES = {
@@ -55,10 +57,12 @@ ALIASES = {
     "truncated": ("timeouts", "timeout", "truncations", "truncated", "timelimit_truncated"),
 }
 IMITATION = ("acts", "obs", "indices", "terminal")  # keys of the imitation library's rollouts
-FORMAT = "rljax dataset 1"
+FORMAT = "rljax dataset 1"  # of vectors, and of one action in a row
+FORMAT_OF_ALL = "rljax dataset 2"  # of all other spaces
 SUFFIXES = (".npz", ".hdf5", ".h5")
 # Entries of the provenance that stay true of a copy.
 KEPT = ("max_episode_steps", "recorded_max_episode_steps", "num_actions", "algorithm", "corruptions", "both_ends")
+KEPT += ("choices", "stack")
 
 
 def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False) -> Dataset:
@@ -75,8 +79,9 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
     """
     path = Path(path)
     with opened(path) as file:
-        rows, notes = _rows(path.name, file)
         metadata = _metadata(path.name, file)
+        of_all = metadata.get("format") == FORMAT_OF_ALL
+        rows, notes = (_rows_of_all(path.name, file, metadata), []) if of_all else _rows(path.name, file)
     rows.check_lengths()
     marked = bool(rows.terminated[-1] or rows.truncated[-1])
     rows = _selected(rows)
@@ -117,7 +122,8 @@ def unbounded_dimensions(path: Path) -> int | None:
         return None
     with opened(path) as file:
         key = next((key for key in (*ALIASES["action"], "acts") if key in file), None)
-        if key is None or _metadata(path.name, file).get("action_bounds") is not None:
+        described = _metadata(path.name, file)
+        if key is None or any(described.get(known) is not None for known in ("action_bounds", "choices")):
             return None
         action = schema.actions(file[key], path.name, key)
     return action.shape[1] if action.ndim == 2 else None
@@ -215,15 +221,41 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     rows = Rows(
         name,
         keys,
-        schema.vectors(read_array(keys["observation"]), name, keys["observation"]),
+        schema.observed(read_array(keys["observation"]), name, keys["observation"]),
         schema.actions(read_array(keys["action"]), name, keys["action"]),
         reward,
         terminated,
         truncated,
-        None if key is None else schema.vectors(read_array(key), name, key),
+        None if key is None else schema.observed(read_array(key), name, key),
         types=types,
     )
     return rows, notes
+
+
+def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]) -> Rows:
+    """All rows of a file in our layout for any spaces."""
+    for key in ("actions", "rewards", "terminals", "timeouts"):
+        if key not in file:
+            raise _missing(name, file, (key,), "")
+    reward = schema.column(file["rewards"], name, "rewards", np.float32)
+    if not len(reward):
+        raise ValueError(f"'{name}' is empty: 'rewards' has no rows. Record or download it again.")
+    schema.facts(name, None, None, {"stack": metadata.get("stack")}, None)
+    stack = metadata.get("stack") or 1
+    observation, following = observations.read(name, file, metadata.get("observation"), len(reward), stack)
+    several = metadata.get("choices") is not None
+    keys = dict(zip(base.FIELDS, ("observations", "actions", "rewards", "terminals", "timeouts"), strict=False))
+    return Rows(
+        name,
+        keys | {"next_observation": "next_observations"},
+        observation,
+        (schema.several_actions if several else schema.actions)(file["actions"], name, "actions"),
+        reward,
+        schema.marks(file["terminals"], name, "terminals"),
+        schema.marks(file["timeouts"], name, "timeouts"),
+        following,
+        types={"actions": file["actions"].dtype.name, "rewards": file["rewards"].dtype.name},
+    )
 
 
 def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
@@ -301,9 +333,10 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
         ) from error
     if not isinstance(found, dict) or not str(found.get("format", "")).startswith("rljax dataset"):
         return {}
-    if found["format"] != FORMAT:
+    if found["format"] not in (FORMAT, FORMAT_OF_ALL):
         raise ValueError(
-            f"'{name}' is a '{text.printable(found['format'])}', this rljax reads '{FORMAT}'. Install a newer rljax."
+            f"'{name}' is a '{text.printable(found['format'])}', this rljax reads up to '{FORMAT_OF_ALL}'. Install a "
+            "newer rljax."
         )
     return found
 
@@ -316,13 +349,17 @@ def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
 
 def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
     transitions = dataset.transitions
+    both = transitions.observation, transitions.next_observation
+    if dataset.is_plain:
+        seen: dict[str, np.ndarray] = {"observations": np.asarray(both[0]), "next_observations": np.asarray(both[1])}
+    else:
+        seen = observations.written(*both)
     return {
-        "observations": np.asarray(transitions.observation),
         "actions": base.denormalised(dataset),
         "rewards": np.asarray(transitions.reward),
         "terminals": np.asarray(transitions.terminated),
         "timeouts": np.asarray(transitions.truncated),
-        "next_observations": np.asarray(transitions.next_observation),
+        **seen,
     }
 
 
@@ -330,14 +367,16 @@ def _description(dataset: Dataset) -> str:
     known = dataset.name.startswith(tuple(f"{family}/" for family in base.FAMILIES))
     return json.dumps(
         {
-            "format": FORMAT,
+            "format": FORMAT if dataset.is_plain else FORMAT_OF_ALL,
+            "observation": None if dataset.is_plain else observations.described(dataset.transitions.observation),
             "name": dataset.name if known else Path(dataset.name).name,  # without the folders of this machine
             "env": dataset.env,
             "reference": base.json_able(dataset.reference),
             "action_bounds": base.json_able(dataset.action_bounds),
             "complete": dataset.complete,
             **{key: dataset.provenance.get(key) for key in KEPT},
-            "num_actions": dataset.provenance.get("num_actions") if dataset.discrete else None,
+            "num_actions": dataset.provenance.get("num_actions") if dataset.discrete and not dataset.choices else None,
+            "choices": list(dataset.choices) or None,
             "provenance": base.json_able(dataset.provenance),
         }
     )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 
-from rljax.datasets.dataset import FIELDS, Dataset
+from rljax.buffers import frames
+from rljax.datasets.dataset import FIELDS, Dataset, columns
 
 SCALE = 1e3  # the largest observation that networks are expected to handle without normalisation
 AT_BOUND = 1e-6  # actions within this distance from -1 or 1 count as at the bound
 BLOCK = 1 << 16  # rows per step: no temporary array is as large as the dataset
+BLOCK_BYTES = 1 << 25  # of observations per step
+OBSERVED = ("float32", "uint8", "bool")  # dtypes of the arrays of an observation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +50,10 @@ def _dtypes(dataset: Dataset) -> Iterator[Finding]:
     if dataset.discrete:
         expected["action"] = np.int32
     wrong = [
-        f"{name} is {_field(dataset, name).dtype}, not {np.dtype(dtype).name}"
+        f"{part} is {column.dtype}, not {np.dtype(dtype).name}"
         for name, dtype in expected.items()
-        if _field(dataset, name).dtype != dtype
+        for part, column in columns(dataset.transitions, name)
+        if column.dtype != dtype and not (name in ("observation", "next_observation") and column.dtype.name in OBSERVED)
     ]
     if wrong:
         yield Finding(
@@ -62,8 +67,8 @@ def _dtypes(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _not_finite(dataset: Dataset) -> Iterator[Finding]:
-    for name in ("observation", "action", "reward", "next_observation"):
-        array = _field(dataset, name)
+    fields = ("observation", "action", "reward", "next_observation")
+    for name, array in (column for field in fields for column in columns(dataset.transitions, field)):
         if array.dtype.kind == "f" and not (np.isfinite(array.min()) and np.isfinite(array.max())):
             rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
             yield Finding(
@@ -105,8 +110,21 @@ def _actions(dataset: Dataset) -> Iterator[Finding]:
 
 def _choices(dataset: Dataset) -> Iterator[Finding]:
     """Whether each discrete action occurs."""
-    known, most = dataset.provenance.get("num_actions"), dataset.action_size
-    occurring = np.unique(_field(dataset, "action"))
+    known, action = dataset.provenance.get("num_actions"), _field(dataset, "action")
+    for i, most in enumerate(dataset.choices):
+        occurring = np.unique(action[:, i])
+        if len(occurring) < most:
+            yield Finding(
+                "actions_that_never_occur",
+                "warning",
+                most - len(occurring),
+                f"{len(occurring)} of the {most} choices of action {i} occur: {_rows(occurring, 'choices')}",
+                "Nothing is known of the others: a policy may prefer them by mistake.",
+                "Intended, or are rows missing?",
+            )
+    if dataset.choices:
+        return
+    most, occurring = dataset.action_size, np.unique(action)
     if len(occurring) < max(most, 2):
         number = f"{known} actions" if known else f"at least {most} actions (the file does not say how many)"
         yield Finding(
@@ -143,15 +161,28 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _successors(dataset: Dataset) -> Iterator[Finding]:
-    observation, following = _field(dataset, "observation"), _field(dataset, "next_observation")
+def not_following(dataset: Dataset, tolerance: float = 1e-5) -> np.ndarray:
+    """The rows within episodes whose successors are not the next rows' observations.
+
+    Numbers may differ by `tolerance`, relative to 1 plus their size.
+    """
+    observations, successors = (columns(dataset.transitions, name) for name in ("observation", "next_observation"))
     inside = np.flatnonzero(~dataset.last[:-1])
-    rows = []
-    for start in range(0, len(inside), BLOCK):
-        block = inside[start : start + BLOCK]
-        successor, next_row = following[block], observation[block + 1]
-        rows.append(block[(np.abs(successor - next_row) > 1e-5 * (1 + np.abs(next_row))).any(axis=1)])
-    broken = np.concatenate(rows) if rows else inside
+    marked = np.zeros(len(dataset.last), np.bool_)
+    for (_, observation), (_, following) in zip(observations, successors, strict=True):
+        doubtful = inside
+        if frames.is_frames(observation):  # what is the same picture needs no comparison
+            doubtful = inside[(following.index[inside] != observation.index[inside + 1]).any(axis=1)]
+        size = max(1, min(BLOCK, BLOCK_BYTES // max(1, math.prod(observation.shape[1:]))))
+        for start in range(0, len(doubtful), size):
+            block = doubtful[start : start + size]
+            differ = _differ(following[block], observation[block + 1], tolerance)
+            marked[block[differ.reshape(len(block), -1).any(axis=1)]] = True
+    return np.flatnonzero(marked)
+
+
+def _successors(dataset: Dataset) -> Iterator[Finding]:
+    broken = not_following(dataset)
     if len(broken):
         yield Finding(
             "successors_do_not_follow",
@@ -165,13 +196,10 @@ def _successors(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _duplicates(dataset: Dataset) -> Iterator[Finding]:
-    names = ("observation", "action", "reward")
     code = np.zeros(dataset.num, np.uint64)
     # A 64-bit hash of each row, column by column: two different rows of a million share one with odds of 1 in 10^7.
-    for name in names:
-        array = _field(dataset, name).reshape(dataset.num, -1)
-        for index in range(array.shape[1]):
-            bits = np.ascontiguousarray(array[:, index], np.float32).view(np.uint32).astype(np.uint64)
+    for array in (x for name in ("observation", "action", "reward") for _, x in columns(dataset.transitions, name)):
+        for bits in _words(array):
             code = (code ^ bits) * np.uint64(0x9E3779B97F4A7C15)
             code ^= code >> np.uint64(29)
     first = np.unique(code, return_index=True)[1]
@@ -203,15 +231,22 @@ def _rewards(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _observations(dataset: Dataset) -> Iterator[Finding]:
-    observation = _field(dataset, "observation")
+    for name, column in columns(dataset.transitions, "observation"):
+        if column.dtype == np.float32 and column.ndim == 2:  # pictures and masks are constant in many places
+            yield from _dimensions(dataset, column, name.removeprefix("observation"))
+
+
+def _dimensions(dataset: Dataset, observation: np.ndarray, part: str) -> Iterator[Finding]:
+    """Constant and large dimensions of vectors [N, O], which are the `part` of an observation."""
     low, high = observation.min(axis=0), observation.max(axis=0)
+    kind = f"dimensions of {part}" if part else "dimensions"
     constant = np.flatnonzero(low == high)
     if len(constant) and dataset.num > 1:
         yield Finding(
             "constant_observations",
             "warning",
             len(constant),
-            _rows(constant, "dimensions"),
+            _rows(constant, kind),
             "They carry no information. Dividing by their standard deviation gives infinity unless that is bounded.",
             "Normalise with an epsilon (1e-3 is usual), or remove them.",
         )
@@ -222,7 +257,7 @@ def _observations(dataset: Dataset) -> Iterator[Finding]:
             "large_observations",
             "warning",
             len(large),
-            f"{_rows(large, 'dimensions')}, up to {np.maximum(np.abs(low), np.abs(high))[large].max():g}",
+            f"{_rows(large, kind)}, up to {np.maximum(np.abs(low), np.abs(high))[large].max():g}",
             "They dominate the other dimensions in the first layer, and cause large gradients.",
             "Normalise observations.",
         )
@@ -315,6 +350,26 @@ RULES = (
 
 def _field(dataset: Dataset, name: str) -> np.ndarray:
     return np.asarray(getattr(dataset.transitions, name))
+
+
+def _differ(one: np.ndarray, other: np.ndarray, tolerance: float) -> np.ndarray:
+    """Whether numbers differ by more than the tolerance, and bytes and truth values at all."""
+    if one.dtype.kind != "f" or tolerance == 0:
+        return one != other
+    return np.abs(one - other) > tolerance * (1 + np.abs(other))
+
+
+def _words(array: Any) -> Iterator[np.ndarray]:
+    """Words [N] uint64 of the rows of a column, which differ where the rows do: one per number, or one of all bytes."""
+    if frames.is_frames(array):
+        each = np.array([hash(picture.tobytes()) for picture in array.pictures], np.int64).view(np.uint64)
+        yield from each[array.index].T
+    elif array.dtype.kind in "bu":
+        yield np.array([hash(row.tobytes()) for row in array], np.int64).view(np.uint64)
+    else:
+        flat = array.reshape(len(array), -1)
+        for index in range(flat.shape[1]):
+            yield np.ascontiguousarray(flat[:, index], np.float32).view(np.uint32).astype(np.uint64)
 
 
 def _where(dataset: Dataset, holds: Any) -> np.ndarray:

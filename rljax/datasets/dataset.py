@@ -1,18 +1,20 @@
 """`Dataset`: recorded transitions with their metadata.
 
-Axes: `N` transitions, `O` dimensions of an observation, `A` of an action.
+Axes: `N` transitions, `O...` one observation, `A` dimensions of an action.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rljax.agent import Transition
+from rljax.agent import EnvSpec, Part, Transition
+from rljax.buffers import frames
 
 FAMILIES = (
     "d4rl",
@@ -40,15 +42,25 @@ class Dataset:
     bootstrapped. `truncated` marks every other end of a trajectory: a time limit, a cut, the end of the file. The last
     row of a trajectory carries one of the two marks, so boundaries need no separate array. `next_observation` is the
     true successor. If the successor of a terminal state was not recorded, it is the row's own observation.
+
+    An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed actions bool, all else
+    float32. Pictures of at least 1 kB are `rljax.buffers.frames.Frames`, in which each is stored once. They are indexed
+    as arrays are, `np.asarray` gives all of them at once, and `Dataset` makes them of arrays.
     """
 
     name: str  # as given: "d4rl/hopper-medium-v2", or a path
-    transitions: Transition = dataclasses.field(repr=False)  # NumPy arrays [N, ...]; float32, int32 and bool
+    transitions: Transition = dataclasses.field(repr=False)  # NumPy arrays [N, ...], or `Frames`
     env: str | None  # the matching Gymnasium environment, such as "Hopper-v5"; None if there is none
     reference: tuple[float, float] | None  # undiscounted returns that score 0 and 100; None if none are published
     action_bounds: Bounds | None  # low [A] and high [A] of the actions in the file; None if they are discrete
     provenance: dict[str, Any] = dataclasses.field(repr=False)  # files, checksums, rules and versions; JSON-able
     complete: bool = True  # False: the last trajectory was cut by the end of the file
+
+    def __post_init__(self) -> None:
+        """Store large pictures once."""
+        t = self.transitions
+        observation, following = frames.stored_once(t.observation, t.next_observation)
+        object.__setattr__(self, "transitions", t.replace(observation=observation, next_observation=following))
 
     @property
     def num(self) -> int:
@@ -56,21 +68,50 @@ class Dataset:
         return len(self.transitions.reward)
 
     @property
+    def spec(self) -> EnvSpec:
+        """The spaces of the data, as those of an environment."""
+        observation = self.transitions.observation
+        spaces: dict[str, Any] = {"discrete": self.discrete, "choices": self.choices, "stack": self.stack}
+        if isinstance(observation, dict):
+            parts = tuple(Part(name, x.shape[1:], dtype_name(x)) for name, x in sorted(observation.items()))
+            return EnvSpec(self.name, (), self.action_size, parts=parts, **spaces)
+        dtype = dtype_name(observation)
+        return EnvSpec(self.name, observation.shape[1:], self.action_size, observation_dtype=dtype, **spaces)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether observations are vectors, and an action is continuous or one discrete one."""
+        return self.spec.is_vector and not self.choices
+
+    @property
     def observation_size(self) -> int:
-        """O, the dimensions of an observation."""
-        return self.transitions.observation.shape[-1]
+        """The numbers in an observation: O, where it is a vector."""
+        return sum(math.prod(x.shape[1:]) for x in frames.columns(self.transitions.observation))
+
+    @property
+    def stack(self) -> int:
+        """The frames in a picture."""
+        return int(self.provenance.get("stack") or 1)
 
     @property
     def discrete(self) -> bool:
         """Whether actions are indices of choices (int32). If not, they are vectors (float32)."""
-        return self.transitions.action.ndim == 1
+        return self.transitions.action.dtype.kind in "iu"
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Of several discrete actions in a row: how many choices each has, as recorded, or the largest + 1."""
+        action = self.transitions.action
+        if not self.discrete or action.ndim == 1:
+            return ()
+        return tuple(self.provenance.get("choices") or (int(x) + 1 for x in action.max(axis=0)))
 
     @property
     def action_size(self) -> int:
         """A, the dimensions of an action. For discrete actions, their number: as recorded, or the largest + 1."""
         if not self.discrete:
             return self.transitions.action.shape[-1]
-        return int(self.provenance.get("num_actions") or self.transitions.action.max() + 1)
+        return sum(self.choices) or int(self.provenance.get("num_actions") or self.transitions.action.max() + 1)
 
     @property
     def max_episode_steps(self) -> int | None:
@@ -110,8 +151,8 @@ class Dataset:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all transitions."""
-        return sum(np.asarray(getattr(self.transitions, name)).nbytes for name in FIELDS)
+        """Bytes of all transitions. Pictures that are stored once count once."""
+        return frames.distinct_bytes([getattr(self.transitions, name) for name in FIELDS])
 
     @property
     def _finished(self) -> int | None:
@@ -176,6 +217,20 @@ def as_bounds(bounds: Any, size: int) -> Bounds:
 def is_unit(bounds: Bounds) -> bool:
     """Whether bounds are -1 and 1 in every dimension."""
     return bool((bounds[0] == -1).all() and (bounds[1] == 1).all())
+
+
+def dtype_name(column: Any) -> str:
+    """The dtype that agents are promised for a column of observations: bytes and truth values keep theirs."""
+    return column.dtype.name if column.dtype.name in ("uint8", "bool") else "float32"
+
+
+def columns(transitions: Transition, name: str) -> Iterator[tuple[str, Any]]:
+    """The columns [N, ...] of a field of transitions: with its name, or with those of a dictionary's parts."""
+    value = getattr(transitions, name)
+    if isinstance(value, dict):
+        yield from ((f"{name}[{part!r}]", value[part]) for part in sorted(value))
+    else:
+        yield name, value
 
 
 def denormalised(dataset: Dataset) -> np.ndarray:

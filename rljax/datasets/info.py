@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rljax.agent import shown
 from rljax.datasets.dataset import Dataset
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -26,6 +27,8 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "env": dataset.env,
         "transitions": dataset.num,
         "observation_size": dataset.observation_size,
+        "observation": shown(dataset.spec),
+        "choices": list(dataset.choices),
         "action_size": dataset.action_size,
         "discrete": dataset.discrete,
         "max_episode_steps": dataset.max_episode_steps,

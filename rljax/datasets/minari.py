@@ -4,7 +4,8 @@ A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in wh
 `observations` (T+1 rows), `actions`, `rewards`, `terminations` and `truncations` (T rows each). Every successor is
 stored, also the one of the last action: no row is dropped, and none leaks from one episode into another. Observations
 that are dictionaries or tuples are flattened like Gymnasium's `flatten`, with a warning. Dictionaries keep the order of
-their space, which Gymnasium sorts by key.
+their space, which Gymnasium sorts by key. Where they hold pictures or a mask of actions, or `infos` holds such a mask,
+they become the dictionary that agents see in the environment, see `rljax.datasets.formats.minari_arrays`.
 
 "minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its metadata may hold
 references. They also name the environment of the recording, and maybe another one for evaluation: see
@@ -19,18 +20,21 @@ import importlib
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
+from rljax.buffers import frames
 from rljax.datasets import dataset as base
 from rljax.datasets import download as files
 from rljax.datasets import minari_environments as environments
 from rljax.datasets import rows as table
+from rljax.datasets.check import not_following
 from rljax.datasets.dataset import Dataset
-from rljax.datasets.formats import opened, schema, text
+from rljax.datasets.formats import minari_arrays, opened, schema, text
 from rljax.datasets.rows import Rows
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
@@ -107,8 +111,8 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
 
     `action_bounds` are for data whose action space has no bounds: low and high, each a number or one per dimension.
 
-    Raises `ValueError` for a folder or a file that is incomplete; for images, and spaces other than boxes, discrete
-    choices, and dictionaries or tuples of these; and for everything that `rljax.datasets.load` refuses.
+    Raises `ValueError` for a folder or a file that is incomplete, for encoded images, for spaces that agents cannot
+    see, and for everything that `rljax.datasets.load` refuses.
     """
     folder = Path(folder)
     metadata = _metadata(folder)
@@ -124,9 +128,10 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
     action_space = schema.space(_json(metadata.get("action_space")), file_name, "action_space")
     observation_space = schema.space(_json(metadata.get("observation_space")), file_name, "observation_space")
     kind = "Box" if action_space is None else action_space["type"]
-    if kind not in ("Box", "Discrete"):
+    if kind not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
         raise ValueError(
-            f"'{file_name}' has actions of the space {kind}; rljax takes Box and Discrete. Choose another dataset."
+            f"'{file_name}' has actions of the space {kind}; rljax takes Box, Discrete, MultiDiscrete and MultiBinary. "
+            "Choose another dataset."
         )
     with opened(main) as file:
         rows = _rows(file_name, file, observation_space, action_space)
@@ -150,6 +155,8 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
     }
     if action_space and action_space.get("type") == "Discrete":
         provenance["num_actions"] = int(action_space["n"])
+    if minari_arrays.choices(action_space):
+        provenance["choices"] = list(minari_arrays.choices(action_space))
     return table.assemble(
         name or str(folder),
         table.successors(rows, np.ones(len(rows.reward), np.bool_)),
@@ -203,25 +210,30 @@ def write_minari(
             f"there is a Minari dataset '{identity}' already. Choose another, or: minari delete {identity}"
         )
     transitions = dataset.transitions
-    observation, following = np.asarray(transitions.observation), np.asarray(transitions.next_observation)
-    broken = np.flatnonzero(~dataset.last[:-1] & (following[:-1] != observation[1:]).any(axis=1))
+    broken = not_following(dataset, tolerance=0.0)
     if len(broken):
         raise ValueError(
             f"the successor of row {broken[0]} of '{dataset.name}' is not the next row's observation ({len(broken)} "
             "rows), and Minari stores each observation once. Write an archive instead: rljax.datasets.write_archive."
         )
     action = base.denormalised(dataset)
-    if dataset.action_bounds is None:
-        action_space: Any = spaces.Discrete(dataset.action_size)
+    if dataset.choices:
+        action_space: Any = spaces.MultiDiscrete(list(dataset.choices))
+    elif dataset.action_bounds is None:
+        action_space = spaces.Discrete(dataset.action_size)
     else:
         action = action.astype(np.float32)
         action_space = spaces.Box(*dataset.action_bounds, dtype=np.float32)
-    observation_space = spaces.Box(-np.inf, np.inf, (dataset.observation_size,), np.float32)
-    starts = dataset.episode_starts
+    observation_space, split = minari_arrays.written(dataset.spec, action_space)
+    starts, both = dataset.episode_starts, (transitions.observation, transitions.next_observation)
+
+    def seen(start: int, end: int) -> Any:
+        return frames.each(lambda x, y: np.concatenate([x[start:end], y[end - 1 : end]]), *both)
+
     buffers = [
         buffer(
             id=index,
-            observations=np.concatenate([observation[start:end], following[end - 1 : end]]),
+            **split(seen(start, end)),
             actions=action[start:end],
             rewards=np.asarray(transitions.reward)[start:end],
             terminations=np.asarray(transitions.terminated)[start:end],
@@ -271,107 +283,87 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
                 raise ValueError(f"'{name}' has no '{key}' in {episode}; it has: {present}.")
     steps = [len(schema.numbers(file[episode]["rewards"], name, f"{episode}/rewards")) for episode in episodes]
     total, offset = sum(steps), 0
-    start = int(action_space.get("start", 0)) if action_space and action_space["type"] == "Discrete" else 0
+    masked = minari_arrays.has_masks([file[episode] for episode in episodes])
+    observations = minari_arrays.Observations(name, observation_space, action_space, masked)
     reward, terminated, truncated = np.empty(total, np.float32), np.empty(total, np.bool_), np.empty(total, np.bool_)
-    observation = following = action = None
-    for episode, length in zip(episodes, steps, strict=True):
+    columns: list[Column] = []
+    structure = action = None
+    for number, (episode, length) in enumerate(zip(episodes, steps, strict=True)):
         group = file[episode]
         rows = slice(offset, offset + length)
-        seen = _flattened(group["observations"], observation_space, name, f"{episode}/observations")
-        key = f"{episode}/actions"
-        acted = _acted(_leaf(group["actions"], name, key), action_space, name, key, start)
+        leaves, below = jax.tree.flatten(observations.read(group, episode))
+        acted = minari_arrays.actions(group["actions"], action_space, name, f"{episode}/actions")
         marks = [schema.marks(group[key], name, f"{episode}/{key}") for key in ("terminations", "truncations")]
-        if len(seen) != length + 1 or {len(acted), *(len(mark) for mark in marks)} != {length}:
+        if {len(leaf) for leaf in leaves} != {length + 1} or {len(acted), *(len(mark) for mark in marks)} != {length}:
             raise ValueError(
-                f"'{name}': {episode} has {length} rewards, {len(seen)} observations (it must be {length + 1}), "
+                f"'{name}': {episode} has {length} rewards, {len(leaves[0])} observations (it must be {length + 1}), "
                 f"{len(acted)} actions, {len(marks[0])} terminations and {len(marks[1])} truncations. "
                 "Download it again."
             )
-        if observation is None or following is None or action is None:
-            text.require_memory(
-                name, "observations", text.nbytes_of((total, 2 * seen.shape[1] + acted[0:1].size + 1), 4)
-            )
-            observation = np.empty((total, seen.shape[1]), np.float32)
-            following = np.empty_like(observation)
+        if action is None:
+            structure = below
+            columns = [Column(leaf, total, len(episodes)) for leaf in leaves]
+            row = sum(column.nbytes for column in columns) + total * (acted[0:1].nbytes + 1)
+            text.require_memory(name, "observations", row)
             action = np.empty((total, *acted.shape[1:]), acted.dtype)
-        if seen.shape[1:] != observation.shape[1:] or acted.shape[1:] != action.shape[1:]:
+        shapes = [leaf.shape[1:] for leaf in leaves]
+        if shapes != [column.shape for column in columns] or acted.shape[1:] != action.shape[1:]:
             raise ValueError(
-                f"'{name}': {episode} has observations {list(seen.shape[1:])} and actions {list(acted.shape[1:])}, the "
-                f"episodes before it {list(observation.shape[1:])} and {list(action.shape[1:])}. Download it again."
+                f"'{name}': {episode} has observations {_shown(shapes)} and actions {list(acted.shape[1:])}, the "
+                f"episodes before it {_shown([column.shape for column in columns])} and {list(action.shape[1:])}. "
+                "Download it again."
             )
-        observation[rows], following[rows], action[rows] = seen[:-1], seen[1:], acted
+        for column, leaf in zip(columns, leaves, strict=True):
+            column.put(leaf, offset, number)
+        action[rows] = acted
         reward[rows] = schema.column(group["rewards"], name, f"{episode}/rewards", np.float32)
         terminated[rows], truncated[rows] = marks
         if length:
             truncated[offset + length - 1] |= not terminated[offset + length - 1]
         offset += length
-    if observation is not None and observation_space and observation_space["type"] in ("Dict", "Tuple"):
-        parts = ", ".join(_parts(observation_space))
-        warnings.warn(
-            f"'{name}': observations ({parts}) are flattened to {observation.shape[1]} numbers.", stacklevel=4
-        )
+    if observations.note is not None:
+        warnings.warn(observations.note.format(columns[0].shape[0] if columns[0].shape else 0), stacklevel=4)
+    assert structure is not None
+    assert action is not None
+    observation, following = (structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True))
     keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
-    fields = dict(zip(base.FIELDS, keys, strict=True))
-    return Rows(name, fields, observation, action, reward, terminated, truncated, following)  # pyright: ignore
+    fields: Mapping[str, str] = dict[str, str](zip(base.FIELDS, keys, strict=True))
+    return Rows(name, fields, observation, action, reward, terminated, truncated, following)
 
 
-def _acted(stored: Any, space: Any, name: str, key: str, start: int) -> np.ndarray:
-    """Actions [T, A] or [T] of an episode; which of the two is what the space says."""
-    found = schema.actions(stored, name, key, start)
-    if space is None or (found.ndim == 1) == (space["type"] == "Discrete"):
-        return found
-    if space["type"] == "Box":
-        return schema.vectors(stored, name, key)
-    raise ValueError(
-        f"'{name}': '{key}' is {stored.dtype}{list(stored.shape)}, and the action space is Discrete. Discrete actions "
-        "must be stored as one integer per row. Correct the file, or its 'action_space'."
-    )
+class Column:
+    """An array of the observations of all episodes, filled episode by episode. Large pictures are stored once."""
+
+    def __init__(self, example: np.ndarray, total: int, episodes: int) -> None:
+        """Room for the `total` rows of so many episodes, in which each has one observation more than rows."""
+        self.shape, self.once = example.shape[1:], frames.is_stored_once(example.shape[1:], example.dtype)
+        self.nbytes = text.nbytes_of((total + episodes if self.once else 2 * total, *self.shape), example.itemsize)
+        self._dtype, self._size = example.dtype, total + episodes if self.once else total
+        self._index = np.empty(total if self.once else 0, np.int32)
+        self._arrays: tuple[np.ndarray, ...] = ()
+
+    def put(self, seen: np.ndarray, offset: int, number: int) -> None:
+        """The observations [T+1, ...] of the episode with this number, whose first row is `offset`."""
+        if not self._arrays:  # after the check of the memory
+            self._arrays = tuple(np.empty((self._size, *self.shape), self._dtype) for _ in range(1 if self.once else 2))
+        length = len(seen) - 1
+        if self.once:
+            self._arrays[0][offset + number : offset + number + length + 1] = seen
+            self._index[offset : offset + length] = np.arange(offset + number, offset + number + length)
+        else:
+            self._arrays[0][offset : offset + length], self._arrays[1][offset : offset + length] = seen[:-1], seen[1:]
+
+    def finished(self) -> tuple[Any, Any]:
+        """Observations and successors of all rows."""
+        if not self.once:
+            return self._arrays[0], self._arrays[1]
+        index = self._index[:, None]
+        (pictures,) = self._arrays
+        return frames.Frames(pictures=pictures, index=index), frames.Frames(pictures=pictures, index=index + 1)
 
 
-def _flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
-    """Observations [T+1, O] from an HDF5 dataset, or from a group in the order in which Gymnasium flattens it."""
-    if not hasattr(stored, "keys"):
-        if stored.dtype == np.uint8 and not (space and len(space.get("shape", ())) == 1):
-            raise ValueError(f"'{name}': '{key}' holds images, the networks take vectors. Choose another dataset.")
-        if space and space["type"] == "Discrete":  # one-hot, like Gymnasium's `flatten`
-            choices = schema.actions(_leaf(stored, name, key), name, key, int(space.get("start", 0)))
-            number = int(space["n"])
-            if choices.dtype != np.int32 or choices.max(initial=0) >= number:
-                raise ValueError(f"'{name}': '{key}' must hold {number} choices as integers. Download it again.")
-            text.require_memory(name, key, text.nbytes_of((len(choices), number), 4))
-            return (choices[:, None] == np.arange(number)).astype(np.float32)
-        return schema.vectors(_leaf(stored, name, key), name, key)
-    if key.count("/") > schema.DEEPEST:
-        raise ValueError(f"'{name}': '{key}' lies too deep within groups. Download it again.")
-    if space is None or space["type"] not in ("Dict", "Tuple"):
-        parts: Iterator[tuple[str, Any]] = ((part, None) for part in sorted(stored))
-    elif space["type"] == "Tuple":
-        parts = ((f"_index_{index}", below) for index, below in enumerate(space["subspaces"]))
-    else:
-        parts = ((part, space["subspaces"][part]) for part in sorted(space["subspaces"]))
-    named = list(parts)
-    missing = [part for part, _ in named if part not in stored]
-    if missing or not named:
-        wanted = text.listed(missing or ["arrays"])
-        raise ValueError(f"'{name}': '{key}' lacks {wanted}; it has: {text.listed(stored)}. Download it again.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the caller warns once for all parts
-        return np.concatenate([_flattened(stored[part], below, name, f"{key}/{part}") for part, below in named], axis=1)
-
-
-def _leaf(stored: Any, name: str, key: str) -> Any:
-    if hasattr(stored, "keys"):
-        raise ValueError(
-            f"'{name}': '{key}' is a dictionary ({text.listed(stored)}); actions must be vectors or discrete."
-        )
-    if stored.dtype.kind not in "fiub":
-        raise ValueError(f"'{name}': '{key}' is {stored.dtype}, it must be numbers; encoded images are not supported.")
-    return stored
-
-
-def _parts(space: Any) -> list[str]:
-    subspaces = space["subspaces"]
-    return sorted(subspaces) if isinstance(subspaces, dict) else [str(index) for index in range(len(subspaces))]
+def _shown(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes)
 
 
 def _metadata(folder: Path) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.agent import RewardTransform, Transition
+from rljax.agent import RewardTransform, Transition, difference, shown
+from rljax.buffers import frames
 from rljax.datasets.dataset import FIELDS, Dataset, cut, nearest
 
 # Scale and shift of the transforms that are the same for all data.
@@ -43,6 +44,7 @@ CONSTANT: dict[str, tuple[float, float]] = {
     "minus_four": (1.0, -4.0),
 }
 BLOCK = 1 << 16  # rows that are compared at a time
+REST = tuple(name for name in FIELDS if name not in ("observation", "next_observation"))
 
 
 def reward_transform(name: RewardTransform, dataset: Dataset) -> tuple[float, float]:
@@ -84,11 +86,11 @@ def iql_returns(dataset: Dataset) -> np.ndarray:
     A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next row's observation,
     and at the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py. If
     observations or successors were corrupted on purpose (`rljax data corrupt`), every corrupted row would be an end
-    by this rule. Then the data's own marks count instead, `Dataset.last`.
+    by this rule. Then the data's own marks count instead, `Dataset.last`. So they do where observations are no vectors.
     """
     transitions = dataset.transitions
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
-    if corrupted & {"observation", "dynamics"}:
+    if corrupted & {"observation", "dynamics"} or not dataset.spec.is_vector:
         return np.add.reduceat(np.asarray(transitions.reward, np.float64), dataset.episode_starts)
     observation, following = np.asarray(transitions.observation), np.asarray(transitions.next_observation)
     ends = np.asarray(transitions.terminated).copy()
@@ -132,13 +134,17 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
         if differences:
             raise ValueError(f"'{first.name}' and '{part.name}' differ: {'; '.join(differences)}.")
     fields: dict[str, Any] = {
-        name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in FIELDS
+        name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in REST
     }
+    seen = ([getattr(part.transitions, name) for part in parts] for name in ("observation", "next_observation"))
+    fields["observation"], fields["next_observation"] = frames.concatenated(*seen)
     transitions = cut(Transition(**fields), np.cumsum([part.num for part in parts]) - 1)
     provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
     provenance["max_episode_steps"] = first.max_episode_steps
     if first.discrete:
-        provenance["num_actions"] = first.action_size
+        provenance |= {"choices": list(first.choices)} if first.choices else {"num_actions": first.action_size}
+    if first.stack > 1:
+        provenance["stack"] = first.stack
     provenance["corruptions"] = [note for part in parts for note in part.provenance.get("corruptions") or ()]
     both_ends = sum(part.provenance.get("both_ends", 0) for part in parts)
     if both_ends:
@@ -163,8 +169,11 @@ def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
         )
     if len(rows) == dataset.num:
         return dataset
-    fields: dict[str, Any] = {name: np.asarray(getattr(dataset.transitions, name))[rows] for name in FIELDS}
-    extras: Any = {name: np.asarray(value)[rows] for name, value in dataset.transitions.extras.items()}
+    transitions = dataset.transitions
+    fields: dict[str, Any] = {name: np.asarray(getattr(transitions, name))[rows] for name in REST}
+    both = frames.taken(transitions.observation, transitions.next_observation, rows)
+    fields["observation"], fields["next_observation"] = both
+    extras: Any = {name: np.asarray(value)[rows] for name, value in transitions.extras.items()}
     left_out = np.append(np.diff(rows) > 1, rows[-1] < dataset.num - 1)  # the row after it
     history = [*dataset.provenance.get("subsets", []), f"{why}: {len(rows)} of {dataset.num} rows"]
     return dataclasses.replace(
@@ -179,11 +188,18 @@ def _differences(one: Dataset, other: Dataset) -> list[str]:
     """The reasons why two datasets cannot be joined, in words; [] if there are none."""
     both = (one, other)
     found = []
-    if one.observation_size != other.observation_size:
+    if not (one.spec.is_vector and other.spec.is_vector):
+        if difference(one.spec, other.spec) in ("observation_shape", "observation_dtype", "parts"):
+            found.append(f"they show {shown(one.spec)} and {shown(other.spec)}")
+        elif one.stack != other.stack:
+            found.append(f"their pictures are stacks of {one.stack} and {other.stack} frames")
+    elif one.observation_size != other.observation_size:
         found.append(f"they have {one.observation_size} and {other.observation_size} observation dimensions")
     if one.discrete != other.discrete:
         kinds = ["choices" if part.discrete else "vectors" for part in both]
         return [*found, f"their actions are {kinds[0]} and {kinds[1]}"]
+    if one.choices != other.choices:
+        return [*found, f"their actions have {one.choices or 1} and {other.choices or 1} choices"]
     if one.action_size != other.action_size:
         what = "choices of actions" if one.discrete else "action dimensions"
         return [*found, f"they have {one.action_size} and {other.action_size} {what}"]

@@ -1,6 +1,7 @@
 """`Rows`: the rows of a file, and the rules that turn them into a `Dataset`.
 
-Axes: `M` rows of a file, `N` transitions that are kept, `O` dimensions of an observation, `A` of an action.
+Axes: `M` rows of a file, `N` transitions that are kept, `O` dimensions of an observation, `A` of an action, `K` several
+discrete actions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import Transition
+from rljax.buffers import frames
+from rljax.datasets import dataset as base
 from rljax.datasets.dataset import FIELDS, Bounds, Dataset, are_whole, as_bounds, is_unit
 from rljax.datasets.formats import schema
 
@@ -24,12 +27,12 @@ class Rows:
 
     file: str  # its name in error messages
     keys: Mapping[str, str]  # field of Transition -> key in the file
-    observation: np.ndarray  # [M, O] float32
-    action: np.ndarray  # [M, A] floating point, or [M] integers
+    observation: Any  # [M, O] float32; where each row has its successor, any tree that `Dataset` holds
+    action: np.ndarray  # [M, A] floating point, or [M] or [M, K] integers
     reward: np.ndarray  # [M] float32
     terminated: np.ndarray  # [M] bool
     truncated: np.ndarray  # [M] bool: all other ends
-    next_observation: np.ndarray | None = None  # [M, O] float32; None: the next row's observation is the successor
+    next_observation: Any = None  # like `observation`; None: the next row's observation is the successor
     rows: np.ndarray | None = None  # [N] the rows of the file that the arrays hold; None: all of them
     dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # reason -> number of rows
     both_ends: int = 0  # kept rows that were marked as both terminal and another end
@@ -37,7 +40,8 @@ class Rows:
 
     def check_lengths(self) -> None:
         """Raise `ValueError` for no rows at all, and for arrays of unequal lengths or widths."""
-        lengths = {name: len(getattr(self, name)) for name in FIELDS if getattr(self, name) is not None}
+        found = {name: frames.columns(getattr(self, name)) for name in FIELDS}
+        lengths = {name: len(part) for name, parts in found.items() for part in parts}
         total = lengths["reward"]
         if not any(lengths.values()):
             raise ValueError(
@@ -50,7 +54,7 @@ class Rows:
                     f"{total}; they must have the same number. The file was cut or assembled wrongly: make it again."
                 )
         following = self.next_observation
-        if following is not None and following.shape != self.observation.shape:
+        if isinstance(following, np.ndarray) and following.shape != self.observation.shape:
             raise ValueError(
                 f"'{self.file}': '{self.keys['observation']}' has {self.observation.shape[1]} numbers in each row, "
                 f"'{self.keys['next_observation']}' has {following.shape[1]}; they must have the same. The file was "
@@ -126,15 +130,17 @@ def assemble(
     for field in ("observation", "next_observation", "reward", "action"):
         _require_finite(rows, field)
     most_action = int(rows.action.max()) if rows.action.ndim == 1 else None
+    if rows.action.ndim == 2 and rows.action.dtype.kind in "iu":
+        schema.require_choices(rows.file, rows.keys.get("action", "action"), rows.action, provenance.get("choices"))
     reference = schema.facts(rows.file, env, reference, provenance, most_action)
     action, limits, clipped = _normalised(rows, bounds, clip_actions, unbounded)
     transitions = Transition(
-        observation=rows.observation,  # pyright: ignore[reportArgumentType]
+        observation=rows.observation,
         action=action,  # pyright: ignore[reportArgumentType]
         reward=rows.reward,  # pyright: ignore[reportArgumentType]
         terminated=rows.terminated,  # pyright: ignore[reportArgumentType]
         truncated=rows.truncated,  # pyright: ignore[reportArgumentType]
-        next_observation=rows.next_observation,  # pyright: ignore[reportArgumentType]
+        next_observation=rows.next_observation,
     )
     provenance = provenance | {"rows": len(rows.reward), "dropped": rows.dropped, "clipped_actions": clipped}
     provenance["types"] = rows.types
@@ -152,25 +158,25 @@ def _counts(dropped: Mapping[str, int]) -> str:
 
 
 def _require_finite(rows: Rows, field: str) -> None:
-    array = getattr(rows, field)
-    # Minimum and maximum propagate NaN, and allocate no array.
-    if array.dtype.kind != "f" or (np.isfinite(array.min()) and np.isfinite(array.max())):
-        return
-    bad = np.argwhere(~np.isfinite(array))
-    index, *place = bad[0]
-    row = index if rows.rows is None else rows.rows[index]
-    where = f", dimension {place[0]}" if place else ""
-    raise ValueError(
-        f"'{rows.file}': '{rows.keys.get(field, field)}' is {array[tuple(bad[0])]} in row {row}{where}, and not finite "
-        f"in {len(np.unique(bad[:, 0]))} of {len(array)} rows. One such row turns every parameter into NaN: "
-        "drop its episode from the file, or download it again."
-    )
+    for name, array in base.columns(rows, field):  # pyright: ignore[reportArgumentType]
+        # Minimum and maximum propagate NaN, and allocate no array.
+        if array.dtype.kind != "f" or (np.isfinite(array.min()) and np.isfinite(array.max())):
+            continue
+        bad = np.argwhere(~np.isfinite(array))
+        index, *place = bad[0]
+        row = index if rows.rows is None else rows.rows[index]
+        where = f", dimension {place[0]}" if place else ""
+        raise ValueError(
+            f"'{rows.file}': '{rows.keys.get(field, field)}{name.removeprefix(field)}' is {array[tuple(bad[0])]} in "
+            f"row {row}{where}, and not finite in {len(np.unique(bad[:, 0]))} of {len(array)} rows. One such row turns "
+            "every parameter into NaN: drop its episode from the file, or download it again."
+        )
 
 
 def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) -> tuple[np.ndarray, Bounds | None, int]:
     """Actions in [-1, 1] as float32 [N, A], their bounds in the file, and the number of rows that were clipped."""
     action = rows.action
-    if action.ndim == 1:
+    if action.dtype.kind in "iu":
         return action, None, 0
     low, high = as_bounds(bounds, action.shape[-1])
     if is_unit((low, high)):

@@ -106,12 +106,18 @@ class Spread:
         return self._place(tree, PartitionSpec(LEARNERS, None, ENVIRONMENTS))
 
     def everywhere(self, tree: Any) -> Any:
-        """Place whole arrays on every device. The devices of a CPU share the memory of one copy."""
+        """Place whole arrays on every device. The devices of a CPU share the memory of one copy.
+
+        An array that is there several times is placed once.
+        """
+        leaves, structure = jax.tree.flatten(tree)
+        once = {id(leaf): leaf for leaf in leaves}
         if self.mesh is None:
-            return jax.device_put(tree)
-        if jax.default_backend() == "cpu":
-            tree = jax.tree.map(_aligned, tree)
-        return self._place(tree, PartitionSpec())
+            placed = jax.device_put(once)
+        else:
+            once = jax.tree.map(_aligned, once) if jax.default_backend() == "cpu" else once
+            placed = self._place(once, PartitionSpec())
+        return structure.unflatten([placed[id(leaf)] for leaf in leaves])
 
     def _place(self, tree: Any, spec: PartitionSpec) -> Any:
         if self.mesh is None:

@@ -13,15 +13,16 @@ from rljax.networks.layers import Encoded, Ensemble, Network
 
 
 def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
-    """Critics for an environment's actions: a `DiscreteEnsemble` where actions are discrete, an `Ensemble` elsewhere.
+    """Critics for an environment's actions, which take (observation, action) to values [C, ...].
 
-    Both take (observation, action) to values [C, ...].
+    They are a `DiscreteEnsemble` where an action is one discrete one, a `ChoicesEnsemble` where it is several, and an
+    `Ensemble` elsewhere.
     """
-    return (
-        DiscreteEnsemble(*arguments, features=spec.action_size, **options)
-        if spec.discrete
-        else Ensemble(*arguments, **options)
-    )
+    if spec.choices:
+        return ChoicesEnsemble(*arguments, choices=spec.choices, **options)
+    if spec.discrete:
+        return DiscreteEnsemble(*arguments, features=spec.action_size, **options)
+    return Ensemble(*arguments, **options)
 
 
 class DiscreteEnsemble(Ensemble):
@@ -32,6 +33,17 @@ class DiscreteEnsemble(Ensemble):
         q = super().__call__(observation)
         q = q[..., None] if self.features == 1 else q
         return q if action is None else (q * jax.nn.one_hot(action, self.features)).sum(axis=-1)
+
+
+class ChoicesEnsemble(Ensemble):
+    """Independent MLPs with several discrete actions as an input: each as a vector that is 1 at its choice."""
+
+    choices: tuple[int, ...] = ()
+
+    def __call__(self, observation: Array, action: Array) -> Array:
+        """The values [C, ...] of actions int32 [..., K] for observations [..., O]."""
+        chosen = [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)]
+        return super().__call__(observation, *chosen)
 
 
 def smallest(values: Array, axis: int = 0) -> Array:

@@ -80,20 +80,27 @@ def normalise(statistics: Any, samples: Any, limit: float = 10.0) -> Any:
     )
 
 
-def standardise(statistics: Statistics, samples: Array, epsilon: float = 1e-3) -> Array:
+def standardise(statistics: Any, samples: Any, epsilon: float = 1e-3) -> Any:
     """Shift and scale samples [..., O...] by the mean and std of a data set, without clipping.
 
-    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
+    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors. Both may be trees of
+    `of_observations`: parts without statistics stay as they are.
     """
+    if not isinstance(statistics, Statistics):
+        return _each(functools.partial(standardise, epsilon=epsilon), statistics, samples, lambda x: x)
     return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + epsilon)
 
 
-def of_data(samples: Array) -> Statistics:
-    """Statistics of a whole data set [N, O...]."""
+def of_data(samples: Any) -> Any:
+    """Statistics of a whole data set [N, O...]: a dictionary of them for a dictionary, None for bytes and masks."""
+    if isinstance(samples, dict):
+        return {name: of_data(part) for name, part in samples.items()}
+    if not jnp.issubdtype(samples.dtype, jnp.floating):
+        return None
     return update(create(samples.shape[1:]), samples)
 
 
-def standardise_batch(statistics: Statistics, batch: Transition) -> Transition:
+def standardise_batch(statistics: Any, batch: Transition) -> Transition:
     """A batch [B, ...] with standardised observations and next observations."""
     return batch.replace(
         observation=standardise(statistics, batch.observation),

@@ -9,22 +9,30 @@
     medium-expert  `datasets.join` of medium and expert, with equal numbers of transitions
 
 Source "replay" works for any run that has a replay. The other sources play the environment, which must be on the host.
+Pictures are stored once: a frame is neither stored again as a successor, nor in the stacks of later observations.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax import datasets, envs
-from rljax.agent import EnvSpec, Transition, shown
+from rljax.agent import EnvSpec, Transition, mask_of
+from rljax.buffers import frames
+from rljax.buffers.replay import ReplayBuffer
+from rljax.distributed import hardware
 from rljax.runs import checkpoints, console, policy
 from rljax.runs.run import Run, read_config
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from rljax.training.plan import observed
+from rljax.training.sizes import require_room
 
 Source = Literal["policy", "exploring", "random", "replay"]
 SOURCES = ("policy", "exploring", "random", "replay")
@@ -55,8 +63,9 @@ def record(
     those of another. The last episode of each environment is cut off. Reference returns for scores come from D4RL's
     task of the same name, where there is one.
 
-    Raises `ValueError` for a run that does not fit, for an unknown source, and for environments inside the program,
-    which cannot be played. Code that the run names is run if this user began it, or with `trust`.
+    Raises `ValueError` for a run that does not fit, for an unknown source, for environments inside the program, which
+    cannot be played, and for more transitions than fit in memory. Code that the run names is run if this user began it,
+    or with `trust`.
     """
     if source not in SOURCES:
         raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
@@ -87,8 +96,11 @@ def record(
         "versions": described["versions"],
         "max_episode_steps": described["spec"]["max_episode_steps"],
     }
-    if described["spec"]["discrete"]:
-        provenance["num_actions"] = described["spec"]["action_size"]
+    spec = EnvSpec.read(described["spec"])
+    if spec.discrete:
+        provenance |= {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
+    if spec.stack > 1:
+        provenance["stack"] = spec.stack
     reference = datasets.reference(envs.task(described["env"]))
     return datasets.Dataset(name, transitions, described["env"], reference, bounds, provenance)
 
@@ -108,32 +120,144 @@ def _played(
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
     seen = observed(env, policies.experience)
     hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
-    if not hosted.spec.is_vector or hosted.spec.choices:
-        raise ValueError(
-            f"'{env}' shows {shown(hosted.spec)} and takes actions of shape {hosted.spec.action_shape}: data sets hold "
-            "vectors and one action a row. Record in another environment."
-        )
-    size = hosted.spec.observation_shape[0]  # the data hold neither the time nor the goal
+    size = None  # the data hold neither the time nor the goal
     if seen != env:
-        size = size // 2 if seen == envs.with_goals(env) else size - 1
-    observation = hosted.reset(environment_seeds(seed, TRAIN, number=num_envs))
-    rows = []
-    for _ in range(-(-steps // num_envs)):
-        if source == "random" and hosted.spec.discrete:
-            action = generator.integers(hosted.spec.action_size, size=num_envs, dtype=np.int32)
-        elif source == "random":
-            action = generator.uniform(-1, 1, (num_envs, *hosted.spec.action_shape)).astype(np.float32)
-        else:
-            action = act(observation, explore=source == "exploring", normalised=True)
-        step: Any = hosted.step(action)
-        fields = (observation[:, :size], action, step.reward, step.terminated, step.truncated)
-        fields += (step.next_observation[:, :size],)
-        rows.append(fields)
+        (whole,) = hosted.spec.observation_shape
+        size = whole // 2 if seen == envs.with_goals(env) else whole - 1
+
+    def choose(observation: Any) -> Any:
+        if source == "random":
+            return random_actions(generator, hosted.spec, observation)
+        return act(observation, explore=source == "exploring", normalised=True)
+
+    try:
+        _require_room(hosted.spec, steps)
+        return play(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
+    finally:
+        policy.close(hosted)
+
+
+def play(hosted: Any, choose: Callable[[Any], Any], steps: int, seed: int, size: int | None = None) -> Transition:
+    """`steps` transitions of E environments on the host, environment by environment.
+
+    `choose` maps observations [E, O...] to actions [E, ...]. Of vectors, the first `size` numbers are kept.
+    """
+    observation = hosted.reset(environment_seeds(seed, TRAIN, number=hosted.num_envs))
+    recording, rows = Recording(hosted.spec, observation), []
+    for _ in range(-(-steps // hosted.num_envs)):
+        action = choose(observation)
+        step = hosted.step(action)
+        before, after = (x if size is None else x[:, :size] for x in recording.add(step))
+        rows.append(Transition(before, action, step.reward, step.terminated, step.truncated, after))
         observation = step.observation
-    bounds = hosted.action_bounds
-    policy.close(hosted)
-    columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
-    return _in_turn(Transition(*columns), steps), bounds, policies.step
+    columns = jax.tree.map(lambda *column: np.stack(column), *rows)
+    return recording.finished(_in_turn(columns, steps))
+
+
+def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: Any) -> np.ndarray:
+    """Uniform actions for observations [E, ...], over those that are allowed where a mask says so."""
+    number = len(jax.tree.leaves(observation)[0])
+    if not spec.discrete:
+        return generator.uniform(-1, 1, (number, *spec.action_shape)).astype(np.float32)
+    mask = mask_of(observation)
+    if mask is None:
+        most = np.asarray(spec.choices) if spec.choices else spec.action_size
+        return generator.integers(most, size=(number, *spec.action_shape), dtype=np.int32)
+    parts = np.split(np.asarray(mask), np.cumsum(spec.choices)[:-1], axis=1) if spec.choices else [np.asarray(mask)]
+    chosen = [(np.where(part, generator.random(part.shape), -1.0)).argmax(axis=1) for part in parts]
+    return np.stack(chosen, axis=1).astype(np.int32) if spec.choices else chosen[0].astype(np.int32)
+
+
+def _require_room(spec: EnvSpec, steps: int) -> None:
+    """Raise `ValueError` where `steps` transitions do not fit in memory. They are there twice for a time."""
+    each = 16 + 4 * max(spec.action_size if not spec.discrete else len(spec.choices), 1)
+    for part in jax.tree.leaves(spec.observation):
+        size = math.prod(part.shape) * part.dtype.itemsize
+        once = frames.is_stored_once(part.shape, part.dtype)
+        each += size // spec.stack + 8 * spec.stack if once else 2 * size
+    name = f"{steps:,} transitions of '{spec.name}', twice"
+    require_room({name: 2 * steps * each}, hardware.available_memory(), "this machine", {name: "Lower --steps."})
+
+
+class Recording:
+    """The pictures of E environments side by side, each stored once. What is small stays in the rows."""
+
+    def __init__(self, spec: EnvSpec, observation: Any) -> None:
+        """Begin with the first observations [E, O...]."""
+        self.stack = spec.stack
+        self._pictures: dict[int, list[np.ndarray]] = {
+            i: []
+            for i, part in enumerate(jax.tree.leaves(spec.observation))
+            if frames.is_stored_once(part.shape, part.dtype)
+        }
+        self._number, self._next = 0, observation
+        self._index = np.zeros((len(jax.tree.leaves(observation)[0]), self.stack), np.int32)  # of the next rows' frames
+        if self._pictures:
+            self._begin(np.arange(len(self._index)), observation)
+
+    def add(self, step: Any) -> tuple[Any, Any]:
+        """Observations and successors of a step's rows [E, ...]: in place of large pictures, which frames they show."""
+        if not self._pictures:
+            before, self._next = self._next, step.observation
+            return before, step.next_observation
+        before = self._small(self._next, self._index)
+        newest = [self._newest(i, leaf) for i, leaf in enumerate(jax.tree.leaves(step.next_observation))]
+        following = np.concatenate([self._index[:, 1:], self._keep(newest)[:, None]], axis=1)
+        after = self._small(step.next_observation, following)
+        self._index, self._next = following.copy(), step.observation
+        ended = np.flatnonzero(step.terminated | step.truncated)
+        if len(ended):
+            self._begin(ended, step.observation)
+        return before, after
+
+    def finished(self, rows: Transition) -> Transition:
+        """The rows [N, ...] with `Frames` in place of the numbers of frames."""
+        pictures = {}
+        for i, kept in self._pictures.items():
+            pictures[i] = np.concatenate(kept)
+            kept.clear()  # frees memory before the next ones are joined
+        both = []
+        for field in (rows.observation, rows.next_observation):
+            leaves, structure = jax.tree.flatten(field)
+            leaves = [
+                frames.Frames(pictures=pictures[i], index=leaf) if i in pictures else leaf
+                for i, leaf in enumerate(leaves)
+            ]
+            both.append(structure.unflatten(leaves))
+        observation, following = frames.taken(both[0], both[1], slice(None))
+        return rows.replace(observation=observation, next_observation=following)
+
+    def _begin(self, rows: np.ndarray, observation: Any) -> None:
+        """Keep all frames of the first observations of episodes in these environments. Equal ones are kept once."""
+        leaves = jax.tree.leaves(observation)
+        split = {i: np.split(np.asarray(leaves[i])[rows], self.stack, axis=-1) for i in self._pictures}
+        before = None
+        for k in range(self.stack):
+            same = np.zeros(len(rows), np.bool_)
+            if k:
+                same[:] = True
+                for parts in split.values():
+                    same &= (parts[k] == parts[k - 1]).reshape(len(rows), -1).all(axis=1)
+            place = np.zeros(len(rows), np.int32) if before is None else before.copy()
+            place[~same] = self._keep([split[i][k][~same] if i in split else x for i, x in enumerate(leaves)])
+            self._index[rows, k] = before = place
+
+    def _keep(self, leaves: list[Any]) -> np.ndarray:
+        """Keep the frames [n, ...] among the leaves, and return their numbers [n]."""
+        number = 0
+        for i, kept in self._pictures.items():
+            kept.append(np.array(leaves[i]))
+            number = len(leaves[i])
+        self._number += number
+        return np.arange(self._number - number, self._number, dtype=np.int32)
+
+    def _newest(self, i: int, leaf: Any) -> Any:
+        return leaf[..., -(leaf.shape[-1] // self.stack) :] if i in self._pictures else leaf
+
+    def _small(self, observation: Any, index: np.ndarray) -> Any:
+        """Observations with the numbers of their frames [E, K] in place of large pictures."""
+        leaves, structure = jax.tree.flatten(observation)
+        return structure.unflatten([index if i in self._pictures else x for i, x in enumerate(leaves)])
 
 
 def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transition, Any, int]:
@@ -152,12 +276,42 @@ def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transitio
         run.close()
     learners, num_envs = stored[0] if isinstance(stored, tuple) else stored.learners, run.experiment.experience.num_envs
     ring = learners.storage.of_learner(learner)
-    size = int(ring.drawable)
-    order = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(-1, num_envs)
-    order = order[: -(-steps // num_envs)]
-    transitions = jax.tree.map(np.asarray, ring.transitions(order).replace(extras={}))
     bounds = _unit_bounds(training.spec) if hosted is None else hosted.action_bounds
-    return _in_turn(transitions, steps), bounds, notes["step"]
+    return of_ring(ring, num_envs, steps), bounds, notes["step"]
+
+
+def of_ring(ring: ReplayBuffer, num_envs: int, steps: int) -> Transition:
+    """The first `steps` transitions of a learner's ring, of E environments, environment by environment.
+
+    Where the ring stores large observations once, it is asked for the numbers of frames in place of pictures.
+    """
+    size = int(ring.drawable)
+    order: Any = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(-1, num_envs)
+    order = order[: -(-steps // num_envs)]
+    if ring.beside is None:
+        return _in_turn(jax.tree.map(np.asarray, ring.transitions(order).replace(extras={})), steps)
+    beside, capacity = ring.beside, ring.capacity
+    leaves, structure = jax.tree.flatten(ring.data.observation)
+    finals = jax.tree.leaves(beside.frames)
+    sides = [(*leaf.shape[1:-1], leaf.shape[-1] * beside.stack) for leaf in leaves]
+    once = [frames.is_stored_once(shape, leaf.dtype) for shape, leaf in zip(sides, leaves, strict=True)]
+
+    def numbered(first: int, leaf: Any, frame: bool) -> Any:
+        numbers = np.arange(first, first + len(leaf), dtype=np.int32)
+        return jnp.asarray(numbers.reshape(-1, 1, 1, 1)) if frame else leaf
+
+    stored = structure.unflatten([numbered(0, *pair) for pair in zip(leaves, once, strict=True)])
+    apart = structure.unflatten([numbered(capacity, *pair) for pair in zip(finals, once, strict=True)])
+    numbers = ring.replace(data=ring.data.replace(observation=stored, extras={}), beside=beside.replace(frames=apart))
+    rows = _in_turn(jax.tree.map(np.asarray, numbers.transitions(order)), steps)
+    pictures = {i: np.concatenate([leaves[i], finals[i]]) for i in range(len(leaves)) if once[i]}
+    both = []
+    for field in (rows.observation, rows.next_observation):
+        parts = jax.tree.leaves(field)
+        parts = [frames.Frames(pictures=pictures[i], index=x[:, 0, 0]) if once[i] else x for i, x in enumerate(parts)]
+        both.append(structure.unflatten(parts))
+    observation, following = frames.taken(both[0], both[1], slice(None))
+    return rows.replace(observation=observation, next_observation=following)
 
 
 def _in_turn(transitions: Transition, steps: int) -> Transition:

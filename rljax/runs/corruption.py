@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import datasets
-from rljax.agent import Array, Transition
+from rljax.agent import Array, Transition, shown
 from rljax.runs import policy
 
 Element = Literal["observation", "action", "reward", "dynamics"]
@@ -105,6 +105,10 @@ def corrupt(
         raise ValueError(
             f"actions of '{dataset.name}' are choices, which have neither a std nor a slope: corrupt its observations, "
             "rewards or dynamics, with how='random'."
+        )
+    if not dataset.spec.is_vector and elements != ["reward"]:
+        raise ValueError(
+            f"'{dataset.name}' shows {shown(dataset.spec)}: corrupt its rewards, for the other elements are vectors."
         )
     victim = None
     if attacks:

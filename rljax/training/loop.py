@@ -168,11 +168,11 @@ class Training:
         hosted = getattr(self.evaluator, "hosted", None)
         if hosted is not None:
             return hosted.spaces.described()
-        if self.settings.env != "none" or self.dataset is None or self.dataset.action_bounds is None:
+        if self.settings.env != "none" or self.dataset is None or self.dataset.action_bounds is None or self.spec.parts:
             return None
         from rljax.envs.host.spaces import box_spaces
 
-        return box_spaces(self.spec.observation_shape[0], self.dataset.action_bounds, self.dataset.name).described()
+        return box_spaces(self.spec, self.dataset.action_bounds).described()
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""

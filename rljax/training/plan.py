@@ -212,8 +212,7 @@ def _evaluator(
     number, episodes = len(settings.seeds), settings.eval_episodes
     if name == "none":
         assert dataset is not None
-        size = dataset.observation_size * (2 if experience.goals else 1)
-        return None, EnvSpec(dataset.name, (size,), dataset.action_size, dataset.discrete)
+        return None, _spec(dataset, experience.goals)
     if inside is not None:
         return evaluation.CompiledEvaluator(module, inside, number), inside.spec
     hosted = envs.make_hosted(envs.evaluated(name), number * episodes, **limit)
@@ -321,28 +320,44 @@ def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
     With `goals`, the environment's observations hold a goal behind the state. Where the data do not say how many
     discrete actions there are, the environment does.
     """
-    if not spec.is_vector or spec.choices:
+    given = _spec(dataset, goals)
+    shows_other = difference(given, spec) in ("observation_shape", "observation_dtype", "parts")
+    if shows_other and not (spec.is_vector and given.is_vector):
         raise ValueError(
-            f"data set '{dataset.name}' holds vectors and one action a row, environment '{spec.name}' shows "
-            f"{shown(spec)} and takes actions of shape {spec.action_shape}. Name one that fits with --env, or none to "
-            "train without evaluations."
+            f"data set '{dataset.name}' shows {shown(given)}, environment '{spec.name}' shows {shown(spec)}. Name "
+            "one that fits with --env, or none to train without evaluations."
         )
-    given = {
-        "observation_shape": (dataset.observation_size * (2 if goals else 1),),
-        "discrete": dataset.discrete,
-        "action_size": dataset.action_size,
-    }
-    if dataset.discrete and dataset.provenance.get("num_actions") is None:
-        given["action_size"] = max(dataset.action_size, spec.action_size)
-    for name, value in given.items():
-        if value == getattr(spec, name):
-            continue
-        if name == "discrete" and spec.discrete:
+    if dataset.discrete and spec.discrete and len(given.choices) == len(spec.choices):
+        known = dataset.provenance.get("choices" if given.choices else "num_actions")
+        choices = tuple(max(pair) for pair in zip(given.choices, spec.choices, strict=True))
+        number = sum(choices) or max(given.action_size, spec.action_size)
+        given = given if known else dataclasses.replace(given, action_size=number, choices=choices)
+    name = difference(given, spec)
+    if name is None:
+        return
+    if name in ("action_size", "discrete") and spec.discrete != given.discrete:
+        name = "discrete"
+        if spec.discrete and not spec.choices:
             datasets.require_integers(dataset, spec.name, spec.action_size)
+    raise ValueError(
+        f"data set '{dataset.name}' has {name} = {getattr(given, name)}, environment '{spec.name}' has "
+        f"{getattr(spec, name)}. Name one that fits with --env, or none to train without evaluations."
+    )
+
+
+def _spec(dataset: datasets.Dataset, goals: bool) -> EnvSpec:
+    """The spaces of a data set as its agent observes them: with `goals`, a goal is behind the state.
+
+    Raises `ValueError` for goals of anything else than vectors.
+    """
+    spec = dataset.spec
+    if not goals:
+        return spec
+    if not spec.is_vector:
         raise ValueError(
-            f"data set '{dataset.name}' has {name} = {value}, environment '{spec.name}' has {getattr(spec, name)}. "
-            "Name one that fits with --env, or none to train without evaluations."
+            f"'{dataset.name}' shows {shown(spec)}, and goals are drawn from vectors alone: choose another agent."
         )
+    return dataclasses.replace(spec, observation_shape=(2 * spec.observation_shape[0],))
 
 
 def _require_same_spaces(base: Base, folder: str | None, spec: EnvSpec) -> None:

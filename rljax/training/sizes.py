@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from rljax.agent import EnvSpec
 from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
 from rljax.buffers.draws import NStep
+from rljax.buffers.experience import rows_of
 from rljax.distributed import hardware, processes
 from rljax.training.evaluation import LIMIT
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
@@ -122,6 +124,8 @@ def _batches(experience: Experience, storage: Any, data: Any, num_learners: int)
     if stored is None or isinstance(experience, Stream):
         return 0
     draw, row = getattr(experience, "draw", None), hardware.nbytes(stored) / stored.reward.size
+    if storage is None:  # pictures of a data set are stored once, and drawn as often as rows show them
+        row = hardware.nbytes(jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), stored))
     if storage is not None and storage.beside is not None:  # of each observation, one frame is stored, two are drawn
         row += (2 * storage.beside.stack - 1) * hardware.nbytes(stored.observation) / stored.reward.size
     if isinstance(draw, NStep):

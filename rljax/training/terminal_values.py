@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from rljax.agent import Array, Transition
+from rljax.buffers.experience import rows_of
 from rljax.distributed.devices import Spread, local
 from rljax.training.programs import Contents, compiled, shared
 
@@ -40,7 +41,8 @@ def terminal_rows(data: Transition, goals: bool) -> TerminalRows | None:
     if not len(rows):
         return None
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(np.int64)]
-    observation, reward = np.asarray(data.observation)[rows], np.asarray(data.reward, np.float32)[rows]
+    observation = jax.tree.map(np.asarray, rows_of(data.observation, rows))
+    reward = np.asarray(data.reward, np.float32)[rows]
     if goals:
         observation, reward = np.concatenate([observation, observation], axis=-1), np.zeros_like(reward)
     return TerminalRows(observation, np.asarray(data.action)[rows], reward)

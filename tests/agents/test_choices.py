@@ -15,6 +15,7 @@ from tests.agents import reference
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
+SEVERAL = EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(3, 2))
 KEY = jax.random.key(0)
 SMALL: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "normalise_observations": False}
 VALUES: dict[str, Any] = {**SMALL, "critic_lr": 2e-2, "value_lr": 3e-2, "target_rate": 0.1, "num_critics": 2}
@@ -29,9 +30,20 @@ agents = pytest.mark.parametrize("name", AGENTS)
 
 
 def likelihood(actor: reference.MLP, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """-log pi(a|s) [B] of a softmax of the actor's outputs."""
+    """-log pi(a|s) [B] of a softmax of the actor's outputs, or the sum over those of several actions [B, 2]."""
     logits = reference.forward(actor, observation)[0]
-    return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(action)), action]
+    if action.ndim == 1:
+        return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(action)), action]
+    each = zip(np.split(logits, [SEVERAL.choices[0]], axis=1), action.T, strict=True)
+    return sum(np.log(np.exp(x).sum(axis=1)) - x[np.arange(len(a)), a] for x, a in each)  # pyright: ignore
+
+
+def batch_of(spec: EnvSpec, seed: int) -> Transition:
+    """A batch of actions of an environment."""
+    if not spec.choices:
+        return reference.choices(spec.action_size, seed)
+    action = np.random.default_rng(seed).integers(spec.choices, size=(5, 2))
+    return reference.transitions(seed, 5).replace(action=np.asarray(action, np.int32))
 
 
 class Reference:
@@ -68,6 +80,10 @@ class Reference:
         robust, bound = self.module is riql, float(self.config.max_weight)
 
         def taken(critics: Any) -> np.ndarray:
+            if action.ndim == 2:
+                chosen = [np.eye(number)[action[:, i]] for i, number in enumerate(SEVERAL.choices)]
+                inputs = np.concatenate([observation, *chosen], axis=1)
+                return np.stack([reference.forward(critic, inputs)[0][:, 0] for critic in critics])
             return np.stack([reference.forward(critic, observation)[0][row, action] for critic in critics])
 
         each = taken(self.targets)
@@ -95,16 +111,18 @@ class Reference:
         return losses
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_updates_equal_float64(case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "spec"), [*((case, SPEC) for case in CASES), *((case, SEVERAL) for case in AGENTS)], ids=str
+)
+def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
     module, config = CASES[case]
-    module.check(SPEC, config)
+    module.check(spec, config)
     data = reference.transitions(9, 12)
-    state = module.prepare(reference.state(module, SPEC, config), data, config)
+    state = module.prepare(reference.state(module, spec, config), data, config)
     seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
     expected, update = Reference(module, state, config, seen), jax.jit(module.update)
     for step in range(3):
-        batch = reference.choices(ACTIONS, step)
+        batch = batch_of(spec, step)
         state, metrics = update(state, batch, KEY, step, config)
         losses = expected.update(batch, step)
         reference.assert_metrics({name: metrics[name] for name in losses}, losses)
@@ -152,9 +170,18 @@ def test_dropout_also_serves_discrete_actions(name: str) -> None:
 
 
 @agents
-def test_refuses_several_actions_at_once(name: str) -> None:
+def test_several_actions_are_chosen_side_by_side(name: str) -> None:
     module, config = AGENTS[name]
-    with pytest.raises(
-        ValueError, match=rf"^agent '{name}' takes one discrete action at a time, 'x' takes 2, with 2 x 3"
-    ):
-        module.check(EnvSpec("x", (3,), 5, discrete=True, choices=(2, 3)), config)
+    state, seen = reference.state(module, SEVERAL, config), reference.observed()[:2]
+    logits = reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0]
+    parts = np.split(logits, [SEVERAL.choices[0]], axis=1)
+    greedy, _ = module.act(state, seen, KEY, config, explore=False)
+    np.testing.assert_array_equal(greedy, np.stack([part.argmax(axis=1) for part in parts], axis=1))
+    assert greedy.dtype == np.int32
+    drawn, _ = jax.jit(module.act, static_argnames="explore")(
+        state, np.broadcast_to(seen, (5_000, 2, 3)), KEY, config, explore=True
+    )
+    for i, part in enumerate(parts):
+        p = np.exp(part) / np.exp(part).sum(axis=1, keepdims=True)
+        share = np.stack([(np.asarray(drawn)[..., i] == a).mean(axis=0) for a in range(part.shape[1])], axis=1)
+        np.testing.assert_allclose(share, p, atol=0.03)

@@ -18,7 +18,7 @@ from tests.agents import reference
 ACTIONS, ROWS = 4, 64
 PARTS = (Part(MASK, (ACTIONS,), "bool"), Part("observation", (3,)))
 SPEC = EnvSpec("test/Masked-v0", (), ACTIONS, discrete=True, parts=PARTS)
-NAMES = ("dqn", "ppo", "pqn", "sac_discrete")
+NAMES = ("bc", "cql_discrete", "dqn", "iql", "ppo", "pqn", "riql", "sac_discrete")
 
 
 def observations(seed: int) -> dict[str, np.ndarray]:
@@ -33,6 +33,8 @@ def observations(seed: int) -> dict[str, np.ndarray]:
 def test_forbidden_actions_are_never_chosen(name: str) -> None:
     module: Any = registry.load_agent(name)
     config = module.Config(hidden=(8,)) if hasattr(module.Config(), "hidden") else module.Config()
+    if name in ("bc", "riql"):  # the statistics below would make their policies nearly certain
+        config = dataclasses.replace(config, normalise_observations=False)
     seen = observations(0)
 
     state = reference.state(module, SPEC, config, action_size=ACTIONS)
@@ -74,6 +76,29 @@ def test_targets_of_dqn_leave_forbidden_actions_out() -> None:
         best = np.where(later[MASK], judge, -np.inf).argmax(axis=1)
         np.testing.assert_allclose(target, (reward + 0.99 * q[np.arange(ROWS), best]).mean(), rtol=1e-5)
         assert abs(target - (reward + 0.99 * q[np.arange(ROWS), judge.argmax(axis=1)]).mean()) > 1e-3  # it matters
+
+
+def test_the_loss_of_cql_leaves_forbidden_actions_out() -> None:
+    """Target and penalty are over the allowed actions alone."""
+    from rljax.agents import cql_discrete
+
+    seen, later = observations(1), observations(2)
+    action, nothing = seen[MASK].argmax(axis=1).astype(np.int32), np.zeros(ROWS, bool)
+    reward = np.random.default_rng(3).normal(size=ROWS).astype(np.float32)
+    batch: Any = Transition(seen, action, reward, nothing, nothing, later)
+    config = cql_discrete.Config(hidden=(8,))
+    state = reference.state(cql_discrete, SPEC, config)
+    metrics = cql_discrete.critic_loss(state.critic, state, batch, config)[1]
+    q, judge, following = (
+        np.asarray(network(x)[0], np.float64)
+        for network, x in ((state.critic, seen), (state.critic, later), (state.target_critic, later))
+    )
+    best = np.where(later[MASK], judge, -np.inf).argmax(axis=1)
+    target = reward + 0.99 * following[np.arange(ROWS), best]
+    np.testing.assert_allclose(metrics["critic/target"], target.mean(), rtol=1e-5)
+    soft = np.log(np.where(seen[MASK], np.exp(q), 0.0).sum(axis=1))
+    np.testing.assert_allclose(metrics["critic/gap"], (soft - q[np.arange(ROWS), action]).mean(), rtol=1e-5)
+    assert abs((np.log(np.exp(q).sum(axis=1)) - soft).mean()) > 1e-3  # it matters
 
 
 def test_masked_distributions_by_hand() -> None:

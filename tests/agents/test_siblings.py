@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 # the budget only holds them where they are. Of these lines, `experience` is 1 (iql, ifql), 6 (sac, whose goals may be
 # replaced), 11 (a replay, and a data set that goes on with one) or 23 (iql, gciql); `value` is 2 (another way to
 # normalise) or 4 (one agent has none); the agent's name in `require_vectors` is 2. Pictures, which sac and td3 take and
-# others do not, are 16 to 18. Discrete actions, which iql takes and gciql and ifql do not, are 10 to 12.
+# others do not, are 16 to 18. Discrete actions and pictures, which iql takes and gciql and ifql do not, are 23 to 25.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
         lines=132,
@@ -52,7 +52,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=70, own={"Config", "check", "init", "prepare", "act", "policy", "critic_loss", "update"}
     ),
     ("iql", "gciql"): Pair(
-        lines=219,
+        lines=232,
         own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
     ),
     ("sac", "cql"): Pair(
@@ -69,7 +69,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("dql", "ofql"): Pair(lines=89, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
     ("iql", "ifql"): Pair(
-        lines=130, own={"Config", "State", "experience", "check", "init", "act", "actor_loss", "update"}
+        lines=143, own={"Config", "State", "experience", "check", "init", "act", "actor_loss", "update"}
     ),
     ("stream_q", "stream_sarsa"): Pair(lines=55, own={"State", "check", "init", "perceive", "act", "update"}),
     ("stream_ac", "stream_td"): Pair(lines=86, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from rljax import agent as contract
+from rljax import buffers, datasets
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
+from rljax.training.plan import prepared
 from scripts import table_of_spaces as table
 
 EVERY = [(observation, action) for observation in table.OBSERVATIONS for action in table.ACTIONS]
@@ -36,7 +38,7 @@ def test_refusals_say_what_to_do(name: str) -> None:
             assert any(word in error for word in ("Choose", "choose", "Use:", "give "))
 
 
-@pytest.mark.parametrize(("name", "observation", "action"), TAKEN)
+@pytest.mark.parametrize(("name", "observation", "action"), [x for x in TAKEN if table.source(x[0]) != "alone"])
 def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
     """Init, acting and updates fit together: they are traced, and not compiled."""
     module: Any = registry.load_agent(name)
@@ -48,6 +50,42 @@ def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: s
     seen = spec.shaped(1, hyper.experience.num_envs)
     actions, _ = jax.eval_shape(lambda state, seen: learner.act(state, seen, hyper), state, seen)
     assert (actions.shape[2:], actions.dtype) == (spec.action_shape, spec.action_dtype)
+
+
+def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
+    """A data set of an environment's spaces."""
+    seen = jax.tree.map(lambda x: np.zeros((rows, *x.shape), x.dtype), spec.observation)
+    action = np.zeros((rows, *spec.action_shape), np.int32 if spec.discrete else np.float32)
+    nothing, ends = np.zeros(rows, bool), np.arange(rows) % 4 == 3
+    known = {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
+    transitions: Any = contract.Transition(seen, action, np.arange(rows, dtype=np.float32), nothing, ends, seen)
+    bounds = None if spec.discrete else (-np.ones(spec.action_size), np.ones(spec.action_size))
+    made = datasets.Dataset("made", transitions, None, None, bounds, known if spec.discrete else {})
+    assert contract.difference(made.spec, spec) is None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "observation", "action"), [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
+)
+def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, action: str) -> None:
+    """Updates on a data set fit the agent; they are traced. Agents that need new experience see it beside the data."""
+    module: Any = registry.load_agent(name)
+    spec, config = table.spec(observation, action), module.Config()
+    dataset = recorded(spec)
+    data, _ = prepared(dataset, module.experience(config))
+
+    def declared(config: Any) -> Any:
+        experience = module.experience(config)
+        return experience if experience.needs_data else buffers.Mixed.of(experience, 0.5, (1.0, 0.0))
+
+    learner = Learner(module, spec, 1, declared)
+    hyper = learner.hyperparameters(configuration.stack(config, 1))
+    keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
+    state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
+    state = jax.eval_shape(lambda state, data: learner.prepare(state, data, hyper.config), state, data)
+    after = jax.eval_shape(lambda state, data: learner.update(state, hyper, data), state, data)
+    assert jax.tree.structure(after.agent) == jax.tree.structure(state.agent)
 
 
 def test_masks_are_found_in_dictionaries_alone() -> None:

@@ -341,8 +341,8 @@ def test_bounds_are_checked(tmp_path: Path, bounds: Any) -> None:
 
 def test_files_of_a_newer_layout_are_refused(tmp_path: Path) -> None:
     values: dict[str, Any] = arrays(LENGTHS, ENDS)
-    values["metadata"] = np.array(json.dumps({"format": "rljax dataset 2"}))
-    with pytest.raises(ValueError, match=r"'a.npz' is a 'rljax dataset 2', this rljax reads 'rljax dataset 1'"):
+    values["metadata"] = np.array(json.dumps({"format": "rljax dataset 3"}))
+    with pytest.raises(ValueError, match=r"'a.npz' is a 'rljax dataset 3', this rljax reads up to 'rljax dataset 2'"):
         datasets.load(str(npz(tmp_path / "a.npz", values)))
     values["metadata"] = np.array("of another program")
     assert datasets.load(str(npz(tmp_path / "b.npz", values))).num == 25

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from rljax import datasets
+from rljax.agent import difference
+from rljax.buffers import frames
+from rljax.envs.host.spaces import Spaces
+from tests import fakes, panels
 from tests.datasets.files import arrays, hdf5, npz, same, without
+from tests.runs import test_collect_spaces
 
 BOX = {"type": "Box", "dtype": "float32", "shape": [3], "low": [-1e9] * 3, "high": [1e9] * 3}
 ACTIONS = {"type": "Box", "dtype": "float32", "shape": [2], "low": [-2.0, 0.0], "high": [2.0, 4.0]}
@@ -150,7 +157,7 @@ def test_discrete_spaces(tmp_path: Path) -> None:
     [
         ({"rewards": None}, r"has no 'rewards' in episode_0; it has: actions, "),
         ({"observations": np.zeros((5, 3))}, r"episode_0 has 5 rewards, 5 observations \(it must be 6\)"),
-        ({"observations": np.zeros((6, 8, 8, 3), np.uint8)}, r"'episode_0/observations' holds images"),
+        ({"observations": np.zeros((6, 8, 8), np.uint8)}, r"'episode_0/observations' holds images"),
         ({"rewards": np.full(5, np.nan)}, r"'rewards' is nan in row 0"),
         ({"actions": np.full((5, 2), 9.0)}, r"'actions' is 9 in row 0, dimension 0, outside \[-2, 2\]"),
     ],
@@ -171,14 +178,108 @@ def test_faults_are_named(tmp_path: Path, change: dict[str, Any], message: str) 
             r"float64\[5\], and the action space",
         ),
         ({"type": "Discrete", "n": 3}, np.zeros((5, 2)), r"float64\[5, 2\], and the action space is Discrete"),
-        ({"type": "MultiDiscrete", "nvec": [2, 2]}, np.ones((5, 2), np.int64), "actions of the space MultiDiscrete"),
-        ({"type": "MultiBinary", "n": 2}, np.ones((5, 2), np.int8), "actions of the space MultiBinary"),
+        ({"type": "MultiDiscrete", "nvec": [2, 2]}, np.full((5, 2), 2), r"'choices' is \[2, 2\], it must be more than"),
+        ({"type": "MultiDiscrete", "nvec": [2, 2]}, np.ones((5, 3), int), r"shape \(5, 3\), its space has 2 actions"),
+        ({"type": "MultiDiscrete", "nvec": [2]}, np.zeros((5, 1)), r"several discrete actions are integers"),
+        ({"type": "MultiDiscrete", "nvec": [10**6]}, np.zeros((5, 1), int), r"with at most 100,000 choices"),
+        ({"type": "MultiDiscrete"}, np.zeros((5, 1), int), r"a MultiDiscrete space with whole numbers as 'nvec'"),
+        ({"type": "MultiBinary", "n": [10**9, 10**9]}, np.ones((5, 2), np.int8), r"a MultiBinary space with"),
+        ({"type": "Dict", "subspaces": {"a": ACTIONS}}, np.ones((5, 2)), r"rljax takes Box, Discrete, MultiDiscrete"),
     ],
 )
 def test_actions_must_be_of_their_space(tmp_path: Path, space: Any, actions: np.ndarray, message: str) -> None:
     write(tmp_path, "mine-v0", [episode(5) | {"actions": actions}], action_space=json.dumps(space))
     with pytest.raises(ValueError, match=message):
         datasets.load("minari/mine-v0", tmp_path, download=False)
+
+
+def described(space: Any) -> dict[str, Any]:
+    """A space as Minari writes it."""
+    kind = type(space).__name__
+    if kind == "Dict":
+        return {"type": kind, "subspaces": {name: described(part) for name, part in space.spaces.items()}}
+    found = {"type": kind, "dtype": str(space.dtype)}
+    if kind == "Box":
+        return found | {"shape": list(space.shape), "low": space.low.tolist(), "high": space.high.tolist()}
+    if kind == "MultiBinary":
+        return {"type": kind, "n": space.n}
+    name = "n" if kind == "Discrete" else "nvec"
+    return found | {name: np.asarray(getattr(space, name)).tolist(), "start": np.asarray(space.start).tolist()}
+
+
+def nested(tree: Any, key: str = "observations") -> dict[str, Any]:
+    """The arrays of a dictionary of dictionaries, by their paths."""
+    if not isinstance(tree, dict):
+        return {key: tree}
+    return {path: x for name, part in tree.items() for path, x in nested(part, f"{key}/{name}").items()}
+
+
+PAIRS = [("dictionary", "several"), ("picture", "masked"), ("picture", "binary"), ("vector", "masked")]
+PAIRS += [("dictionary", "continuous"), ("picture", "one")]
+
+
+@pytest.mark.filterwarnings("ignore:.*(observes a|agents see)")
+@pytest.mark.parametrize(("shows", "takes"), PAIRS)
+def test_observations_and_actions_are_those_that_agents_see(tmp_path: Path, shows: str, takes: str) -> None:
+    """Episodes of an environment in Minari's layout are read as the environment's adapter shows them."""
+    environment = panels.Panels(shows, takes)
+    environment.action_space.seed(0)
+    episodes, before, after, actions = [], [], [], []
+    for seed in range(3):
+        seen = [environment.reset(seed=seed)]
+        acted = [environment.action_space.sample() for _ in range(4 + seed)]
+        seen += [(step[0], step[4]) for step in map(environment.step, acted)]
+        stacked = jax.tree.map(lambda *x: np.stack(x), *(observation for observation, _ in seen))
+        ends = {"terminations": np.zeros(len(acted), bool), "truncations": np.arange(len(acted)) == len(acted) - 1}
+        values = nested(stacked) | {"actions": np.stack(acted), "rewards": np.zeros(len(acted)), **ends}
+        if takes == "masked":
+            values["infos/action_mask"] = np.stack([info["action_mask"] for _, info in seen])
+        episodes.append(values)
+        translated = [test_collect_spaces.seen(*pair) for pair in seen]
+        before, after, actions = before + translated[:-1], after + translated[1:], actions + acted
+    spaces = (environment.observation_space, environment.action_space)
+    both = [json.dumps(described(space)) for space in spaces]
+    write(tmp_path, "mine-v0", episodes, observation_space=both[0], action_space=both[1], env_spec=None)
+    dataset = datasets.load("minari/mine-v0", tmp_path, download=False)
+    spec = Spaces(*spaces, "x", masked=takes == "masked").spec()
+    assert difference(dataset.spec, spec) is None
+    test_collect_spaces.assert_rows(dataset.transitions.observation, before)
+    test_collect_spaces.assert_rows(dataset.transitions.next_observation, after)
+    start, half = (1 if takes == "one" else 0), (2.0 if takes == "continuous" else 1)
+    np.testing.assert_allclose(dataset.transitions.action, (np.stack(actions) - start) / half, atol=1e-6)
+    assert dataset.lengths().tolist() == [4, 5, 6]
+    picture = [x for x in frames.columns(dataset.transitions.observation) if frames.is_frames(x)]
+    assert [len(x.pictures) for x in picture] == [15 + 3] * (shows != "vector"), "each picture is there once"
+
+
+def test_spaces_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    box = {"type": "Box", "dtype": "uint8", "shape": [10**5, 10**5, 3], "low": 0, "high": 255}
+    values = episode(5) | {"observations": np.zeros((6, 8, 8, 3), np.uint8)}
+    write(tmp_path, "mine-v0", [values], observation_space=json.dumps(box))
+    with pytest.raises(ValueError, match=r"cannot be shown to agents: .* has more than 4,194,304 numbers"):
+        datasets.load("minari/mine-v0", tmp_path, download=False)
+    write(tmp_path, "other-v0", [values], observation_space=json.dumps(box | {"shape": [9, 9, 3]}))
+    with pytest.raises(ValueError, match=r"'episode_0/observations' holds .* promises \(6, 9, 9, 3\)"):
+        datasets.load("minari/other-v0", tmp_path, download=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*(observes a|agents see)")
+@pytest.mark.parametrize(("shows", "takes"), PAIRS)
+def test_any_spaces_are_written_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shows: str, takes: str
+) -> None:
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = dataclasses.replace(test_collect_spaces.recorded(shows, takes), env=None)
+    datasets.write_minari(dataset, "test/mine-v0")
+    again = datasets.load("minari/test/mine-v0", download=False)
+    assert difference(again.spec, dataset.spec) is None
+    for name in ("observation", "next_observation"):
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            *(frames.each(np.asarray, getattr(one.transitions, name)) for one in (again, dataset)),
+        )
+    np.testing.assert_allclose(again.transitions.action, dataset.transitions.action, atol=1e-6)
 
 
 def test_integers_of_a_box_are_no_choices(tmp_path: Path) -> None:
@@ -264,6 +365,6 @@ def test_actions_without_bounds_are_read_with_those_that_are_given(tmp_path: Pat
 
 
 def test_the_package_makes_no_environment_that_a_file_chose() -> None:
-    data: Any = datasets.Dataset("a.npz", None, "evil:Walk-v0", None, None, {})  # pyright: ignore[reportArgumentType]
+    data = dataclasses.replace(fakes.recorded(), name="a.npz", env="evil:Walk-v0")
     with pytest.raises(ValueError, match=r"names the environment 'evil:Walk-v0', and Minari would import 'evil'"):
         datasets.write_minari(data, "t/evil-v0")

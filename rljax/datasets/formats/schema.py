@@ -19,6 +19,10 @@ from rljax.datasets.formats.text import RefusedFileError, listed, printable
 INT32 = np.iinfo(np.int32)
 LONGEST_NAME = 10_000  # characters of an environment's name, with its arguments
 DEEPEST = 8  # levels of spaces within spaces
+DTYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+DTYPES += ("float16", "float32", "float64")  # of a Box
+MOST_CHOICES = 100_000  # all choices of several discrete actions together
+MOST_STACK = 1_000  # frames in a picture
 KNOWN_SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
 
 
@@ -54,17 +58,29 @@ def numbers(array: Any, file: str, key: str) -> Any:
 def vectors(array: Any, file: str, key: str) -> np.ndarray:
     """Observations [M, ...] as float32 vectors [M, O]: numbers and arrays are flattened, arrays with a warning.
 
-    Raises `ValueError` for images (uint8 with three axes or more), and for everything that `numbers` refuses.
+    Raises `ValueError` for images (uint8 with two axes or more), and for everything that `numbers` refuses.
     """
     if numbers(array, file, key).ndim > 2:
         if array.dtype == np.uint8:
             raise ValueError(
-                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, the networks take vectors. "
+                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, where vectors are expected. "
                 "Choose the variant of the dataset that was recorded with states."
             )
         warnings.warn(f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2)
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
         return _flat(stored(array, np.float32))
+
+
+def observed(array: Any, file: str, key: str) -> np.ndarray:
+    """Observations [M, ...]: pictures of bytes as they are, with their channels last, all else as `vectors`.
+
+    Channels come first where that axis is at most half as long as the two others.
+    """
+    if numbers(array, file, key).dtype != np.uint8 or array.ndim != 4:
+        return vectors(array, file, key)
+    found = stored(array)
+    first, *sides = found.shape[1:]
+    return np.ascontiguousarray(np.moveaxis(found, 1, -1)) if 2 * first <= min(sides) else found
 
 
 def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
@@ -141,14 +157,42 @@ def actions(array: Any, file: str, key: str, start: int = 0) -> np.ndarray:
     return array if array.dtype.kind == "f" else array.astype(np.float32)
 
 
+def several_actions(array: Any, file: str, key: str) -> np.ndarray:
+    """Several discrete actions in each row: int32 [M, K] from integers; see `require_choices`."""
+    array = stored(numbers(array, file, key))
+    if array.dtype.kind not in "iub" or array.ndim != 2 or (len(array) and array.max() > INT32.max):
+        raise ValueError(
+            f"'{file}': '{key}' is {array.dtype}{list(array.shape)}, several discrete actions are integers [rows, "
+            "actions] up to 2^31 - 1. Correct the file."
+        )
+    return array.astype(np.int32, copy=False)
+
+
+def require_choices(file: str, key: str, action: np.ndarray, choices: Any) -> None:
+    """Raise `ValueError` unless `choices` says for each of K actions [M, K] how many there are: more than the largest.
+
+    None says nothing, and is accepted.
+    """
+    if choices is None:
+        return
+    number = action.shape[1]
+    if not (isinstance(choices, list) and len(choices) == number and all(map(is_count, choices))):
+        raise wrong(file, "choices", choices, f"{number} whole numbers, one for each action of '{key}'")
+    if sum(choices) > MOST_CHOICES:
+        raise wrong(file, "choices", choices, f"numbers with a sum of at most {MOST_CHOICES:,}")
+    low, high = action.min(axis=0), action.max(axis=0)
+    for i in np.flatnonzero((low < 0) | (high >= choices))[:1]:
+        raise wrong(file, "choices", choices, f"more than all of '{key}', which are from {low[i]} to {high[i]} at {i}")
+
+
 def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], most_action: int | None) -> Any:
     """Check the facts beside the arrays; return the reference as two floats, or None.
 
     Args:
         env: the name of an environment, a text, or None.
         reference: two finite numbers that differ, or None.
-        provenance: `max_episode_steps`, `recorded_max_episode_steps` and `num_actions` are None or whole numbers of at
-            least 1; `corruptions` is None or a list of mappings with a text `what`.
+        provenance: `max_episode_steps`, `recorded_max_episode_steps`, `num_actions` and `stack` are None or whole
+            numbers of at least 1; `corruptions` is None or a list of mappings with a text `what`.
         most_action: the largest discrete action; None if actions are continuous. `num_actions` must be larger.
     """
     if env is not None and not (isinstance(env, str) and env.isprintable() and 0 < len(env) <= LONGEST_NAME):
@@ -165,6 +209,10 @@ def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], mo
     both = provenance.get("both_ends")
     if both is not None and both != 0 and not is_count(both):
         raise wrong(file, "both_ends", both, "a number of rows")
+    if provenance.get("stack") is not None and not (
+        is_count(provenance["stack"]) and provenance["stack"] <= MOST_STACK
+    ):
+        raise wrong(file, "stack", provenance["stack"], f"the number of frames in a picture, at most {MOST_STACK}")
     count = provenance.get("num_actions")
     if most_action is not None and count is not None and count <= most_action:
         raise wrong(file, "num_actions", count, f"more than {most_action}, the largest action in the file")
@@ -195,6 +243,14 @@ def space(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] 
     value = mapping(value, file, key)
     if kind == "Box" and not all(_is_numbers(value.get(name)) for name in ("low", "high")):
         raise wrong(file, key, value, "a Box with numbers as 'low' and 'high'")
+    if kind == "Box":
+        shape = value.get("shape", [])
+        if not isinstance(shape, list) or len(shape) > DEEPEST or not all(map(_is_size, shape)):
+            raise wrong(file, key, value, "a Box whose 'shape' is a list of whole numbers")
+        if value.get("dtype", "float32") not in DTYPES:
+            raise wrong(file, key, value, f"a Box whose 'dtype' is one of {', '.join(DTYPES)}")
+    if kind in ("MultiDiscrete", "MultiBinary"):
+        _require_choices_of(value, file, key)
     if kind == "Discrete" and not (is_count(value.get("n")) and isinstance(value.get("start", 0), int)):
         raise wrong(file, key, value, "a Discrete space with a whole number 'n' of at least 1")
     if kind in ("Dict", "Tuple"):
@@ -205,6 +261,25 @@ def space(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] 
         for name, part in named:
             space(part, file, f"{key}/{name}", depth + 1)
     return value
+
+
+def _require_choices_of(value: Mapping[str, Any], file: str, key: str) -> None:
+    """Raise `ValueError` unless a space of several choices says how many there are, and they are few enough."""
+    name = "nvec" if value["type"] == "MultiDiscrete" else "n"
+    right = all(map(_is_numbers, (value.get(name), value.get("start", 0))))
+    if right:
+        found, start = np.asarray(value[name]), np.asarray(value.get("start", 0))
+        total = found.sum(dtype=np.float64) if name == "nvec" else found.prod(dtype=np.float64)
+        right = found.size > 0 and {found.dtype.kind, start.dtype.kind} <= {"i"} and found.min() >= 1
+        right = right and total <= MOST_CHOICES and found.max() <= MOST_CHOICES and (name == "nvec" or found.ndim < 2)
+        right = right and start.shape in ((), found.shape) and bool((np.abs(start) < INT32.max // 2).all())
+    if not right:
+        what = f"whole numbers as '{name}', with at most {MOST_CHOICES:,} choices"
+        raise wrong(file, key, value, f"a {value['type']} space with {what}")
+
+
+def _is_size(value: Any) -> bool:
+    return value == 0 or is_count(value)
 
 
 def is_count(value: Any) -> bool:

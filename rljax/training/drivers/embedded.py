@@ -209,7 +209,7 @@ class EmbeddedDriver(CompiledDriver):
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
-        self.data = jax.device_put(self.data)
+        self.data = self.spread.everywhere(self.data)
         number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
@@ -259,7 +259,7 @@ class EmbeddedDriver(CompiledDriver):
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly from a checkpoint; without `environments`, fresh episodes begin."""
-        self.data = jax.device_put(self.data)
+        self.data = self.spread.everywhere(self.data)
         learners, action, extras = arrays["training"]
         seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
         learners, known = learners.replace(agent=arrays["agent"]), environments is not None

@@ -1,7 +1,7 @@
 """Learning from a data set alone: with the data on the device, drawing and learning are one compiled loop.
 
-A data set that the device cannot hold stays on the host. The host then sends the batches of `GROUP` iterations at a
-time. The batches are the same in both cases, so the result does not depend on where the data are.
+A data set that the device cannot hold stays on the host. The host then sends the batches of several iterations at a
+time, a group. The batches are the same in both cases, so the result does not depend on where the data are.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.buffers import Dataset
+from rljax.buffers.experience import rows_of
+from rljax.distributed import hardware
 from rljax.distributed.devices import Spread
 from rljax.training.drivers.driver import Report, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 from rljax.training.programs import compiled, shared
 
-GROUP = 64  # iterations whose batches the host sends together
+GROUP = 64  # iterations whose batches the host sends together, at most
+GROUP_BYTES = 1 << 28  # of the batches of a group: those of pictures are large
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Loop:
 
     learner: Learner
     spread: Spread  # of the learners over devices
+    group: int = GROUP  # iterations whose batches the host sends together
 
     @compiled()
     def init(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
@@ -45,18 +49,18 @@ class Loop:
 
     @compiled(static_argnums=0)
     def draw(self, number: int, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
-        """The random draws of `number` rows for the next `GROUP` iterations, leaves [GROUP, P, U, B]."""
+        """The random draws of `number` rows for the next iterations, leaves [group, P, U, B]."""
         experience = hyper.experience
 
         def draw(iteration: Array) -> Any:
             keys = self.learner.batch_keys(key_update, counted(updates, iteration * experience.num_updates))
             return experience.draw.random(keys, number, experience)  # type: ignore[attr-defined]
 
-        return jax.vmap(draw)(jnp.arange(GROUP))
+        return jax.vmap(draw)(jnp.arange(self.group))
 
     @compiled(donate_argnums=0)
     def learn(self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
-        """The learners after the first `number` iterations; the batches of all iterations are [GROUP, P, U, B, ...]."""
+        """The learners after the first `number` iterations; the batches of all iterations are [group, P, U, B, ...]."""
 
         def one(iteration: Array, learnt: LearnerState) -> LearnerState:
             return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), hyper.config)
@@ -80,7 +84,7 @@ class OfflineDriver:
         self.spread = Spread(learner.num_learners)
         self.reconfigure(config)
         self.data: Transition = data  # moved to the device by `start`, after the check that it fits
-        self.loop = shared(Loop(learner, self.spread), self.hyper)
+        self.loop = shared(Loop(learner, self.spread, self._group()), self.hyper)
 
     def reconfigure(self, config: Any) -> None:
         """Continue with other settings, which are stacked over P like the first ones."""
@@ -107,11 +111,12 @@ class OfflineDriver:
             self.learnt = self.loop.advance(self.learnt, self.data, np.int32(iterations), self.hyper)
             return
         updates, number = int(self.learnt.updates), self.data.reward.shape[0]
-        for done in range(0, iterations, GROUP):
+        group = self.loop.group
+        for done in range(0, iterations, group):
             first = np.int32(counted(updates, done * self.experience.num_updates))
             drawn = jax.tree.map(np.asarray, self.loop.draw(number, self.learnt.key_update, first, self.hyper))
             batches = self.experience.draw.take(self.data, drawn)
-            self.learnt = self.loop.learn(self.learnt, batches, np.int32(min(GROUP, iterations - done)), self.hyper)
+            self.learnt = self.loop.learn(self.learnt, batches, np.int32(min(group, iterations - done)), self.hyper)
 
     @property
     def learners(self) -> LearnerState:
@@ -156,6 +161,12 @@ class OfflineDriver:
     def close(self) -> None:
         """Release the data."""
         self.data = None  # type: ignore[assignment]
+
+    def _group(self) -> int:
+        """The iterations whose batches the host sends together: as many as `GROUP_BYTES` hold, up to `GROUP`."""
+        row = hardware.nbytes(jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), self.data))
+        each = row * self.learner.num_learners * self.experience.num_updates * self.experience.batch_size
+        return max(1, min(GROUP, GROUP_BYTES // max(1, each)))
 
     def _place(self) -> None:
         self.data = jax.tree.map(np.asarray, self.data) if self.on_host else self.spread.everywhere(self.data)
