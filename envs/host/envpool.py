@@ -1,5 +1,7 @@
 """Adapter: EnvPool's environments, as `envpool/<name>`. Threads in C++ step many simulators.
 
+Atari games, such as `envpool/Breakout-v5`, are preprocessed as those of `atari/<Game>`. An episode is a whole game.
+
 Reference: Weng et al., EnvPool: A Highly Parallel Reinforcement Learning Environment Execution Engine,
 arXiv:2206.10558.
 """
@@ -7,6 +9,7 @@ arXiv:2206.10558.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import warnings
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ from gymnasium.vector.utils import batch_space
 from rljax.envs.environment import MissingPackageError, unknown
 from rljax.envs.host.hosted import Hosted
 
-FAMILIES = ("envpool.mujoco.gym", "envpool.mujoco.dmc", "envpool.classic_control", "envpool.box2d")  # observe vectors
+FAMILIES = ("envpool.mujoco.gym", "envpool.mujoco.dmc", "envpool.classic_control", "envpool.box2d", "envpool.atari")
 
 
 class EnvPool(VectorEnv):
@@ -40,6 +43,7 @@ class EnvPool(VectorEnv):
             self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self.spec = EnvSpec(name, max_episode_steps=self._pool.spec.config.max_episode_steps)
+        self.stack: int = getattr(self._pool.spec.config, "stack_num", 1)  # pictures in an observation
         self._observation: Any = None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -81,7 +85,7 @@ def _quiet() -> Iterator[None]:
 
 
 def names() -> list[str]:
-    """The names of EnvPool's environments that observe vectors. Raises `MissingPackageError` without EnvPool."""
+    """The names of EnvPool's environments in `FAMILIES`. Raises `MissingPackageError` without EnvPool."""
     _envpool()
     specs = importlib.import_module("envpool.registration").registry.specs
     return sorted(f"envpool/{name}" for name, (module, *_) in specs.items() if module in FAMILIES)
@@ -98,7 +102,10 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     task = name.removeprefix("envpool/")
     if task not in _envpool().list_all_envs():
         raise unknown(name, "EnvPool", names())
-    return Hosted(EnvPool(task, num_envs), name)
+    pool = EnvPool(task, num_envs)
+    hosted = Hosted(pool, name)
+    hosted.spec = dataclasses.replace(hosted.spec, stack=pool.stack)
+    return hosted
 
 
 def _placed(observation: Any, rows: np.ndarray, fresh: Any) -> Any:
