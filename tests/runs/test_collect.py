@@ -129,6 +129,7 @@ def test_provenance_says_whose_it_is(trained: Path) -> None:
     assert dataset.max_episode_steps == 200
 
 
+@pytest.mark.learn
 def test_actions_that_nobody_took_are_counted(tmp_path: Path) -> None:
     out = small_runs.train("dqn", "CartPole-v1", 8, tmp_path / "dqn", {"batch_size": 4, "warmup_steps": 4})
     for source, path in (("random", tmp_path / "one.npz"), ("replay", tmp_path / "one.hdf5")):
@@ -194,6 +195,7 @@ def test_what_cannot_be_recorded(trained: Path, changes: dict[str, Any], message
         collect.record(trained, **changes)
 
 
+@pytest.mark.learn
 def test_what_has_no_replay(tmp_path: Path) -> None:
     out = small_runs.train("ppo", "Pendulum-v1", 100, tmp_path / "ppo")
     with pytest.raises(ValueError, match="has no replay: its agent learns from a rollout"):
