@@ -83,11 +83,14 @@ def _make_in_process(name: str, index: int, make_kwargs: dict[str, Any], parent:
 
 def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any]:
     first = _make(name, make_kwargs)
-    if ogbench.is_arm(first):
-        ogbench.declare_rendering(first, make_kwargs.get("render_mode"))
-        ogbench.seed_actions(first)
-        return [first, *ogbench.copies(first, num_envs - 1)]
-    return [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
+    if not ogbench.is_arm(first):
+        return [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
+    shares = not ogbench.shows_pictures(first)
+    made = [first] if shares else [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
+    for environment in made:
+        ogbench.declare_rendering(environment, make_kwargs.get("render_mode"))
+        ogbench.seed_actions(environment)
+    return [first, *ogbench.copies(first, num_envs - 1)] if shares else made
 
 
 def _parsed(name: str) -> tuple[str, dict[str, Any]]:

@@ -74,6 +74,11 @@ def is_arm(environment: gymnasium.Env) -> bool:
     return type(environment.unwrapped).__module__.startswith("ogbench.manipspace.")
 
 
+def shows_pictures(environment: gymnasium.Env) -> bool:
+    """Whether an arm observes pictures of itself. Its copies would share their colours."""
+    return getattr(environment.unwrapped, "_ob_type", "states") == "pixels"
+
+
 def declare_rendering(environment: gymnasium.Env, render_mode: str | None) -> None:
     """Set what OGBench leaves out of an arm: its render mode, and 20 pictures per second."""
     environment.unwrapped.render_mode = render_mode

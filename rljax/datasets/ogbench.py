@@ -22,6 +22,8 @@ Goals and tolerances in ogbench.json were read from the environments of ogbench 
 relabel_utils.py. The package's environments score policies (pip install ogbench). There an episode ends one step after
 the state in which all parts are in place, or at the time limit, and `success` is that of its last step.
 
+"ogbench/visual-cube-single-play-v0" and others with "visual-" have pictures [64, 64, 3] of uint8 in place of states.
+
 Files of cube, scene and puzzle need no download: `rljax.datasets.play` records them.
 
 Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; seohongpark/ogbench.
@@ -64,6 +66,7 @@ KINDS = {
     "scene": ("play", "noisy"),
     "puzzle": ("play", "noisy"),
 }
+UNSEEN = ("pointmaze", "antsoccer", "cube-octuple")  # environments without pictures
 
 
 @functools.cache
@@ -80,17 +83,23 @@ class Name:
     kind: str  # "play"
     task: int | None  # 1 to 5; 0: the default one; None: without a task
     split: str  # "train" or "val"
+    visual: bool = False  # whether observations are pictures
+
+    @property
+    def shown(self) -> str:
+        """The environment's name: "visual-cube-single" where it shows pictures."""
+        return f"visual-{self.environment}" if self.visual else self.environment
 
     @property
     def file(self) -> str:
         """The name of the file, which all tasks share."""
-        return f"{self.environment}-{self.kind}-v0{'-val' if self.split == 'val' else ''}.npz"
+        return f"{self.shown}-{self.kind}-v0{'-val' if self.split == 'val' else ''}.npz"
 
     @property
     def env(self) -> str:
         """The Gymnasium environment that scores policies. For data without a task, it is the one with goals."""
         task = "" if self.task is None else "-singletask" + (f"-task{self.task}" if self.task else "")
-        return f"ogbench:{self.environment}{task}-v0"
+        return f"ogbench:{self.shown}{task}-v0"
 
     @property
     def number(self) -> int | None:
@@ -101,10 +110,11 @@ class Name:
 def names() -> list[str]:
     """All ids, in the form that `load` accepts, without those of validation files ("-val")."""
     sets = [
-        f"ogbench/{environment}-{kind}"
+        f"ogbench/{seen}{environment}-{kind}"
+        for seen in ("", "visual-")
         for environment in tasks()
         for kind in KINDS[environment.partition("-")[0]]
-        if (environment, kind) != ("antmaze-giant", "explore")
+        if (environment, kind) != ("antmaze-giant", "explore") and not (seen and environment.startswith(UNSEEN))
     ]
     return [
         f"{name}{task}-v0"
@@ -146,15 +156,15 @@ def environment(name: str) -> str | None:
 def parse(name: str) -> Name:
     """The parts of an id. Raises `ValueError` for an unknown id, and suggests the nearest."""
     rest = name.removeprefix("ogbench/")
-    if rest.startswith(("visual-", "powderworld-")):
-        raise ValueError(f"'{name}' holds images, the networks take vectors. Choose the variant without 'visual-'.")
-    found = re.fullmatch(r"(.+?)-(\w+?)(-singletask(?:-task([1-5]))?)?-v0(-val)?", rest)
-    if found is None or f"ogbench/{found[1]}-{found[2]}-v0" not in names():
+    if rest.startswith("powderworld-"):
+        raise ValueError(f"'{name}' is of Powderworld, which is not read here. All of OGBench: rljax data list ogbench")
+    found = re.fullmatch(r"(visual-)?(.+?)-(\w+?)(-singletask(?:-task([1-5]))?)?-v0(-val)?", rest)
+    if found is None or f"ogbench/{found[1] or ''}{found[2]}-{found[3]}-v0" not in names():
         raise base.unknown(name.removesuffix("-val"), "OGBench", names())
-    task = None if found[3] is None else int(found[4] or 0)
-    if task is not None and task > len(tasks()[found[1]]["tasks"]):
-        raise ValueError(f"'{found[1]}' of OGBench has tasks 1 to {len(tasks()[found[1]]['tasks'])}, not {task}.")
-    return Name(found[1], found[2], task, "val" if found[5] else "train")
+    task = None if found[4] is None else int(found[5] or 0)
+    if task is not None and task > len(tasks()[found[2]]["tasks"]):
+        raise ValueError(f"'{found[2]}' of OGBench has tasks 1 to {len(tasks()[found[2]]['tasks'])}, not {task}.")
+    return Name(found[2], found[3], task, "val" if found[6] else "train", found[1] is not None)
 
 
 def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> Dataset:
@@ -179,7 +189,7 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
         rows = Rows(
             path.name,
             dict(zip(base.FIELDS, KEYS, strict=True)),
-            schema.vectors(file["observations"], path.name, "observations"),
+            (schema.observed if parts.visual else schema.vectors)(file["observations"], path.name, "observations"),
             schema.actions(file["actions"], path.name, "actions"),
             rewards,
             terminated,
@@ -204,7 +214,7 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
             "files": [files.fingerprint(path)],
             "url": None if recorded else files.source(path) or f"{URL}/{parts.file}",
             "recorded": recorded,  # by `rljax data record`, with which settings
-            "id": f"{parts.environment}-{parts.kind}-v0",
+            "id": f"{parts.shown}-{parts.kind}-v0",
             "task": parts.number,
             "split": parts.split,
             "rules": [

@@ -60,7 +60,7 @@ STACKING = {  # range of the share of new cube tasks that stack
 }
 NOISE, SPREAD = 0.1, np.array([1.0, 1.0, 1.0, 3.0, 10.0])
 RANDOM = {"cube": 0.1, "scene": 0.1, "puzzle": 0.2}  # share of random actions in noisy data
-TYPES = {"terminals": np.bool_, "button_states": np.int64}  # others: float32
+TYPES = {"terminals": np.bool_, "button_states": np.int64}  # others: float32, pictures uint8
 
 Progress = Callable[[int, int], None]  # trajectories so far, trajectories in all
 
@@ -74,6 +74,7 @@ class Task:
     split: str  # "train" or "val"
     length: int  # transitions
     seed: int
+    visual: bool = False  # observations are pictures [64, 64, 3]
 
     def seeds(self, number: int) -> list[int]:
         """Three seeds of trajectory `number`: for the environment, for the oracle, and for the draws of this module."""
@@ -117,7 +118,7 @@ def record(
             f"{processes} processes, {length} transitions and seed {seed}: at least 1, 1 and 0 are needed."
         )
     parts = _parse(name)
-    task = Task(parts.environment, parts.kind, parts.split, length, seed)
+    task = Task(parts.environment, parts.kind, parts.split, length, seed, parts.visual)
     path = files.root() / "ogbench" / parts.file if path is None else Path(path)
     if path.suffix != ".npz":
         raise ValueError(f"the file is '{path.name}', its suffix must be .npz.")
@@ -149,7 +150,7 @@ class Collector:
         gymnasium = importlib.import_module("gymnasium")
         self.task, self.family = task, task.environment.partition("-")[0]
         self.environment = gymnasium.make(
-            f"{task.environment}-v0",
+            f"{'visual-' if task.visual else ''}{task.environment}-v0",
             terminate_at_goal=False,
             mode="data_collection",
             max_episode_steps=task.length + 1,
@@ -169,7 +170,8 @@ class Collector:
                 rows = self._rows(generator)
         finally:
             np.random.set_state(before)
-        return {key: np.asarray(values, TYPES.get(key, np.float32)) for key, values in rows.items()}
+        types = TYPES | ({"observations": np.uint8} if self.task.visual else {})
+        return {key: np.asarray(values, types.get(key, np.float32)) for key, values in rows.items()}
 
     def _rows(self, generator: np.random.Generator, seed: int | None = None) -> dict[str, list[Any]]:
         noisy = self.task.kind == "noisy"

@@ -74,7 +74,10 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
 
     Raises `ValueError` if no row is left.
     """
-    total = len(keep)
+    total, seen = len(keep), rows.observation
+    if rows.next_observation is None and frames.is_stored_once(seen.shape[1:], seen.dtype):
+        pictures = frames.Frames(pictures=seen, index=np.arange(total, dtype=np.int32)[:, None])
+        rows = dataclasses.replace(rows, observation=pictures)
     last = rows.truncated | np.append(~keep[1:], True)
     kept = None if keep.all() else np.flatnonzero(keep)
     if kept is not None and not len(kept):
@@ -86,9 +89,10 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
         following = _take(rows.next_observation, kept)
     else:
         here = np.arange(total) if kept is None else kept
-        following = rows.observation[np.minimum(here + 1, total - 1)]
+        after = np.minimum(here + 1, total - 1)
         if not leak:
-            following[terminated] = rows.observation[here[terminated]]
+            after[terminated] = here[terminated]
+        following = _take(rows.observation, after)
     rows.next_observation = None  # frees memory: only one field is held twice
     return dataclasses.replace(
         rows,
@@ -149,8 +153,10 @@ def assemble(
     return Dataset(name, transitions, env, reference, limits, provenance, complete)
 
 
-def _take(array: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
-    return array if kept is None else array[kept]
+def _take(array: Any, kept: np.ndarray | None) -> Any:
+    if kept is None:
+        return array
+    return array.replace(index=array.index[kept]) if frames.is_frames(array) else array[kept]
 
 
 def _counts(dropped: Mapping[str, int]) -> str:

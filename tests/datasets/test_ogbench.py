@@ -137,7 +137,7 @@ def test_tasks_equal_the_package(tmp_path: Path, environment: str) -> None:
 
 def test_names() -> None:
     names = ogbench.names()
-    assert len(names) == 7 * 49
+    assert len(names) == 7 * (49 + 35)
     parts = ogbench.parse("ogbench/antsoccer-arena-navigate-singletask-v0")
     assert (parts.environment, parts.kind, parts.task, parts.number) == ("antsoccer-arena", "navigate", 0, 4)
     assert ogbench.parse("ogbench/puzzle-4x5-noisy-v0-val").file == "puzzle-4x5-noisy-v0-val.npz"
@@ -145,10 +145,30 @@ def test_names() -> None:
         assert ogbench.parse(name).environment in ogbench.tasks()
 
 
-@pytest.mark.parametrize("name", ["ogbench/visual-cube-single-play-v0", "ogbench/powderworld-easy-play-v0"])
-def test_images_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"'{name}' holds images, the networks take vectors"):
+@pytest.mark.parametrize("name", ["ogbench/powderworld-easy-play-v0", "ogbench/visual-pointmaze-medium-navigate-v0"])
+def test_pictures_of_others_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{name}' is of Powderworld|no dataset '{name}' in OGBench"):
         datasets.load(name, download=False)
+
+
+@pytest.mark.parametrize("task", ["", "-singletask-task2"])
+def test_pictures_are_stored_once(tmp_path: Path, task: str) -> None:
+    """The rows, rewards and ends are those of the states' file; each picture is there once."""
+    states = raw("cube-single", 2)
+    pictures = np.random.default_rng(1).integers(0, 256, (len(states["actions"]), 64, 64, 3), np.uint8)
+    write(tmp_path, "cube-single-play-v0.npz", states)
+    write(tmp_path, "visual-cube-single-play-v0.npz", states | {"observations": pictures})
+    name = f"cube-single-play{task}-v0"
+    expected = datasets.load(f"ogbench/{name}", tmp_path, download=False)
+    dataset = datasets.load(f"ogbench/visual-{name}", tmp_path, download=False)
+    for field in ("action", "reward", "terminated", "truncated"):
+        np.testing.assert_array_equal(getattr(dataset.transitions, field), getattr(expected.transitions, field))
+    rows = np.flatnonzero(np.arange(len(pictures)) % LENGTH != LENGTH - 1)
+    np.testing.assert_array_equal(np.asarray(dataset.transitions.observation), pictures[rows])
+    np.testing.assert_array_equal(np.asarray(dataset.transitions.next_observation), pictures[rows + 1])
+    assert dataset.nbytes < 1.1 * pictures.nbytes
+    assert dataset.env == f"ogbench:visual-cube-single{task}-v0"
+    assert dataset.spec.observation_shape == (64, 64, 3)
 
 
 @pytest.mark.parametrize(

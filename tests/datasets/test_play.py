@@ -240,3 +240,26 @@ def test_the_command_tells_runs_from_names(
     data.main(["record", NAME, str(tmp_path / "data.npz"), "--steps", "10", "--envs", "2", "--seed", "4"])
     assert called == {"name": NAME, "steps": 10, "seed": 4, "processes": 2}
     assert "data.npz: 4 transitions in 2 trajectories" in capsys.readouterr().out
+
+
+def test_pictures_are_recorded(tmp_path: Path) -> None:
+    """Where a machine can render: the same states as without pictures, and those that the environment shows."""
+    pytest.importorskip("ogbench")
+    paths = [tmp_path / "ogbench" / f"{seen}cube-single-play-v0.npz" for seen in ("", "visual-")]
+    for path in paths:
+        try:
+            play.record(f"ogbench/{path.stem}", path, steps=3, length=3, seed=3)
+        except (ImportError, RuntimeError, AttributeError) as error:
+            pytest.skip(f"OGBench cannot render here: {error}")
+    with np.load(paths[0]) as states, np.load(paths[1]) as pictures:
+        assert (pictures["observations"].shape, pictures["observations"].dtype) == ((4, 64, 64, 3), np.uint8)
+        for key in ("actions", "qpos", "terminals"):
+            np.testing.assert_array_equal(states[key], pictures[key])
+    dataset = datasets.load("ogbench/visual-cube-single-play-v0", tmp_path, download=False)
+    assert len(dataset.transitions.observation.pictures) == 4
+    hosted = envs.make_hosted(str(dataset.env), 2)
+    assert hosted.spec.observation_shape == (64, 64, 3)
+    first = hosted.reset([0, 1])
+    assert first.dtype == np.uint8
+    assert (first[0] != first[1]).any()
+    hosted.close()
