@@ -158,6 +158,7 @@ def test_value_reaches_the_policy_through_all_steps() -> None:
     assert np.abs(chain - step).max() > 1e-4
 
 
+@pytest.mark.learn
 def test_acts_by_value_among_candidates() -> None:
     state, observation = fresh(CONFIG), reference.observed()[:1]
     sure = jax.tree.map(lambda x: 30.0 * np.asarray(x), state.target_critic)

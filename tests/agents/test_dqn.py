@@ -293,6 +293,7 @@ def test_temperature_finds_its_entropy() -> None:
     np.testing.assert_allclose(metrics["actor/entropy"], np.log(2.0), atol=0.1)
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("torso", ["iru", pytest.param("drc", marks=pytest.mark.learn)])
 def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
     """With weight 1 only that part counts."""

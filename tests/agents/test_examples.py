@@ -90,6 +90,7 @@ def test_crossq_is_stopped_and_resumed_with_its_statistics(tmp_path: Path) -> No
     assert np.abs(load(whole)(np.zeros(3))).max() <= 1.0
 
 
+@pytest.mark.learn
 def test_rebrac_learns_from_a_data_set(tmp_path: Path) -> None:
     data = datasets.write(fakes.recorded("Pendulum-v1"), tmp_path / "data.npz")
     config = {"hidden": (16,), "batch_size": 32}

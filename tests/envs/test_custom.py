@@ -27,6 +27,7 @@ def written(tmp_path: Path, source: str) -> str:
     return f"{tmp_path}/corridor.py:Corridor"
 
 
+@pytest.mark.learn
 def test_the_recipe_trains(tmp_path: Path) -> None:
     assert len(RECIPE.splitlines()) <= 25
     out = small_runs.train("sac", written(tmp_path, RECIPE), 150, tmp_path / "run")

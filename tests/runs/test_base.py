@@ -112,6 +112,7 @@ def test_stopped_and_resumed_equals_uninterrupted(agent: str, base: Path, env: s
     small_runs.assert_same(whole, half)
 
 
+@pytest.mark.learn
 def test_evaluations_and_policies_need_nothing_more(agent: str, base: Path, tmp_path: Path) -> None:
     out = train(agent, base, 100, tmp_path / "run")
     one, two = policy.evaluate_run(out, episodes=2), policy.evaluate_run(out, episodes=2)

@@ -97,6 +97,7 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_runs.train("sac", "rljax/Pendulum", 500, out, changes)
 
 
+@pytest.mark.learn
 def test_a_replay_of_environments_inside_the_program(inside: Path, tmp_path: Path) -> None:
     path = tmp_path / "replay.npz"
     data.main(["record", str(inside), str(path), "--from", "replay", "--steps", "449"])

@@ -67,6 +67,7 @@ def test_killed_between_the_last_checkpoint_and_the_summary(tmp_path: Path) -> N
         run.resume(out)
 
 
+@pytest.mark.learn
 def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
     small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "whole")
     small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "half")
@@ -163,6 +164,7 @@ def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
     small_runs.assert_same(tmp_path / "whole", out)
 
 
+@pytest.mark.learn
 def test_a_run_that_ends_where_it_was_stopped_is_evaluated_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_settings_are_shown_as_they_are_written() -> None:
     assert population.label(values) == "actor-lr=0.0001 hidden=256x256 layer-norm=true decay-steps=none"
 
 
+@pytest.mark.learn
 def test_the_summary_tells_settings_apart(tmp_path: Path) -> None:
     config = {"actor_lr": [1e-4, 1e-4, 3e-4, 3e-4]}
     out = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "run", config, seeds=(0, 1, 0, 1))

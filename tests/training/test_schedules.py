@@ -81,6 +81,7 @@ def test_a_schedule_is_that_of_the_ancestors() -> None:
     assert Piecewise(found).change(20, np.zeros(2), {}) is None
 
 
+@pytest.mark.learn
 def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
     """A learning rate of 0 from step 200 on: the actor that was copied there stays what it is."""
     schedule = {"ranges": {"actor_lr": (0.0, 0.0)}, "every": 200}

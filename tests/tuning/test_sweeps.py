@@ -127,6 +127,7 @@ def test_hyperband_goes_on_with_the_better_ones_where_they_stood(tmp_path: Path)
     assert best.value == pytest.approx(np.mean(last), rel=5e-3)
 
 
+@pytest.mark.learn
 def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
     entries = {"critic_lr": {"choices": [1e18, 1e-3]}}
     protocol = search_spaces.Protocol(method="random", trials=4, population=4, tuning_seeds=(0,), test_seeds=(5,))
@@ -215,6 +216,7 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
         begun(tmp_path / "sweep", search_spaces.Protocol(**(fields | {"storage": storage})), FLOATS)
 
 
+@pytest.mark.learn
 def test_the_command_line_sweeps(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "space.toml"
     file.write_text("actor_lr = { low = 1e-5, high = 1e-2, log = true }\n")
