@@ -294,7 +294,7 @@ def test_temperature_finds_its_entropy() -> None:
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize("torso", ["iru", pytest.param("drc", marks=pytest.mark.learn)])
+@pytest.mark.parametrize("torso", ["iru", "drc"])
 def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
     """With weight 1 only that part counts."""
     spec = EnvSpec("test/Pictures-v0", (8,), ACTIONS, discrete=True)

@@ -1,4 +1,4 @@
-"""Agents learn from recorded pictures, dictionaries and several actions: imitation of an expert, and better than chance.
+"""Agents learn from recorded pictures, dictionaries and several actions: they imitate an expert and beat chance.
 
 A lamp is lit in one of three columns of `tests.panels`, and an episode ends after five right actions. Chance needs the
 whole time limit of 12 steps for four of them.
