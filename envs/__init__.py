@@ -36,6 +36,7 @@ _HOSTED = {
     "envpool": "host.envpool",
     "atari": "host.atari",
     "atari-games": "host.atari",
+    "atari-sticky": "host.atari",
 }
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not which task it is

@@ -5,8 +5,12 @@ Each action is repeated for 4 frames. The picture is the maximum of the last two
 begins with FIRE, where there is such a button. Rewards are the game's own. In `atari/Pong`, for training, an episode
 ends with each life. In `atari-games/Pong`, for evaluation, it ends with the game, or after 108,000 frames.
 
+`atari-sticky/Pong` follows the protocol of Machado et al., in training and in evaluation. In each frame the console
+repeats its last action with probability 0.25. An episode is a game of at most 108,000 frames. Games begin without idle
+frames and lives without FIRE: only the agent presses buttons, those of the game and not all 18 of the console.
+
 References: Mnih et al., Human-level control through deep reinforcement learning, Nature 518 (2015); Machado et al.,
-Revisiting the Arcade Learning Environment, arXiv:1709.06009.
+Revisiting the Arcade Learning Environment, arXiv:1709.06009, section 5 and table 8.
 """
 
 from __future__ import annotations
@@ -30,16 +34,19 @@ SIZE = 84  # pixels, height and width
 PICTURES = 4  # pictures in an observation
 MOST_IDLE = 30  # the most frames without an action at the beginning of a game
 LIMIT = 27_000  # the most steps of a game
+STICKY = 0.25  # probability that the console repeats its last action; Machado et al.
 
 
 class Preprocessed(gymnasium.Wrapper):
     """A game of the Arcade Learning Environment as agents see it: observations uint8 [84, 84, 4], the newest last.
 
-    With `whole_games`, an episode is a game: where a life is lost, the next one begins within the same step.
+    With `whole_games`, an episode is a game: where a life is lost, the next one begins within the same step. With
+    `untouched`, it is a game, and no button is pressed but the agent's.
     """
 
-    def __init__(self, env: gymnasium.Env, whole_games: bool) -> None:
+    def __init__(self, env: gymnasium.Env, whole_games: bool, untouched: bool = False) -> None:
         super().__init__(env)
+        self.untouched = untouched
         self.observation_space = spaces.Box(0, 255, (SIZE, SIZE, PICTURES), np.uint8)
         self.whole_games = whole_games
         meanings: Any = env.unwrapped.get_action_meanings()  # pyright: ignore[reportAttributeAccessIssue]
@@ -62,7 +69,7 @@ class Preprocessed(gymnasium.Wrapper):
         """Repeat one action for `REPEATS` frames."""
         lives = self._lives
         reward = self._press(int(action))
-        lost = not self._over and 0 < self._lives < lives
+        lost = not self._over and 0 < self._lives < lives and not self.untouched
         if lost and self.whole_games:
             reward += self._leave_life()
         ended = self._ale.game_over(with_truncation=False) or (lost and not self.whole_games)
@@ -75,7 +82,7 @@ class Preprocessed(gymnasium.Wrapper):
     def _begin_game(self, seed: int | None = None) -> None:
         self.env.reset(seed=seed)
         nothing = self._ale.getMinimalActionSet()[0]
-        for _ in range(int(self.np_random.integers(1, MOST_IDLE + 1))):
+        for _ in range(0 if self.untouched else int(self.np_random.integers(1, MOST_IDLE + 1))):
             self._ale.act(nothing)
             if self._ale.game_over():
                 self._ale.reset_game()
@@ -90,7 +97,7 @@ class Preprocessed(gymnasium.Wrapper):
     def _begin_life(self) -> float:
         """Press the buttons that begin a life. Returns the sum of the rewards."""
         reward = 0.0
-        for action in (1, 2) if self._begins_with_fire else ():
+        for action in (1, 2) if self._begins_with_fire and not self.untouched else ():
             if not self._over:
                 reward += self._press(action)
         self._forget()
@@ -158,13 +165,16 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if f"atari/{game}" not in known:
         raise unknown(name, "the Arcade Learning Environment", known)
 
+    sticky = family == "atari-sticky"
+
     def one() -> gymnasium.Env:
-        plain: dict[str, Any] = {"frameskip": 1, "repeat_action_probability": 0.0, "disable_env_checker": True}
+        repeats = STICKY if sticky else 0.0
+        plain: dict[str, Any] = {"frameskip": 1, "repeat_action_probability": repeats, "disable_env_checker": True}
         made = gymnasium.make(f"ALE/{game}-v5", max_num_frames_per_episode=REPEATS * LIMIT, **plain, **options)
-        return TimeLimit(Preprocessed(made, whole_games=family == "atari-games"), LIMIT)
+        return TimeLimit(Preprocessed(made, whole_games=family == "atari-games", untouched=sticky), LIMIT)
 
     hosted = Hosted(Serial([one() for _ in range(num_envs)], name), name)
-    if family == "atari":  # in whole games, the pictures are also forgotten where a life ends
+    if family != "atari-games":  # there the pictures are also forgotten where a life ends
         hosted.spec = dataclasses.replace(hosted.spec, stack=PICTURES)
     return hosted
 

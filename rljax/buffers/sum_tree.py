@@ -30,11 +30,14 @@ def write_apart(sums: Array, rows: Array, mass: Array) -> Array:
     """The same for rows that all differ. It needs no sorting."""
     nodes, beyond = len(sums), jnp.full(rows.shape, len(sums))  # beyond the end nothing is written
     place = jnp.where(rows >= 0, rows + nodes // 2, beyond)
-    sums = sums.at[place].set(mass, mode="drop")
-    for _ in range(levels(sums)):
+
+    def up(_: Array, kept: tuple[Array, Array]) -> tuple[Array, Array]:
+        sums, place = kept
         place = jnp.where(rows >= 0, place // 2, beyond)
-        sums = sums.at[place].set(sums[2 * place] + sums[2 * place + 1], mode="drop")
-    return sums
+        return sums.at[place].set(sums[2 * place] + sums[2 * place + 1], mode="drop"), place
+
+    # Loops over levels compile and run faster than the levels one after another.
+    return jax.lax.fori_loop(0, levels(sums), up, (sums.at[place].set(mass, mode="drop"), place))[0]
 
 
 def draw(sums: Array, key: Array, shape: tuple[int, ...], window: tuple[Array, Array] | None = None) -> Array:
@@ -48,13 +51,15 @@ def draw(sums: Array, key: Array, shape: tuple[int, ...], window: tuple[Array, A
     number of rows, as it would with one number for the whole way.
     """
     random = jax.random.uniform(key, (levels(sums), *shape))
-    place = jnp.ones(shape, jnp.int32)
     edges = None if window is None else _edges(sums, *window)
-    for level in range(levels(sums)):
+
+    def down(place: Array, level: tuple[Array, Edge | None]) -> tuple[Array, None]:
+        u, edge = level
         left, right = 2 * place, 2 * place + 1
-        masses = [sums[child] if edges is None else _inside(sums, child, edges[level]) for child in (left, right)]
-        place = jnp.where(random[level] * (masses[0] + masses[1]) < masses[0], left, right)
-    return place - len(sums) // 2
+        one, other = (sums[node] if edge is None else _inside(sums, node, edge) for node in (left, right))
+        return jnp.where(u * (one + other) < one, left, right), None
+
+    return jax.lax.scan(down, jnp.ones(shape, jnp.int32), (random, edges))[0] - len(sums) // 2
 
 
 def levels(sums: Array) -> int:
@@ -65,20 +70,22 @@ def levels(sums: Array) -> int:
 Edge = tuple[Array, Array, Array, Array, Array]
 
 
-def _edges(sums: Array, first: Array, last: Array) -> list[Edge]:
-    """For each level, from the root's children down: the nodes above the window's first and last row; of the one, the
-    mass from the first row on, of the other, the mass up to the last row; and whether the window goes around the end.
+def _edges(sums: Array, first: Array, last: Array) -> Edge:
+    """For each level, from the root's children down, [levels] each.
+
+    They are the nodes above the window's first and last row; of the one, the mass from the first row on, of the other,
+    the mass up to the last row; and whether the window goes around the end.
     """
-    wraps = first > last
-    start, stop = first + len(sums) // 2, last + len(sums) // 2
-    behind, before = sums[start], sums[stop]
-    found: list[Edge] = []
-    for _ in range(levels(sums)):
-        found.append((start, stop, behind, before, wraps))
+
+    def up(edge: Edge, _: None) -> tuple[Edge, Edge]:
+        start, stop, behind, before, wraps = edge
         behind = behind + jnp.where(start % 2 == 0, sums[start + 1], 0.0)
         before = before + jnp.where(stop % 2 == 1, sums[stop - 1], 0.0)
-        start, stop = start // 2, stop // 2
-    return found[::-1]
+        return (start // 2, stop // 2, behind, before, wraps), edge
+
+    start, stop = first + len(sums) // 2, last + len(sums) // 2
+    edge = (start, stop, sums[start], sums[stop], first > last)
+    return jax.lax.scan(up, edge, None, length=levels(sums), reverse=True)[1]
 
 
 def _inside(sums: Array, node: Array, edge: Edge) -> Array:

@@ -43,10 +43,11 @@ def list_names(arguments: list[str]) -> None:
             print("\n".join(f"  {name}" for name in names))
     if options.what in (None, "presets"):
         for name in registry.names():
-            print(f"presets: {name}")
-            for pattern, values in registry.presets(name).items():
-                changes = ", ".join(f"{key}={value}" for key, value in values.items() if key != "source")
-                print(f"  {pattern:<28} {changes or 'the defaults'}  ({values['source']})")
+            for variant in (None, *registry.variants(name)):
+                print(f"presets: {name}" + ("" if variant is None else f" --preset {variant}"))
+                for pattern, values in registry.presets(name, variant).items():
+                    changes = ", ".join(f"{key}={value}" for key, value in values.items() if key != "source")
+                    print(f"  {pattern:<28} {changes or 'the defaults'}  ({values['source']})")
 
 
 def new(arguments: list[str]) -> None:

@@ -34,6 +34,7 @@ class Task:
     env: str | None = None  # environment, such as Hopper-v5, brax/ant, rljax/Pendulum; default: the data set's
     steps: int = Settings.steps  # environment steps of each learner, such as 3e5; from a data set alone, updates
     data: str | None = Settings.data  # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
+    preset: str | None = Settings.preset  # a variant of the agent, such as rainbow of dqn (see rljax list presets)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -148,12 +149,13 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
 
     agent = registry.load_agent(arguments[0])
     environment, data = value_of(arguments, "--env"), value_of(arguments, "--data")
+    variant = value_of(arguments, "--preset")
     if data is None:
-        config = registry.preset(arguments[0], agent, environment)
+        config = registry.preset(arguments[0], agent, environment, variant=variant)
     else:
         from rljax.runs import experiments
 
-        config = experiments.preset(arguments[0], agent, environment, data)
+        config = experiments.preset(arguments[0], agent, environment, data, variant)
 
     both = dataclasses.make_dataclass(
         f"{options.__name__}Agent",

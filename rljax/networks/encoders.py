@@ -13,12 +13,14 @@ The convolutions, by `Settings.encoder`:
     impala  three stages of 16, 32 and 32 channels, each a convolution, a pooling that halves the picture and two
             residual blocks of two convolutions, 3x3 all; a dense layer of 256                           [2]
     small   16 3x3 stride 1, a dense layer of 128: for pictures of a few cells                           [3]
+    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256: the data-efficient Rainbow's      [5]
     auto    nature from 36 pixels on, small below
 
 [1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
 [2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture
 [3] Young and Tian, MinAtar, arXiv:1903.03176
 [4] Gallici et al., Simplifying Deep Temporal Difference Learning, arXiv:2407.04811, and its code
+[5] van Hasselt et al., When to use parametric models in reinforcement learning?, arXiv:1906.05243
 
 Convolutions are products with patches. On the CPU their gradients take a fifth to an eighteenth of the time of those of
 XLA's own convolutions. Forwards, that of "small" takes less than half, and the first one of "nature" twice the time.
@@ -37,11 +39,13 @@ from rljax import networks
 from rljax.agent import MASK, Array, EnvSpec
 from rljax.networks import ACTIVATIONS, Activation, Dense, Encoded, Initialisation, Norm, initialisers
 
-Kind = Literal["auto", "nature", "impala", "small"]
+Kind = Literal["auto", "nature", "impala", "small", "efficient"]
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, width and stride of each convolution
 SMALL = ((16, 3, 1),)
+EFFICIENT = ((32, 5, 5), (64, 5, 5))
 STAGES = (16, 32, 32)  # channels of impala's stages
 NATURE_FROM = 36  # pixels of the shorter side: the least that nature's convolutions take
+LEAST = {"nature": NATURE_FROM, "efficient": 25}  # 3 of others
 
 
 class Settings(NamedTuple):
@@ -75,7 +79,7 @@ def check(spec: EnvSpec, settings: Settings) -> None:
         if len(part.shape) != 3:
             continue
         size, kind = min(part.shape[:2]), chosen(settings, part.shape)
-        least = NATURE_FROM if kind == "nature" else 3
+        least = LEAST.get(kind, 3)
         if size < least:
             advice = "--config.encoder small" if size >= 3 else "--config.encoder impala"
             if kind != "impala":
@@ -138,10 +142,11 @@ class Pictures(nn.Module):
                     x = x + self._convolution(f"block_{i}_{j}_1", act(y), channels)
             x = act(x)
         else:
-            for i, (channels, width, stride) in enumerate(NATURE if kind == "nature" else SMALL):
+            layers = {"nature": NATURE, "efficient": EFFICIENT}.get(kind, SMALL)
+            for i, (channels, width, stride) in enumerate(layers):
                 name = f"convolution_{i}"
                 x = self._hidden(name, self._convolution(name, x, channels, width, stride, "VALID"))
-        width = {"nature": 512, "impala": 256, "small": 128}[kind]
+        width = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}[kind]
         x = Dense(width, self.settings.initialisation, math.sqrt(2.0), name="dense")(x.reshape(len(x), -1))
         return self._hidden("dense", x)
 

@@ -50,7 +50,8 @@ def prepare(
         settings["online"] = preset_online(agent, env, data)
     chosen = Settings(agent, _environment(agent, env, dataset), steps, seeds, data, **settings)
     if config is None or isinstance(config, Mapping):
-        config = configuration.replace(preset(agent, module, env, data), configuration.native(config or {}), "config")
+        own = preset(agent, module, env, data, chosen.preset)
+        config = configuration.replace(own, configuration.native(config or {}), "config")
     elif type(config).__qualname__ == module.Config.__qualname__:  # the file of an agent may have been loaded twice
         values = {field.name: configuration.native(getattr(config, field.name)) for field in dataclasses.fields(config)}
         config = configuration.replace(config, values, "config")
@@ -146,13 +147,13 @@ def require_structure(folder: Path, saved: Mapping[str, Any], wanted: Mapping[st
             )
 
 
-def preset(agent: str, module: Any, env: str | None, data: str | None) -> Any:
+def preset(agent: str, module: Any, env: str | None, data: str | None, variant: str | None = None) -> Any:
     """The agent's Config by its presets for an environment, a data set or both. No rows of the data are read.
 
     The presets must not depend on how a run is evaluated. Without an environment, the presets of the data set's own
     environment are used. A published data set is also recognised by its file, and by its names in other collections.
     """
-    return registry.preset(agent, module, *_task(env, data))
+    return registry.preset(agent, module, *_task(env, data), variant=variant)
 
 
 def preset_online(agent: str, env: str | None, data: str | None) -> dict[str, Any] | None:

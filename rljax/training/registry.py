@@ -109,30 +109,58 @@ def _cause(error: BaseException, path: Path) -> str:
     return f"{kind}{where}: {str(error).strip() or kind}."
 
 
-def presets(agent: str) -> dict[str, dict[str, Any]]:
+def presets(agent: str, variant: str | None = None) -> dict[str, dict[str, Any]]:
     """An agent's presets: a mapping from environments (or patterns such as "brax/*") to settings and their `source`.
+
+    Those of a `variant` are in a file of its own, AGENT.VARIANT.toml.
 
     A table `online` holds the settings that change when a run from a data set goes on in an environment.
 
     The presets of a user's own file are in a .toml file of the same name beside it.
     """
-    beside = Path(agent).with_suffix(".toml")
-    path = beside if agent.endswith(".py") and beside.exists() else PRESETS / f"{agent_name(agent)}.toml"
+    ending = ".toml" if variant is None else f".{variant}.toml"
+    beside = Path(agent).with_suffix(ending)
+    path = beside if agent.endswith(".py") and beside.exists() else PRESETS / f"{agent_name(agent)}{ending}"
     return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
-def preset(agent: str, module: types.ModuleType, environment: str | None, *data: str | None) -> Any:
+def variants(agent: str) -> list[str]:
+    """The names of an agent's presets beside those that only an environment chooses, for `--preset`."""
+    folders = {PRESETS, Path(agent).parent} if agent.endswith(".py") else {PRESETS}
+    name = agent_name(agent)
+    return sorted({path.name.split(".")[1] for folder in folders for path in folder.glob(f"{name}.*.toml")})
+
+
+def preset(
+    agent: str, module: types.ModuleType, environment: str | None, *data: str | None, variant: str | None = None
+) -> Any:
     """The agent's Config for an environment or a data set or both: its defaults, then every preset that matches.
 
     `data` are the names of the data set. Later presets override earlier ones. Longer patterns come later than shorter
-    ones, then the exact name of the environment, and last the exact name of the data set.
+    ones, then the exact name of the environment, and last the exact name of the data set. Those of a `variant` come
+    after all others. Raises `ValueError` where the agent has no such variant, or none for this environment.
     """
     config = module.Config()
-    sections = presets(agent)
-    for pattern in _matching(sections, environment, *data):
-        values = {name: value for name, value in sections[pattern].items() if name not in ("source", "online")}
-        config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
+    for chosen in (None, variant) if variant is not None else (None,):
+        sections = presets(agent, chosen)
+        matching = _matching(sections, environment, *data)
+        if chosen is not None and not matching:
+            raise _no_variant(agent, chosen, environment, sections)
+        for pattern in matching:
+            values = {name: value for name, value in sections[pattern].items() if name not in ("source", "online")}
+            config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
     return config
+
+
+def _no_variant(agent: str, variant: str, environment: str | None, sections: Mapping[str, Any]) -> ValueError:
+    if sections:
+        return ValueError(
+            f"--preset {variant} of agent '{agent}' is for {', '.join(sections)}, not for {environment}. Choose "
+            "another environment, or leave --preset out."
+        )
+    known = variants(agent)
+    listed = f"It has: {', '.join(known)}." if known else "It has none: leave --preset out."
+    return ValueError(f"agent '{agent}' has no --preset {variant}. {listed}")
 
 
 def preset_online(agent: str, environment: str | None, *data: str | None) -> dict[str, Any]:

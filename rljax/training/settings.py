@@ -28,6 +28,7 @@ class Settings:
     data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
     offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed; or "pooled"
+    preset: str | None = None  # the agent's variant whose presets come after those of the environment
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
     log_every: int = 1_000  # steps between lines in metrics.jsonl; Ctrl-C takes effect at these steps
     eval_every: int = 10_000  # steps between evaluations

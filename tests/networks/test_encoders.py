@@ -16,7 +16,7 @@ from rljax.networks import encoders
 from rljax.networks.encoders import Settings
 
 KEY = jax.random.key(0)
-WIDTHS = {"nature": 512, "impala": 256, "small": 128}
+WIDTHS = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}
 
 
 def pictures(*shape: int, dtype: str = "uint8") -> EnvSpec:
@@ -54,7 +54,8 @@ def filled(module: Any, observation: Any) -> networks.Network:
 
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=len)
 @pytest.mark.parametrize(
-    ("kind", "size"), [("nature", 36), ("nature", 84), ("impala", 2), ("impala", 64), ("small", 3)]
+    ("kind", "size"),
+    [("nature", 36), ("nature", 84), ("impala", 2), ("impala", 64), ("small", 3), ("efficient", 25), ("efficient", 84)],
 )
 def test_pictures_become_one_vector(kind: Any, size: int, leading: tuple[int, ...]) -> None:
     spec = pictures(size, size + 3, 4)
@@ -72,7 +73,8 @@ def test_auto_goes_by_the_size(size: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "advice"), [("nature", 35, "small"), ("nature", 2, "impala"), ("small", 2, "impala")]
+    ("kind", "size", "advice"),
+    [("nature", 35, "small"), ("nature", 2, "impala"), ("small", 2, "impala"), ("efficient", 24, "small")],
 )
 def test_too_small_pictures_are_one_error(kind: Any, size: int, advice: str) -> None:
     with pytest.raises(ValueError, match=f"--config.encoder {kind} needs .*\n?.*Use: --config.encoder {advice}"):

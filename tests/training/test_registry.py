@@ -23,6 +23,13 @@ PRESETS = sorted((ROOT / "agents" / "presets").glob("*.toml"))
 BESIDE = ("source", "online")  # of a section, what is no setting of the agent's
 SECTIONS = [(path.stem, section) for path in PRESETS for section in tomllib.loads(path.read_text())]
 
+
+def of(name: str) -> dict[str, dict[str, Any]]:
+    """The presets in the file called `name`, such as "dqn" or "dqn.rainbow"."""
+    agent, _, variant = name.partition(".")
+    return registry.presets(agent, variant or None)
+
+
 # Agents.
 
 
@@ -105,18 +112,18 @@ def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def test_every_preset_is_an_agents() -> None:
-    assert {path.stem for path in PRESETS} <= set(NAMES)
+    assert {path.stem.partition(".")[0] for path in PRESETS} <= set(NAMES)
 
 
 @pytest.mark.parametrize(("name", "section"), SECTIONS)
 def test_preset_says_its_source_and_sets_what_there_is(name: str, section: str) -> None:
-    values = registry.presets(name)[section]
+    values = of(name)[section]
     assert isinstance(values["source"], str)
     assert len(values["source"]) > 5, "where the values come from"
     assert len(values) > 1, "at least one value"
-    module = registry.load_agent(name)
+    module = registry.load_agent(name.partition(".")[0])
     without = module.Config()
-    for other, broader in sorted(registry.presets(name).items(), key=lambda item: len(item[0])):
+    for other, broader in sorted(of(name).items(), key=lambda item: len(item[0])):
         if other != section and fnmatch.fnmatchcase(section, other):
             shared = {field: value for field, value in broader.items() if field not in BESIDE}
             without = configuration.replace(without, shared, other)
@@ -124,7 +131,9 @@ def test_preset_says_its_source_and_sets_what_there_is(name: str, section: str) 
     config = configuration.replace(without, settings, section)
     changed = {field for field in settings if getattr(config, field) != getattr(without, field)}
     # A data set also has the presets of its environment: a section may take back what such a shorter one sets.
-    shorter = [values for other, values in registry.presets(name).items() if len(other) < len(section)]
+    shorter = [values for other, values in of(name).items() if len(other) < len(section)]
+    if "." in name:  # a variant may take back what the environment's own presets set
+        shorter += list(of(name.partition(".")[0]).values())
     changed |= {field for field in settings if any(x.get(field, settings[field]) != settings[field] for x in shorter)}
     assert changed == set(settings), "a value that holds already says nothing"
     online = values.get("online", {})
@@ -261,3 +270,46 @@ def test_presets_say_what_changes_online(
 def test_what_changes_online_is_no_setting_before(presets: Any, tmp_path: Path) -> None:
     (tmp_path / "some.toml").write_text(ONLINE)
     assert registry.preset("some", presets, "maze/large") == Config(batch_size=2, learning_rate=0.125)
+
+
+VARIANT = """
+["*"]
+source = "x"
+batch_size = 7
+
+["maze/*"]
+source = "x"
+layer_norm = true
+"""
+
+
+def test_a_variant_comes_after_the_presets_of_the_environment(presets: Any, tmp_path: Path) -> None:
+    (tmp_path / "some.quick.toml").write_text(VARIANT)
+    assert registry.variants("some") == ["quick"]
+    large = Config(learning_rate=0.5, hidden=(4,), batch_size=7, layer_norm=True)
+    assert registry.preset("some", presets, "maze/large", variant="quick") == large
+    assert registry.preset("some", presets, "other", variant="quick").batch_size == 7
+    assert registry.preset("some", presets, "maze/large").batch_size == 3
+
+
+def test_a_variant_that_is_not_there_is_refused(presets: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^agent 'some' has no --preset quick\. It has none: leave --preset out\.$"):
+        registry.preset("some", presets, "maze/large", variant="quick")
+    (tmp_path / "some.quick.toml").write_text('["maze/*"]\nsource = "x"\nbatch_size = 7\n')
+    with pytest.raises(ValueError, match=r"^agent 'some' has no --preset quack\. It has: quick\.$"):
+        registry.preset("some", presets, "maze/large", variant="quack")
+    with pytest.raises(ValueError, match=r"^--preset quick of agent 'some' is for maze/\*, not for other\. Choose ano"):
+        registry.preset("some", presets, "other", variant="quick")
+
+
+def test_rainbow_is_a_variant_of_dqn() -> None:
+    dqn = registry.load_agent("dqn")
+    assert registry.variants("dqn") == ["rainbow", "rainbow-100k"]
+    plain = registry.preset("dqn", dqn, "CartPole-v1")
+    rainbow = registry.preset("dqn", dqn, "CartPole-v1", variant="rainbow")
+    assert (rainbow.learning_rate, rainbow.batch_size) == (plain.learning_rate, plain.batch_size)
+    assert (rainbow.distribution, rainbow.exploration, rainbow.n_step) == ("c51", "noisy", 3)
+    for name in ("rainbow", "rainbow-100k"):
+        atari = registry.preset("dqn", dqn, "atari-sticky/Pong", variant=name)
+        assert atari.clip_rewards
+        assert atari.num_steps == {"rainbow": 4, "rainbow-100k": 1}[name]

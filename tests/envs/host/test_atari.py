@@ -85,8 +85,43 @@ def test_a_life_ends_an_episode_in_training_and_a_game_in_evaluation() -> None:
     assert all(number == 5 for number, _ in lengths), "Breakout has 5 lives"
 
 
-def test_games_continue_exactly() -> None:
-    hosted = envs.make_hosted("atari/Breakout", 2)
+def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> None:
+    """The console repeats actions at random, 4 frames are a step, and an episode is a game, with all of its lives."""
+    hosted = envs.make_hosted("atari-sticky/Breakout", 1)
+    assert (hosted.spec.stack, hosted.spec.max_episode_steps) == (4, 27_000)
+    assert envs.evaluated("atari-sticky/Breakout") == "atari-sticky/Breakout"
+    made: Any = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.25, obs_type="grayscale")
+    first, _ = made.reset(seed=3)
+    np.testing.assert_array_equal(hosted.reset([3])[0, :, :, 3], atari.shrunk(first))
+    plain = console(3)
+    played, lives, different, score = actions(700, 4)[:, 0], 5, False, 0.0
+    for action in played:
+        frames, rewards = [], []
+        for _ in range(4):
+            frame, reward, over, _, _ = made.step(int(action))
+            frames.append(frame)
+            rewards.append(reward)
+            different |= bool(np.any(frame != plain.step(int(action))[0]))
+            if over:
+                break
+        step: Any = hosted.step(np.array([action]))
+        shown = np.maximum(*frames[-2:]) if len(frames) == 4 else frames[-1]
+        if not over:
+            np.testing.assert_array_equal(step.next_observation[0, :, :, 3], atari.shrunk(shown))
+        score += sum(rewards)
+        lives = min(lives, made.unwrapped.ale.lives())
+        assert bool(step.terminated[0]) == over
+        if over:
+            break
+    assert over
+    assert lives == 0
+    assert different, "a console without sticky actions would have gone another way"
+    assert float(step.episode_return[0]) == score
+
+
+@pytest.mark.parametrize("family", ["atari", "atari-sticky"])
+def test_games_continue_exactly(family: str) -> None:
+    hosted = envs.make_hosted(f"{family}/Breakout", 2)
     hosted.reset([1, 2])
     played = np.repeat(actions(400, 4), 2, axis=1)
     for action in played[:150]:
@@ -94,7 +129,7 @@ def test_games_continue_exactly() -> None:
     saved = hosted.save()
     assert saved is not None
     assert len(saved) < 100_000
-    other = envs.make_hosted("atari/Breakout", 2)
+    other = envs.make_hosted(f"{family}/Breakout", 2)
     other.restore(saved)
     ends = 0
     for action in played[150:]:
@@ -102,7 +137,7 @@ def test_games_continue_exactly() -> None:
         for name in ("observation", "reward", "terminated", "episode_return"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
         ends += int(ours.terminated.sum())
-    assert ends > 4
+    assert ends > (4 if family == "atari" else 0)
 
 
 def test_names() -> None:
