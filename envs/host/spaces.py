@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from rljax.agent import MASK, EnvSpec, Part
+from rljax.agent import MASK, EnvSpec, Part, difference
 from rljax.envs.host.actions import CORRECT, MOST_CHOICES, Actions
 from rljax.envs.host.space_descriptions import described, is_text, read
 
@@ -153,13 +153,23 @@ class Spaces:
         return cls(read(found["observation"]), read(found["action"]), name, found.get("masked", False) is True)
 
 
-def box_spaces(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> Spaces:
-    """The spaces of a data set that names no environment: vectors or pictures, and actions within bounds [A]."""
+def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, Any] | None:
+    """The spaces, ready for JSON, of a data set that names no environment and has actions within bounds [A].
+
+    None where agents would see a dictionary of such spaces in another way.
+    """
     low, high = (np.asarray(bound, np.float32) for bound in action_bounds)
-    is_bytes = spec.observation_dtype == "uint8"
-    limits, dtype = ((0, 255), np.uint8) if is_bytes else ((-np.inf, np.inf), np.float32)
-    observation = spaces.Box(*limits, spec.observation_shape, dtype)  # type: ignore[arg-type]
-    return Spaces(observation, spaces.Box(low, high, dtype=np.float32), spec.name)
+
+    def box(shape: tuple[int, ...], dtype: str) -> spaces.Box:
+        if dtype == "uint8":
+            return spaces.Box(0, 255, shape, np.uint8)
+        return spaces.Box(-np.inf, np.inf, shape, np.float32)
+
+    observation: spaces.Space = box(spec.observation_shape, spec.observation_dtype)
+    if spec.parts:
+        observation = spaces.Dict({part.name: box(part.shape, part.dtype) for part in spec.parts})
+    made = Spaces(observation, spaces.Box(low, high, dtype=np.float32), spec.name)
+    return made.described() if difference(made.spec(), spec) is None else None
 
 
 def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), part: str = "") -> np.ndarray:

@@ -17,6 +17,7 @@ Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Found
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
 import warnings
@@ -321,8 +322,9 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         if length:
             truncated[offset + length - 1] |= not terminated[offset + length - 1]
         offset += length
-    if observations.note is not None:
-        warnings.warn(observations.note.format(columns[0].shape[0] if columns[0].shape else 0), stacklevel=4)
+    note = observations.note(sum(math.prod(column.shape) for column in columns))
+    if note is not None:
+        warnings.warn(note, stacklevel=4)
     assert structure is not None
     assert action is not None
     observation, following = (structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True))

@@ -168,11 +168,11 @@ class Training:
         hosted = getattr(self.evaluator, "hosted", None)
         if hosted is not None:
             return hosted.spaces.described()
-        if self.settings.env != "none" or self.dataset is None or self.dataset.action_bounds is None or self.spec.parts:
+        if self.settings.env != "none" or self.dataset is None or self.dataset.action_bounds is None:
             return None
-        from rljax.envs.host.spaces import box_spaces
+        from rljax.envs.host.spaces import described_data
 
-        return box_spaces(self.spec, self.dataset.action_bounds).described()
+        return described_data(self.spec, self.dataset.action_bounds)
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""

@@ -1,4 +1,4 @@
-"""Agents learn from recorded pictures, dictionaries and several actions: they imitate an expert and beat chance.
+"""Agents learn from recorded pictures, dictionaries and several actions, from an expert's and from random ones.
 
 A lamp is lit in one of three columns of `tests.panels`, and an episode ends after five right actions. Chance needs the
 whole time limit of 12 steps for four of them.
@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from rljax import datasets, envs
+from rljax.cli import data as commands
 from rljax.runs import collect, run
-from tests import panels
+from tests import panels, small_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 STEPS, SMALL = 1_500, {"hidden": (32,), "batch_size": 64, "encoder": "small"}
@@ -53,7 +54,7 @@ def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
     [
         ("bc", "picture", "one", 150),
         ("bc", "dictionary", "several", 150),
-        ("iql", "dictionary", "several", 250),
+        ("iql", "dictionary", "several", 400),
         ("cql_discrete", "picture", "masked", 300),
     ],
 )
@@ -76,3 +77,19 @@ def test_learns_what_the_pictures_show(agent: str, shows: str, takes: str, updat
     for line in last:
         assert np.mean(line["returns"]) > panels.RIGHT - 0.5
         assert np.mean(line["lengths"]) < panels.RIGHT + 1.5, "chance needs twice as many steps"
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("source", ["exploring", "replay"])
+def test_a_run_is_recorded_and_learnt_from(source: str, tmp_path: Path) -> None:
+    """From a run in an environment to a file, and from the file, beside new experience, to another run."""
+    name = panels.name("dictionary", "one")
+    config = {"batch_size": 8, "warmup_steps": 16, "replay_size": 60, "encoder": "small", "num_envs": 2}
+    first = small_runs.train("dqn", name, 100, tmp_path / "first", config, eval_episodes=1)
+    path = tmp_path / "made.hdf5"
+    commands.main(["record", str(first), str(path), "--from", source, "--steps", "50", "--envs", "2"])
+    dataset = datasets.load(str(path))
+    assert (dataset.num, dataset.env) == (50, name)
+    assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
+    second = small_runs.train("dqn", name, 40, tmp_path / "second", config, data=str(path), eval_episodes=1)
+    assert json.loads((second / "summary.json").read_text())["complete"]

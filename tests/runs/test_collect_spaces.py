@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rljax import datasets, envs
-from rljax.agent import difference
+from rljax.agent import EnvSpec, difference
 from rljax.buffers import frames
+from rljax.cli import data
 from rljax.runs import collect
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from tests import panels
@@ -104,12 +105,17 @@ def test_pictures_are_stored_once(shows: str) -> None:
 
 
 @pytest.mark.parametrize("stack", [1, 3])
-@pytest.mark.parametrize("steps", [1_000, 31])
-def test_a_replay_of_pictures(stack: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_of_pictures(stack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, successors and stacks are those of the history, and no frame is there twice."""
     monkeypatch.setattr(test_successors.successors, "LARGE", 1)
     monkeypatch.setattr(frames, "LARGE", 1)
     ring, history, _ = test_successors.played(2, 60, 6, stack, 77)
+    for steps in (1_000, 31):
+        assert_recorded(ring, history, stack, steps)
+
+
+def assert_recorded(ring: Any, history: list[Any], stack: int, steps: int) -> None:
+    """Assert that so many transitions of a ring are those of the history."""
     found = collect.of_ring(ring.of_learner(1), 2, steps)
     held = int(ring.beside.usable[1]) // 2
     rows = [history[len(history) - held + t][1][env] for env in range(2) for t in range(min(held, -(-steps // 2)))]
@@ -130,3 +136,65 @@ def test_masks_hold_while_actions_are_random() -> None:
     mask = np.asarray(t.observation["action_mask"])
     assert mask[np.arange(STEPS), t.action].all()
     assert not mask.all()
+
+
+def test_stacks_of_atari_are_stored_frame_by_frame() -> None:
+    pytest.importorskip("ale_py")
+    steps, generator, actions = 200, np.random.default_rng(0), []
+    hosted, again = (envs.make_hosted("atari/Breakout", 2) for _ in range(2))
+
+    def choose(observation: Any) -> np.ndarray:
+        actions.append(collect.random_actions(generator, hosted.spec, observation))
+        return actions[-1]
+
+    found = collect.play(hosted, choose, steps, SEED)
+    observation = again.reset(environment_seeds(SEED, TRAIN, number=2))
+    for time, action in enumerate(actions):
+        step = again.step(action)
+        for env in range(2):
+            row = env * steps // 2 + time
+            np.testing.assert_array_equal(found.observation[row], observation[env])
+            np.testing.assert_array_equal(found.next_observation[row], step.next_observation[env])
+        observation = step.observation
+    ends = int((np.asarray(found.terminated) | np.asarray(found.truncated)).sum())
+    assert len(found.observation.pictures) <= steps + ends + 2, "one frame a row"
+    hosted.close()
+    again.close()
+
+
+def test_commands_on_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, best = tmp_path / "made.npz", tmp_path / "best.hdf5"
+    datasets.write(recorded("dictionary", "several"), path)
+    data.main(["info", str(path), "--output", str(tmp_path / "info.png")])
+    shown = capsys.readouterr().out
+    assert "a dictionary of camera/left uint8[20, 20, 3], vector float32[3], actions of 3 x 2 choices" in shown
+    data.main(["check", str(path)])
+    data.main(["convert", str(path), str(best), "--top", "0.5"])
+    data.main(["join", str(tmp_path / "both.npz"), str(path), str(best)])
+    both, kept = datasets.load(str(tmp_path / "both.npz")), datasets.load(str(best))
+    assert 0 < kept.num < STEPS
+    assert both.num == STEPS + kept.num
+    assert both.choices == (3, 2)
+    with pytest.raises(ValueError, match=r"shows a dictionary of .*: corrupt its rewards"):
+        data.main(["corrupt", str(path), str(tmp_path / "bad.npz"), "--what", "observation"])
+    data.main(["corrupt", str(path), str(tmp_path / "bad.npz"), "--what", "reward"])
+    after = datasets.load(str(tmp_path / "bad.npz")).transitions
+    assert_rows(after.observation, rows_of(arrays(both), range(STEPS)))
+
+
+def arrays(dataset: datasets.Dataset) -> Any:
+    """The observations of a data set as plain arrays."""
+    return frames.each(np.asarray, dataset.transitions.observation)
+
+
+def rows_of(tree: Any, rows: Any) -> list[Any]:
+    """Each of these rows of a tree of arrays."""
+    return [jax.tree.map(lambda x, row=row: x[row], tree) for row in rows]
+
+
+def test_more_than_fits_is_refused_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect.hardware, "available_memory", lambda: 10**8)
+    spec = EnvSpec("x", (84, 84, 4), 4, discrete=True, observation_dtype="uint8", stack=4)
+    collect._require_room(spec, 5_000)
+    with pytest.raises(ValueError, match=r"the run needs 1\.4 GB on this machine, 0\.1 GB are there\. Lower --steps\."):
+        collect._require_room(spec, 100_000)

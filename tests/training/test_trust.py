@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,10 @@ from typing import Any
 import pytest
 
 from rljax import envs
-from rljax.datasets import Dataset
 from rljax.runs import checkpoints, collect, experiments, extract, policy, records, run
 from rljax.training import registry, trust
 from rljax.tuning import grids
-from tests import folders
+from tests import fakes, folders
 
 SETTINGS = {"agent": "./mine.py", "env": "./walk.py:Walk"}
 
@@ -104,7 +104,7 @@ def test_names_of_rljax_itself_need_no_seal(home: Path, tmp_path: Path) -> None:
     "env", ["evil.py:Env", "evil:Env-v0", "timed/evil.py:Env", 'Hopper-v5?{"xml_file": "/dev/zero"}', "Hopper-v5?["]
 )
 def test_a_data_set_does_not_choose_code(env: str) -> None:
-    data: Any = Dataset("a.npz", None, env, None, None, {})  # pyright: ignore[reportArgumentType]
+    data = dataclasses.replace(fakes.recorded(), name="a.npz", env=env)
     with pytest.raises(ValueError, match=r"the file of 'a.npz' names the environment .*name it yourself: --env"):
         experiments._environment("sac", None, data)
     assert experiments._environment("sac", env, data) == env  # the user's own command names it

@@ -35,6 +35,12 @@ class Observations:
             return
         from rljax.envs.host.spaces import Spaces
 
+        number = sum(math.prod(box.get("shape", ())) for box in _simple(observation_space) if box["type"] == "Box")
+        if number > MOST_NUMBERS:
+            raise ValueError(
+                f"'{name}': by its observation_space, an observation has {number:,} numbers, at most {MOST_NUMBERS:,} "
+                "are read. Correct the file's metadata."
+            )
         try:
             both = _made(observation_space, name), _action(action_space)
             translated = Spaces(*both, name)
@@ -64,13 +70,15 @@ class Observations:
         except ValueError as error:
             raise ValueError(f"'{self.name}': '{place}' holds {text.printable(str(error))}") from error
 
-    @property
-    def note(self) -> str | None:
-        """How agents see observations that are dictionaries or tuples; None where they see what is there."""
+    def note(self, size: int) -> str | None:
+        """How agents see observations that are dictionaries or tuples; None where they see what is there.
+
+        `size` is the number of numbers where they are flattened.
+        """
         if self._spaces is not None:
             return self._spaces.note
         if self.space and self.space["type"] in ("Dict", "Tuple"):
-            return f"'{self.name}': observations ({', '.join(_parts(self.space))}) are flattened to {{}} numbers."
+            return f"'{self.name}': observations ({', '.join(_parts(self.space))}) are flattened to {size} numbers."
         return None
 
 
@@ -256,8 +264,6 @@ def _made(space: Any, name: str) -> Any:
         return spaces.Dict({part: _made(one, name) for part, one in below.items()})
     if kind == "Box":
         shape, dtype = tuple(space.get("shape", ())), np.dtype(space.get("dtype", "float32"))
-        if math.prod(shape) > MOST_NUMBERS:
-            raise ValueError(f"an observation of shape {shape} has more than {MOST_NUMBERS:,} numbers.")
         limits = (0, 255) if dtype == np.uint8 else (-np.inf, np.inf)
         if dtype.kind in "iu" and dtype != np.uint8:
             limits = (np.iinfo(dtype).min, np.iinfo(dtype).max)

@@ -10,7 +10,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from rljax.envs.host.spaces import Spaces
+from rljax.agent import EnvSpec, Part, difference
+from rljax.envs.host.spaces import Spaces, described_data
 
 ACTION = spaces.Box(-1, 1, (2,), np.float32)
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -264,3 +265,22 @@ def test_tuples_of_boxes_are_one_vector() -> None:
     np.testing.assert_array_equal(own[0], [0, 2])
     np.testing.assert_array_equal(own[1]["a"], -2)
     assert space.contains(own)
+
+
+@pytest.mark.parametrize(
+    ("observed", "known"),
+    [
+        ({"observation_shape": (3,)}, True),
+        ({"observation_shape": (20, 20, 3), "observation_dtype": "uint8"}, True),
+        ({"observation_shape": (), "parts": (Part("camera", (20, 20, 3), "uint8"), Part("vector", (4,)))}, True),
+        ({"observation_shape": (), "parts": (Part("goal", (2,)), Part("state", (4,)))}, False),
+    ],
+)
+def test_a_data_set_without_an_environment_is_described(observed: dict[str, Any], known: bool) -> None:
+    spec = EnvSpec("made", action_size=2, **observed)
+    found = described_data(spec, (np.array([-2.0, 0.0]), np.array([2.0, 1.0])))
+    assert (found is not None) == known
+    if found is not None:
+        again = Spaces.read(found, "made")
+        assert difference(again.spec(), spec) is None
+        np.testing.assert_allclose(again.act(np.array([1.0, 0.0], np.float32)), [2.0, 0.5])
