@@ -58,7 +58,7 @@ def source(name: str) -> str:
 
 PREPARED, VALUED = ([name for name in AGENTS if f"\ndef {part}(" in source(name)] for part in ("prepare", "value"))
 # Settings under which what is declared has floats that the defaults do not have
-DRAWS: dict[str, list[dict[str, Any]]] = {"dqn": [{"n_step": 3}, {"hindsight": 0.5}]}
+DRAWS: dict[str, list[dict[str, Any]]] = {"dqn": [{"n_step": 3}, {"hindsight": 0.5}, {"prioritised": 0.5}]}
 
 agents = pytest.mark.parametrize("name", AGENTS)
 

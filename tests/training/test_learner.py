@@ -471,3 +471,18 @@ def test_learner_is_frozen() -> None:
     learners: Any = Learner(Fake(), EnvSpec("Some", (2,), 1), 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         learners.num_learners = 2
+
+
+# What is stored.
+
+
+def test_rewards_are_stored_clipped_and_reported_whole() -> None:
+    class Clipped(Fake):
+        def experience(self, config: Any) -> Any:
+            return replay(config, clip_rewards=True)
+
+    plain, clipped = (driven([0], 10, module, Counter(5)) for module in (Fake(), Clipped()))
+    whole, stored = (np.asarray(driver.learners.storage.data.reward) for driver in (plain, clipped))
+    assert whole.max() > 2
+    assert stored.max() == 1.0
+    assert clipped.report().metrics["episode/return"][0] > 5
