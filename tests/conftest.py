@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import shutil
@@ -25,21 +26,22 @@ _MEMORY = Path("/dev/shm")
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
-# Of a process's memory maps, of which Linux allows 65,530: each compiled program takes a few, and without room for
-# more XLA crashes.
-MOST_MAPS = 20_000
+MOST_MEMORY = 2.5e9  # bytes of a process: compiled programs keep theirs until they are forgotten
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_programs() -> Iterator[None]:
     """After a file of tests, let go of what was compiled if there is too much of it."""
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
+    pages = Path("/proc/self/statm")  # the second number is of those in memory
+    if pages.exists() and int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
         import jax
 
         jax.clear_caches()
         gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what is free, unless it is told
+        if trim is not None:
+            trim(0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
