@@ -55,6 +55,8 @@ class Config:
     num_envs: int = 1  # environments stepped side by side; [3] takes 20 samples per update
     num_steps: int = 1  # steps of each environment per iteration
     num_updates: int = 1  # updates per iteration, each on a fresh batch
+    prioritised: float = 0.0  # exponent of errors by which transitions are drawn, 0: uniformly; 0.6 in arXiv:1511.05952
+    correction: float = 0.4  # exponent of the weights that correct for this; arXiv:1511.05952
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1, table 1]
     target_rate: float = 0.005  # rho, share of the online networks in the targets per move; [1, table 1]
@@ -99,7 +101,8 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Uniform batches of new experience; with a data set, half of each batch is from there."""
+    """Batches of new experience: uniform, by priority, or half from a data set."""
+    drawn = ("discount", "prioritised", "correction")
     return buffers.Replay(
         replay_size=config.replay_size,
         batch_size=config.batch_size,
@@ -108,6 +111,7 @@ def experience(config: Config) -> buffers.Replay:
         num_steps=config.num_steps,
         num_updates=config.num_updates,
         perceives=config.normalise_observations,
+        draw=buffers.chosen(**{name: getattr(config, name) for name in drawn}),
     )
 
 
@@ -120,6 +124,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
     agent.require_range(config, std_rate=(0, 1), std_epsilon=(0, None), clip_range=(0, None), fixed_bound=(0, None))
     agent.require_range(config, huber_limit=(0, None), log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_range(config, prioritised=(0, 1), correction=(0, 1))
     agent.require_order(config, "log_std_min", "log_std_max")
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(None, None))
@@ -209,9 +214,9 @@ def critic_loss(
         slope = (toward - fixed_q) / (variance + config.std_epsilon)
         slope_std = (jnp.square(error) - variance) / (fixed_std**3 + config.std_epsilon)
         loss = -factor * (slope * q + slope_std * std)
-    loss = loss.mean(axis=-1).sum()
+    loss = buffers.weighted(loss, batch).mean(axis=-1).sum()
     metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean(), "critic/std": std.mean()}
-    return loss, (moving_std, metrics)
+    return loss, (moving_std, metrics | buffers.priorities(q - target, batch))
 
 
 def huber(error: Array, config: Config) -> Array:

@@ -30,7 +30,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
@@ -56,6 +55,8 @@ class Config:
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     shift: int = 0  # most pixels by which pictures of a batch are moved at random, 0 for none; 4 in arXiv:2107.09645
     hindsight: float = 0.0  # share of goals replaced, half by later and half by others' states; up to 0.8 in [3]
+    prioritised: float = 0.0  # exponent of errors by which transitions are drawn, 0: uniformly; 0.6 in arXiv:1511.05952
+    correction: float = 0.4  # exponent of the weights that correct for this; arXiv:1511.05952
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1, table 1]
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [1, table 1]
@@ -93,10 +94,8 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Uniform batches of new experience, with goals replaced or, with a data set, half of each batch from there."""
-    draw = buffers.Uniform()
-    if np.max(config.hindsight) > 0:
-        draw = buffers.Hindsight(share=config.hindsight, discount=config.discount)
+    """Batches of new experience: uniform, by priority, with goals replaced, or half from a data set."""
+    drawn = ("discount", "hindsight", "prioritised", "correction")
     return buffers.Replay(
         replay_size=config.replay_size,
         batch_size=config.batch_size,
@@ -106,7 +105,7 @@ def experience(config: Config) -> buffers.Replay:
         num_updates=config.num_updates,
         perceives=config.normalise_observations,
         shift=config.shift,
-        draw=draw,
+        draw=buffers.chosen(**{name: getattr(config, name) for name in drawn}),
     )
 
 
@@ -115,7 +114,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_widths(config, "hidden")
     agent.require_continuous("sac", spec, "sac_discrete")
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
-    agent.require_range(config, hindsight=(0, 1))
+    agent.require_range(config, hindsight=(0, 1), prioritised=(0, 1), correction=(0, 1))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
     agent.require_order(config, "log_std_min", "log_std_max")
@@ -194,8 +193,10 @@ def critic_loss(
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = config.reward_scale * batch.reward + bootstrap * (next_q - jnp.exp(state.log_temperature) * next_log_prob)
     q = critic(batch.observation, batch.action)  # [C, B]
-    loss = jnp.square(q - jax.lax.stop_gradient(target)).mean(axis=-1).sum()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    error = q - jax.lax.stop_gradient(target)
+    loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
+    metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    return loss, metrics | buffers.priorities(error, batch)
 
 
 # [1, eq. 9]

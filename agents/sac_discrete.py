@@ -55,6 +55,8 @@ class Config:
     num_steps: int = 1  # steps of each environment per iteration; 4 in [1]
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     shift: int = 0  # most pixels by which pictures of a batch are moved at random, 0 for none; 4 in arXiv:2107.09645
+    prioritised: float = 0.0  # exponent of errors by which transitions are drawn, 0: uniformly; 0.6 in arXiv:1511.05952
+    correction: float = 0.4  # exponent of the weights that correct for this; arXiv:1511.05952
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; SAC
@@ -93,7 +95,8 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Uniform batches of new experience; with a data set, half of each batch is from there."""
+    """Batches of new experience: uniform, by priority, or half from a data set."""
+    drawn = ("discount", "prioritised", "correction")
     return buffers.Replay(
         replay_size=config.replay_size,
         batch_size=config.batch_size,
@@ -103,6 +106,7 @@ def experience(config: Config) -> buffers.Replay:
         num_updates=config.num_updates,
         perceives=config.normalise_observations,
         shift=config.shift,
+        draw=buffers.chosen(**{name: getattr(config, name) for name in drawn}),
     )
 
 
@@ -112,7 +116,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_discrete("sac_discrete", spec, "sac")
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
-    agent.require_range(config, entropy_share=(0, 1))
+    agent.require_range(config, entropy_share=(0, 1), prioritised=(0, 1), correction=(0, 1))
     if config.clip_q is not None:
         agent.require_range(config, clip_q=(0, None))
     if config.entropy_penalty is not None:
@@ -202,12 +206,13 @@ def critic_loss(critic: networks.Network, state: State, batch: Transition, confi
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = jax.lax.stop_gradient(config.reward_scale * batch.reward + bootstrap * next_v)
     q = critic(batch.observation, batch.action)  # [C, B]
-    error = jnp.square(q - target)
+    each = jnp.square(q - target)
     if config.clip_q is not None:
         old = jax.lax.stop_gradient(state.target_critic(batch.observation, batch.action))
-        error = jnp.maximum(error, jnp.square(old + jnp.clip(q - old, -config.clip_q, config.clip_q) - target))
-    loss = error.mean(axis=-1).sum()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+        each = jnp.maximum(each, jnp.square(old + jnp.clip(q - old, -config.clip_q, config.clip_q) - target))
+    loss = buffers.weighted(each, batch).mean(axis=-1).sum()
+    metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    return loss, metrics | buffers.priorities(q - target, batch)
 
 
 # [1, eq. 12], [2]

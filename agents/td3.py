@@ -48,6 +48,8 @@ class Config:
     num_steps: int = 1  # steps of each environment per iteration
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     shift: int = 0  # most pixels by which pictures of a batch are moved at random, 0 for none; 4 in arXiv:2107.09645
+    prioritised: float = 0.0  # exponent of errors by which transitions are drawn, 0: uniformly; 0.6 in arXiv:1511.05952
+    correction: float = 0.4  # exponent of the weights that correct for this; arXiv:1511.05952
     # Targets
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
     target_rate: float = 0.005  # rho, share of the online networks in the targets per move; [2]
@@ -81,7 +83,8 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Uniform batches of new experience; with a data set, half of each batch is from there."""
+    """Batches of new experience: uniform, by priority, or half from a data set."""
+    drawn = ("discount", "prioritised", "correction")
     return buffers.Replay(
         replay_size=config.replay_size,
         batch_size=config.batch_size,
@@ -91,6 +94,7 @@ def experience(config: Config) -> buffers.Replay:
         num_updates=config.num_updates,
         perceives=config.normalise_observations,
         shift=config.shift,
+        draw=buffers.chosen(**{name: getattr(config, name) for name in drawn}),
     )
 
 
@@ -99,7 +103,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_widths(config, "hidden")
     agent.require_continuous("td3", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
-    agent.require_range(config, reward_scale=(None, None))
+    agent.require_range(config, reward_scale=(None, None), prioritised=(0, 1), correction=(0, 1))
     agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
     agent.require_subset(config.min_critics, config.num_critics)
@@ -174,8 +178,10 @@ def critic_loss(
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = config.reward_scale * batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]
-    loss = jnp.square(q - jax.lax.stop_gradient(target)).mean(axis=-1).sum()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    error = q - jax.lax.stop_gradient(target)
+    loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
+    metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    return loss, metrics | buffers.priorities(error, batch)
 
 
 # [1, algorithm 1]

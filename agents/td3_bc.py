@@ -170,8 +170,10 @@ def critic_loss(
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = config.reward_scale * batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]
-    loss = jnp.square(q - jax.lax.stop_gradient(target)).mean(axis=-1).sum()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    error = q - jax.lax.stop_gradient(target)
+    loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
+    metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    return loss, metrics | buffers.priorities(error, batch)
 
 
 # [1, eq. 3]

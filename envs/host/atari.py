@@ -10,7 +10,7 @@ repeats its last action with probability 0.25. An episode is a game of at most 1
 frames and lives without FIRE: only the agent presses buttons, those of the game and not all 18 of the console.
 
 References: Mnih et al., Human-level control through deep reinforcement learning, Nature 518 (2015); Machado et al.,
-Revisiting the Arcade Learning Environment, arXiv:1709.06009, section 5 and table 8.
+Revisiting the Arcade Learning Environment, arXiv:1709.06009.
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ def source(name: str) -> str:
 
 
 PREPARED, VALUED = ([name for name in AGENTS if f"\ndef {part}(" in source(name)] for part in ("prepare", "value"))
+PRIORITISED = [name for name in AGENTS if "    prioritised: float" in source(name)]
 # Settings under which what is declared has floats that the defaults do not have
 DRAWS: dict[str, list[dict[str, Any]]] = {"dqn": [{"n_step": 3}, {"hindsight": 0.5}, {"prioritised": 0.5}]}
 
@@ -361,6 +362,28 @@ def test_update_teaches_every_parameter(name: str) -> None:
         if is_trained(field.name) and field.metadata.get("pytree_node", True):
             pairs = zip(*map(jax.tree.leaves, (getattr(state, field.name), getattr(new, field.name))), strict=True)
             assert all(np.any(np.asarray(old) != np.asarray(changed)) for old, changed in pairs), field.name
+
+
+@pytest.mark.parametrize("name", PRIORITISED)
+def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
+    """Rows without weight teach the critics nothing; where nothing follows, the error is Q's distance to the reward."""
+    _, _, config, batch, state, update, _ = subject(name)
+    batch, rows = batch.replace(terminated=jnp.ones_like(batch.terminated)), len(batch.reward)
+    extras = {**batch.extras, "row": jnp.arange(rows, dtype=jnp.int32)}
+    plain = update(state, batch, KEY, last_step(config), config)[0]
+    given = {"ones": jnp.ones(rows), "zeros": jnp.zeros(rows)}
+    weighted = {
+        weights: update(state, batch.replace(extras=extras | {"weight": weight}), KEY, last_step(config), config)
+        for weights, weight in given.items()
+    }
+    assert_close(weighted["ones"][0], plain)
+    assert_close(weighted["zeros"][0].critic, state.critic)
+    inputs = (batch.observation,) if name == "dqn" else (batch.observation, batch.action)
+    q = np.asarray(state.critic(*inputs))  # [C, B], or [C, B, A], or [C, B, 2]: mean and std
+    if q.ndim == 3:
+        q = q[:, np.arange(rows), batch.action] if name == "dqn" else q[..., 0]
+    error = np.abs(q - np.asarray(batch.reward)).max(axis=0)
+    np.testing.assert_allclose(weighted["ones"][1]["priorities"], error, rtol=1e-4, atol=1e-5)
 
 
 @agents
