@@ -6,9 +6,11 @@ import ctypes
 import gc
 import os
 import shutil
+import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,27 @@ def _forget_compiled_programs() -> Iterator[None]:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what is free, unless it is told
         if trim is not None:
             trim(0)
+
+
+# Seconds after which a test fails, on a machine that may be several times slower than ours; of slow ones as well.
+MOST_SECONDS, MOST_SECONDS_OF_SLOW = 600, 3_600
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that does not end: what should be refused may train for hours instead."""
+    seconds = MOST_SECONDS_OF_SLOW if item.get_closest_marker("learn") else MOST_SECONDS
+
+    def fail(*_: Any) -> None:
+        pytest.fail(f"still running after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

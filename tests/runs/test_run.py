@@ -240,8 +240,8 @@ MISTAKES = [
     (["train", "sac", "--env", "rljax/Pendlum"], r"no environment 'rljax/Pendlum'.*Nearest: 'rljax/Pendulum'"),
     (["train", "sac", "--env", "CartPole-v1"], r"acts in a continuous space, 'CartPole-v1' has 2 discrete actions"),
     (
-        ["train", "ppo", "--env", "atari/Pong"],
-        r"agent 'ppo' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* such as stream_q",
+        ["train", "dsact", "--env", "atari/Pong"],
+        r"agent 'dsact' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* such as ppo",
     ),
     (["train", "sac", "--env", "Hopper-v5", "--config.num-envs", "0"], r"--config\.num-envs is 0"),
     (["train", "sac", "--env", "Hopper-v5", "--steps", "0"], r"--steps is 0, it must be at least 1"),
