@@ -36,7 +36,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, encoders, normalise
+from rljax.networks import Actor, distributions, encoders, normalise
 
 
 @agent.config
@@ -77,15 +77,6 @@ class Config:
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
     dropout: float | None = None  # share of the actor's hidden units left out while learning; [2] on Adroit: 0.1
     initialisation: networks.Initialisation = "orthogonal"  # of all layers, with gain sqrt 2; [2]
-
-
-class Actor(struct.PyTreeNode):
-    """The parameters that the actor's optimiser moves."""
-
-    mean: networks.Network  # [O] -> [A]: before tanh, or the logits of discrete actions
-    log_std: Array | None  # [A]; None for a deterministic policy and for discrete actions
-    discrete: bool = struct.field(default=False, pytree_node=False)
-    choices: tuple[int, ...] = struct.field(default=(), pytree_node=False)  # of several discrete actions
 
 
 class State(struct.PyTreeNode):

@@ -3,6 +3,7 @@
 The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
+from rljax.networks.actors import Actor
 from rljax.networks.ensembles import DiscreteEnsemble, ensemble, member, members, smallest, smallest_of_subset
 from rljax.networks.layers import (
     ACTIVATIONS,
@@ -35,6 +36,7 @@ __all__ = [
     "MLP",
     "SPARSITY",
     "Activation",
+    "Actor",
     "Convolutional",
     "Dense",
     "DiscreteEnsemble",

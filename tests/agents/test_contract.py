@@ -254,6 +254,20 @@ def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
     subject(name).module.check(subject(name).spec, config)
 
 
+def test_no_two_agents_define_equal_pytrees() -> None:
+    """JAX mixes up dataclasses with equal fields, where a compiled function of a library gets one and then the other.
+
+    A State goes to its own agent alone.
+    """
+    found: dict[Any, str] = {}
+    for name in AGENTS:
+        module = importlib.import_module(f"rljax.agents.{name}")
+        for part, kind in vars(module).items():
+            if isinstance(kind, type) and kind.__module__ == module.__name__ and part not in ("Config", "State"):
+                fields = tuple((field.name, field.metadata.get("pytree_node")) for field in dataclasses.fields(kind))
+                assert found.setdefault(fields, f"{name}.{part}") == f"{name}.{part}", "share it, as `networks.Actor`"
+
+
 @agents
 def test_update_keeps_the_state_as_it_is_built(name: str) -> None:
     module, _, config, batch, state, update, _ = subject(name)
