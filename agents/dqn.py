@@ -145,7 +145,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_above(config, epsilon_steps=0, correction_steps=0, adam_epsilon=0)
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(0, math.log(spec.action_size)))
-    agent.require_at_least(config, target_every=1, num_critics=1, n_step=1)
+    agent.require_at_least(config, target_every=1, num_critics=1, n_step=1, atoms=2, quantiles=2)
     torsos.check(spec, layers(config), config.hidden)
     if config.evaluation == "softmax" and config.exploration != "softmax":
         raise ValueError("--config.evaluation softmax needs the temperature that --config.exploration softmax learns.")

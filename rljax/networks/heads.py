@@ -201,9 +201,6 @@ def check(head: Head, num_critics: int) -> None:
             f"--config.num-critics is {num_critics}: a distribution of returns is that of one critic. Use "
             "--config.num-critics 1, or --config.distribution none."
         )
-    flag = "quantiles" if isinstance(head, Quantile) else "atoms"
-    if head.features < 2:
-        raise ValueError(f"--config.{flag} is {head.features}, it must be at least 2.")
     if isinstance(head, Quantile) and not np.all(np.asarray(head.kappa) > 0):
         raise ValueError(f"--config.kappa is {head.kappa}, it must be above 0.")
     if isinstance(head, Binned) and not np.all(np.asarray(head.low) < np.asarray(head.high)):

@@ -183,6 +183,8 @@ def test_the_experience_has_the_settings_of_the_draw() -> None:
         (C51 | {"num_critics": 2}, r"^--config\.num-critics is 2: a distribution of returns is that of one critic\."),
         (C51 | {"v_min": 3.0}, r"^--config\.v-min is 3\.0, it must be below --config\.v-max 3\.0\.$"),
         (QUANTILES | {"kappa": 0.0}, r"^--config\.kappa is 0\.0, it must be above 0\.$"),
+        ({"atoms": 1}, r"^--config\.atoms is 1, it must be at least 2"),
+        ({"quantiles": 1}, r"^--config\.quantiles is 1, it must be at least 2"),
         (
             {"exploration": "noisy", "torso": "iru", "hidden": (8,)},
             r"^--config\.exploration noisy is for --config\.torso mlp or resnet, not for iru\.$",

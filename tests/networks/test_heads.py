@@ -167,8 +167,6 @@ def test_outputs_of_actions(name: str, dueling: bool) -> None:
     ("head", "num_critics", "message"),
     [
         (heads.Quantile(5), 2, r"^--config\.num-critics is 2: a distribution of returns is that of one critic\. Use "),
-        (heads.Categorical(1, -1, 1), 1, r"^--config\.atoms is 1, it must be at least 2\.$"),
-        (heads.Quantile(1), 1, r"^--config\.quantiles is 1, it must be at least 2\.$"),
         (heads.Quantile(5, 0.0), 1, r"^--config\.kappa is 0\.0, it must be above 0\.$"),
         (heads.Categorical(5, (0.0, 3.0), 3.0), 1, r"it must be below --config\.v-max 3\.0\.$"),  # type: ignore[arg-type]
     ],
