@@ -191,7 +191,7 @@ class Decoder:
         if kind == "seed":
             return np.random.SeedSequence(**self.decode(held[0]))
         if kind == "action":
-            return importlib.import_module("ale_py").Action[held[0]]
+            return importlib.import_module("ale_py").Action.__members__[held[0]]  # old versions have no Action[...]
         if kind == "same":
             present = self._named[held[0], held[1]]
             if not isinstance(present, _NAMED) or f"{present.__module__}.{present.__qualname__}" != held[2]:
