@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmark_online import conclude, measure, prepared, timed, work
+from benchmark_online import conclude, measure, options_of, prepared, timed
 
 GAMES, UPDATES, BATCH, ROWS = 8, 2, 32, 10_000
 WARMUP = 800  # steps
@@ -85,13 +85,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours")
     parser.add_argument("--game", default="Breakout")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4_000)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", nargs="+")
-    options = parser.parse_args()
-    if options.worker:
-        return work(WORKERS, options.worker)
+    options = options_of(parser, WORKERS)
 
     samples: dict[str, list[float]] = {}
 

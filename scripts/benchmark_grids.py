@@ -15,10 +15,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from benchmark_online import conclude, measure, work
+from benchmark_online import conclude, measure, options_of
 
 SIZES = {  # parallel environments
     "rljax/LightsOut-5x5": 2_048,
@@ -71,14 +70,9 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"random_actions": random_ac
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1_000)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", nargs="+")
-    options = parser.parse_args()
-    if options.worker:
-        return work(WORKERS, options.worker)
+    options = options_of(parser, WORKERS)
 
     samples: dict[str, list[float]] = {}
     for _ in range(options.rounds):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmark_online
-from benchmark_online import conclude, work
+from benchmark_online import conclude, options_of
 
 BATCH = 256
 SIZES = {"fql": (28, 5), "gciql": (28, 5)}  # sizes of observations and actions, as in cube-single
@@ -354,14 +354,9 @@ def main() -> None:
     parser.add_argument("--ogbench", type=Path, help="a clone of the authors' OGBench, which holds GCIQL")
     parser.add_argument("--jax-peer", help="Python of an environment that has JAX, Flax, distrax and ml_collections")
     parser.add_argument("--agents", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=3_000, help="of the quickest; a twentieth of them for CQL")
     parser.add_argument("--rows", type=int, default=ROWS, help="of the file that is read; 0: none is")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", nargs="+")
-    options = parser.parse_args()
-    if options.worker:
-        return work(WORKERS, options.worker)
+    options = options_of(parser, WORKERS)
     if (options.corl is None and options.dql is None) != (options.peer is None) or (
         (options.fql is None and options.ogbench is None) != (options.jax_peer is None)
     ):

@@ -243,6 +243,20 @@ def work(workers: dict[str, Callable[..., dict[str, Any]]], words: list[str]) ->
     print(json.dumps(workers[name](*(int(x) if x.isdigit() else x for x in arguments))))
 
 
+def options_of(
+    parser: argparse.ArgumentParser, workers: dict[str, Callable[..., dict[str, Any]]], rounds: int = 5
+) -> argparse.Namespace:
+    """The options of a script that measures, with those that all have. A worker of `measure` does its work and ends."""
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--worker", nargs="+")
+    options = parser.parse_args()
+    if options.worker:
+        work(workers, options.worker)
+        raise SystemExit
+    return options
+
+
 def measure(python: str, worker: str, *arguments: Any, script: str = __file__) -> dict[str, Any]:
     """Run a worker of a script in a separate process and read its result."""
     command = [python, script, "--worker", worker, *map(str, arguments)]
@@ -281,14 +295,9 @@ def main() -> None:
     parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours is measured")
     parser.add_argument("--rejax", help="Python of an environment that has rejax and gymnax < 1")
     parser.add_argument("--agents", nargs="+", default=AGENTS, choices=AGENTS)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3_000)
     parser.add_argument("--rollouts", type=int, default=12)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", nargs="+")
-    options = parser.parse_args()
-    if options.worker:
-        return work(WORKERS, options.worker)
+    options = options_of(parser, WORKERS)
 
     samples: dict[str, list[float]] = {}
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from benchmark_offline import synthetic
-from benchmark_online import conclude, measure, prepared, timed, work
+from benchmark_online import conclude, measure, options_of, prepared, timed
 
 LEARNERS = 16
 SWEEP = {"trials": 64, "population": 16, "steps": 50_000}
@@ -219,18 +219,13 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100_000, help="of each of the learners that are compared")
     parser.add_argument("--runs", type=int, default=4, help="of those one after the other that are timed")
     parser.add_argument("--rollouts", type=int, default=200)
     parser.add_argument("--overhead", action="store_true", help="measure one learner beside the loop by hand alone")
     parser.add_argument("--cores", action="store_true", help="measure what learners gain by cores of their own alone")
     parser.add_argument("--zoo", help="Python of an environment that has rl_zoo3: measure the sweep beside it alone")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", nargs="+")
-    options = parser.parse_args()
-    if options.worker:
-        return work(WORKERS, options.worker)
+    options = options_of(parser, WORKERS, rounds=3)
 
     samples: dict[str, list[float]] = {}
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmark_online import conclude, measure, prepared, timed, work
+from benchmark_online import conclude, measure, options_of, prepared, timed
 
 ROLLOUT = 128 * 32  # environments x steps
 STEPS = 10_000_000  # of the run, over which schedules fall
@@ -69,13 +69,8 @@ def main() -> None:
     parser.add_argument("--peer", help="Python of an environment that has what purejaxql needs; without it only ours")
     parser.add_argument("--code", help="folder of purejaxql's code")
     parser.add_argument("--environments", nargs="+", default=["Breakout-MinAtar", "SpaceInvaders-MinAtar"])
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rollouts", type=int, default=10)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", nargs="+")
-    options = parser.parse_args()
-    if options.worker:
-        return work(WORKERS, options.worker)
+    options = options_of(parser, WORKERS)
     if options.peer and not options.code:
         raise SystemExit("--peer needs the folder of purejaxql's code: --code peer/purejaxql")
 

@@ -15,7 +15,7 @@ from flax import struct
 
 from rljax.agent import Array
 
-LARGE = 1024  # bytes of one picture from which on a data set stores it once
+LARGE = 1024  # bytes of one observation from which on it is stored once; for smaller ones two copies are faster
 BLOCK = 1 << 24  # bytes of pictures that are compared at a time
 
 

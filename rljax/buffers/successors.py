@@ -16,8 +16,8 @@ from flax import struct
 
 from rljax.agent import Array, Transition
 from rljax.buffers.experience import rows_of
+from rljax.buffers.frames import LARGE
 
-LARGE = 1024  # bytes of one observation from which on it is stored once; for smaller ones two copies are faster
 SHARE = 16  # rows of a ring for each final that is kept
 FEWEST = 64  # finals, where the ring is so large
 NEVER = 2**31  # number of the step in which the owner of an empty final was written: it is always long ago
