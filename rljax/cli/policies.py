@@ -45,13 +45,13 @@ def evaluate(arguments: list[str]) -> None:
 def play(arguments: list[str]) -> None:
     """rljax play"""
     options = shared.parse(Play, arguments, "play")
-    from rljax.runs import policy
+    from rljax.runs import videos
 
     names = ("learner", "best", "seed", "max_steps", "trust")
     episode: dict[str, Any] = {name: getattr(options, name) for name in names}
     if options.terminal:
-        shown = policy.tell(options.run, **episode, colours=sys.stdout.isatty())
+        shown = videos.tell(options.run, **episode, colours=sys.stdout.isatty())
     else:
-        shown = policy.play(options.run, **episode, output=options.output)
+        shown = videos.play(options.run, **episode, output=options.output)
     for part in shown:
         print(part)

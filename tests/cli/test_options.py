@@ -112,7 +112,7 @@ def test_help_shows_both_names_of_the_output(command: str, first: str, capsys: p
         ("train sac --env rljax/Pendulum", "runs.run.train"),
         ("sweep sac --env rljax/Pendulum", "tuning.sweeps.begin"),
         ("extract run --learners 0", "runs.extract.extract"),
-        ("play run", "runs.policy.play"),
+        ("play run", "runs.videos.play"),
         ("plot run", "analysis.learning_curves.plot"),
         ("report run", "analysis.report.write"),
     ],
