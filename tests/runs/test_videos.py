@@ -46,7 +46,7 @@ def test_other_suffixes_are_refused(tmp_path: Path) -> None:
 
 def press_first(observation: np.ndarray, step: int) -> np.ndarray:
     """A policy for lights out."""
-    del observation
+    del observation, step
     return np.zeros((), np.int32)
 
 
