@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Agent, Array, Step, act, first_memory
+from rljax.agent import Agent, Array, EnvSpec, Step, act, choose, first_memory
 from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs.autoreset import AutoReset
@@ -47,12 +47,49 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
     and the next memories, which are None where the agent remembers nothing.
     """
 
-    def choose(state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any) -> tuple[Array, Any]:
+    def decide(state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any) -> tuple[Array, Any]:
         key = jax.random.fold_in(key, time)
         action, _, memory = act(agent, state, observation, key, config, explore=False, memory=memory)
         return action, memory
 
-    return jax.vmap(choose, in_axes=(0, 0, 0, None, 0, 0))
+    return jax.vmap(decide, in_axes=(0, 0, 0, None, 0, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """An agent whose actions are held: it chooses one in every `steps` steps, and sees nothing in between.
+
+    Patil et al., Overcoming Slow Decision Frequencies in Continuous Control, arXiv:2410.08979, judge agents so.
+    """
+
+    agent: Agent
+    steps: int
+
+    def remember(self, spec: EnvSpec, config: Any) -> Any:
+        """What the agent remembers, the action that is held, and how many steps it has lasted."""
+        action = jnp.zeros(spec.action_shape, spec.action_dtype)
+        return {"agent": first_memory(self.agent, spec, config), "action": action, "lasted": jnp.zeros((), jnp.int32)}
+
+    def act(self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any) -> Any:
+        """The action that is held, or a new one."""
+        action, _, after = act(self.agent, state, observation, key, config, explore, memory["agent"])
+        ends = memory["lasted"] % self.steps == 0
+        chosen = {"agent": after, "action": action, "lasted": jnp.zeros_like(memory["lasted"])}
+        memory = choose(ends, chosen, memory)
+        return memory["action"], {}, memory | {"lasted": memory["lasted"] + 1}
+
+
+def averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
+    """The mean return over lengths of holding: the area under returns, by trapezoids, over the range of lengths.
+
+    `returns` belong to `holds` in ascending order. Divided by the largest return that is known in the environment, this
+    is the frequency-averaged score of arXiv:2410.08979.
+    """
+    lengths = np.asarray(holds, np.float64)
+    if len(lengths) == 1:
+        return float(returns[0])
+    widths, heights = np.diff(lengths), np.asarray(returns, np.float64)
+    return float((widths * (heights[:-1] + heights[1:]) / 2.0).sum() / widths.sum())
 
 
 def _keys(seeds: Any, num_learners: int) -> Array:
@@ -89,7 +126,7 @@ class HostedEvaluator:
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
         keys = _keys(seeds, self.num_learners)
-        choose = shared(self.policies, (state, config)).act
+        decide = shared(self.policies, (state, config)).act
         memory = first_memory(self.policies.agent.module, self.hosted.spec, config, *rows)
         observation = self.hosted.reset(seeds)
         done = np.zeros(self.hosted.num_envs, np.bool_)
@@ -99,7 +136,7 @@ class HostedEvaluator:
             if done.all():
                 break
             given = per_learner(observation, rows)
-            action, memory = choose(state, given, keys, np.int32(time), config, memory)
+            action, memory = decide(state, given, keys, np.int32(time), config, memory)
             action = np.asarray(action)
             step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
@@ -129,13 +166,13 @@ class Play:
         """The returns, lengths and cuts of episodes, and whether they succeeded where it is reported, [P x N]."""
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
-        choose = policy(self.agent.module)
+        decide = policy(self.agent.module)
         key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
 
         def body(carry: Any) -> Any:
             time, observation, environment, done, returns, lengths, success, memory = carry
             given = per_learner(observation, rows)
-            action, memory = choose(state, given, drawn, time, config, memory)
+            action, memory = decide(state, given, drawn, time, config, memory)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
             step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done

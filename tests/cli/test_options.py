@@ -34,7 +34,7 @@ OPTIONS = {
         quiet False, coordinator None, num-processes None, process-id None, join-timeout 300, trust False
     """,
     "extract": "learners required, out None, trust False",
-    "eval": "episodes 10, env None, best False, seed 0, compute, trust False",
+    "eval": "episodes 10, env None, best False, seed 0, hold, compute, trust False",
     "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False, trust False",
     "plot": "output None",
     "report": "output report.html, at None",
