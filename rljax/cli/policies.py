@@ -35,11 +35,12 @@ class Play(shared.Trust, shared.Learner):
 def evaluate(arguments: list[str]) -> None:
     """rljax eval"""
     options = shared.parse(Evaluate, arguments, "eval")
-    from rljax.runs import console, policy
+    from rljax.distributed.terminal import show
+    from rljax.runs import policy
 
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):
-        console.show(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
+        show(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
 
 
 def play(arguments: list[str]) -> None:
