@@ -80,17 +80,24 @@ class Subject(NamedTuple):
 
 @functools.cache
 def subject(name: str) -> Subject:
-    """An agent, by its file's name, with programs that all tests of this file share."""
+    """An agent, by its file's name, with programs that all tests of this file share.
+
+    A Config's floats are float32 to `update`, as in a population: its trace serves both.
+    """
     module = importlib.import_module(f"rljax.agents.{name}")
     spec, config, batch = importlib.import_module(f"tests.agents.test_{name}").example()
     init, traces = jax.jit(module.init, static_argnums=1), []
 
-    def update(*arguments: Any) -> Any:
+    @jax.jit
+    def compiled(*arguments: Any) -> Any:
         traces.append(name)
         return module.update(*arguments)
 
+    def update(state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
+        return compiled(state, batch, key, step, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config))
+
     act = jax.jit(module.act, static_argnames="explore")
-    return Subject(module, spec, config, batch, init(KEY, spec, config), jax.jit(update), act, init, traces)
+    return Subject(module, spec, config, batch, init(KEY, spec, config), update, act, init, traces)
 
 
 def several(batch: Transition) -> Any:
@@ -331,7 +338,7 @@ def test_settings_that_shape_the_program_are_compiled_anew() -> None:
     """The count of the test above can rise."""
     _, _, config, batch, state, update, *_, traces = subject("td3")
     before = len(traces)
-    update.trace(state, batch, KEY, 0, dataclasses.replace(config, normalise_observations=True))
+    jax.eval_shape(update, state, batch, KEY, 0, dataclasses.replace(config, normalise_observations=True))
     assert len(traces) == before + 1
 
 
@@ -354,7 +361,7 @@ def test_updating_does_not_depend_on_being_compiled(name: str) -> None:
 
 @agents
 def test_a_population_learns_as_each_learner_alone(name: str) -> None:
-    module, _, config, batch, state, update, *_ = subject(name)
+    _, _, config, batch, state, update, *_ = subject(name)
     step, scales = last_step(config), [1.0, 0.5]
     configs = [jax.tree.map(lambda x, scale=scale: scale * x, config) for scale in scales]
     states = [jax.tree.map(lambda x, scale=scale: (scale * np.asarray(x)).astype(x.dtype), state) for scale in scales]
@@ -365,7 +372,7 @@ def test_a_population_learns_as_each_learner_alone(name: str) -> None:
         return np.asarray(leaves, np.float32) if isinstance(leaves[0], float) else np.stack(leaves)
 
     stacked = [jax.tree.map(stack, *trees) for trees in (states, batches, configs)]
-    together = jax.jit(jax.vmap(module.update, in_axes=(0, 0, 0, None, 0)))
+    together = jax.jit(jax.vmap(update, in_axes=(0, 0, 0, None, 0)))
     result = together(stacked[0], stacked[1], keys, step, stacked[2])
     for i in range(2):
         alone = update(states[i], batches[i], keys[i], step, configs[i])
@@ -374,8 +381,7 @@ def test_a_population_learns_as_each_learner_alone(name: str) -> None:
 
 @agents
 def test_update_teaches_every_parameter(name: str) -> None:
-    module, _, config, batch, state, update, *_ = subject(name)
-    del module
+    _, _, config, batch, state, update, *_ = subject(name)
     new = state
     for step in range(last_step(config) + 1):
         new, metrics = update(new, batch, KEY, step, config)
