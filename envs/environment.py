@@ -122,6 +122,13 @@ class EnvironmentFailed(ValueError):
         return EnvironmentFailed(f"{self} {advice}", self.trace)
 
 
+def syntax(error: SyntaxError) -> str:
+    """What is wrong in which line of which file, and the line itself."""
+    where = "" if error.lineno is None else f" in line {error.lineno} of '{error.filename}'"
+    line = (error.text or "").strip()
+    return f"{type(error).__name__}{where}: {error.msg}." + (f"\n  {line}" if line else "")
+
+
 @contextlib.contextmanager
 def foreign(name: str) -> Iterator[None]:
     """A context for code of another package: import, construction and tracing of the environment or family `name`.

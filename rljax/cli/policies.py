@@ -36,16 +36,17 @@ class Play(shared.Trust, shared.Learner):
 def evaluate(arguments: list[str]) -> None:
     """rljax eval"""
     options = shared.parse(Evaluate, arguments, "eval")
-    from rljax.runs import console, policy
+    from rljax.distributed.terminal import show
+    from rljax.runs import policy
 
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):
         results = []
         for hold in options.hold or (1,):
             results.append(policy.evaluate_run(options.run, **same, compute=compute, hold=hold))
-            console.show(policy.table(results[-1]))
+            show(policy.table(results[-1]))
         if len({result["hold"] for result in results}) > 1:
-            console.show(policy.averaged(results))
+            show(policy.averaged(results))
 
 
 def play(arguments: list[str]) -> None:

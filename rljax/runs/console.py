@@ -12,31 +12,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rljax.distributed.terminal import LINES, printable
+
 if TYPE_CHECKING:
     import numpy as np
 
     from rljax.training.settings import Settings
-
-LINES = "\n\t"  # control characters that belong to text of several lines
-
-
-def printable(text: object, keep: str = "") -> str:
-    """Text that does nothing to a terminal: control characters are written as escapes, such as \\x1b.
-
-    This includes line breaks, unless `keep` has them, and characters that reverse the direction of text. Texts from
-    files, and names of files, can hold all of them.
-    """
-    return "".join(
-        character
-        if character.isprintable() or character in keep
-        else character.encode("unicode_escape").decode("ascii")
-        for character in str(text)
-    )
-
-
-def show(text: object) -> None:
-    """Print text with its line breaks, and with all other control characters as escapes."""
-    print(printable(text, keep=LINES))
 
 
 class View:

@@ -25,6 +25,17 @@ TAKEN = [
 ]
 
 
+def quick(cases: list[tuple[str, str, str]]) -> list[Any]:
+    """Parameters of which those take long that have no kind of observation or action which is new for their agent."""
+    seen: set[tuple[str, str]] = set()
+    parameters = []
+    for name, *kinds in cases:
+        new = {(name, kind) for kind in kinds} - seen
+        parameters.append(pytest.param(name, *kinds, marks=() if new else pytest.mark.learn))
+        seen |= new
+    return parameters
+
+
 def test_the_table_is_up_to_date() -> None:
     assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/table_of_spaces.py"
 
@@ -38,7 +49,7 @@ def test_refusals_say_what_to_do(name: str) -> None:
             assert any(word in error for word in ("Choose", "choose", "Use:", "give "))
 
 
-@pytest.mark.parametrize(("name", "observation", "action"), [x for x in TAKEN if table.source(x[0]) != "alone"])
+@pytest.mark.parametrize(("name", "observation", "action"), quick([x for x in TAKEN if table.source(x[0]) != "alone"]))
 def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
     """Init, acting and updates fit together: they are traced, and not compiled."""
     module: Any = registry.load_agent(name)

@@ -126,6 +126,23 @@ def test_out_and_output_are_one_option(
     assert Path("there.png") in called
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train sac --env rljax/Pendulum --out a --output b",
+        "train sac --env rljax/Pendulum --output=a --out=a",
+        "extract run --learners 0 --out a --output b",
+        "plot run --out a --output b",
+        "data info file.npz --output a.png --out b.png",
+    ],
+)
+def test_both_names_of_the_output_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(words.split())
+    assert exit.value.code == 2
+    assert capsys.readouterr().err == "error: --out and --output are two names of one option: give one of them.\n"
+
+
 @pytest.mark.parametrize("text", ["300000", "300_000", "3e5", "0.3e6", "3E+5", "300000.0"])
 def test_whole_numbers_have_many_spellings(text: str) -> None:
     number = options.whole_number(text)
