@@ -109,11 +109,6 @@ def layers(config: Config) -> torsos.Settings:
     return torsos.Settings("mlp", 1, None, *style, None, config.encoder, *kept)
 
 
-def remember(spec: EnvSpec, config: Config) -> Any:
-    """The memory of one environment where an episode begins."""
-    return memories.initial(layers(config))
-
-
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters."""
     chosen = layers(config)
@@ -138,6 +133,11 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
         rate *= jnp.maximum(0.0, 1.0 - jnp.float32(step) * (config.num_envs * config.num_steps) / config.decay_steps)
     limit = jnp.where(jnp.asarray(config.max_grad_norm) > 0, config.max_grad_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optax.radam(rate))
+
+
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The memory of one environment where an episode begins."""
+    return memories.initial(layers(config))
 
 
 def act(
