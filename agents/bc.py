@@ -99,8 +99,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, actor_lr=(0, None), exploration_noise=(0, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
     agent.require_order(config, "log_std_min", "log_std_max")
-    if config.decay_steps is not None:
-        agent.require_above(config, decay_steps=0)
+    agent.require_above(config, decay_steps=0)
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
     encoders.check(spec, encoding(config))

@@ -10,6 +10,8 @@ gamma discount, lambda trace decay, epsilon clip range, pi actor, pi_old the rol
 
 pi(.|s) is a diagonal Gaussian whose actions are clipped to [-1, 1] when they leave the agent, tanh of a Gaussian, or a
 softmax over discrete actions. Actor and critic are two networks, or two last layers after one torso (`shared`).
+With a `memory`, the torso is shared and remembers: s_t is what the episode has shown until t. A rollout keeps the
+memory before its first step, and minibatches are the whole rollouts of some environments.
 
 Departs from the paper in what [3] found to matter; each is a setting. It bootstraps at time limits and can recompute
 advantages in each epoch, as in Tianshou. Statistics move once per rollout, so that pi_old is exactly its policy.
@@ -33,7 +35,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, encoders, normalise, torsos
+from rljax.networks import distributions, encoders, memories, normalise, torsos
 
 
 @agent.config
@@ -71,6 +73,9 @@ class Config:
     progressive: float | None = None  # weight of the loss after a part of the thinking steps; arXiv:2202.05826
     grid: tuple[int, int] | None = None  # rows and columns of the picture, where a drc gets it as a vector
     shared: bool = False  # one torso, the actor's, for actor and critic; arXiv:2602.05999
+    memory: memories.Kind = "none"  # what the shared torso keeps from step to step: rljax/networks/memories.py
+    memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
+    memory_length: int = 64  # steps that gtrxl sees
     actor_hidden: tuple[int, ...] = (64, 64)  # widths of the actor's hidden layers; [1]
     critic_hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers; [1]
     activation: networks.Activation = "tanh"  # of the hidden layers; [1]
@@ -100,7 +105,7 @@ class State(struct.PyTreeNode):
 def experience(config: Config) -> buffers.Rollout:
     """Each iteration's steps, once."""
     size = {"num_envs": config.num_envs, "num_steps": config.num_steps, "batch_size": config.batch_size}
-    return buffers.Rollout(**size, learns_until=config.decay_steps)
+    return buffers.Rollout(**size, learns_until=config.decay_steps, remembers=config.memory != "none")
 
 
 def schedule(config: Config, steps: float) -> Config:
@@ -115,17 +120,26 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_above(config, adam_epsilon=0)
     agent.require_range(config, max_grad_norm=(0, None), clip_ratio=(0, None), value_cost=(0, None))
     agent.require_range(config, entropy_cost=(None, None), reward_scale=(None, None), init_log_std=(-30, 30))
-    if config.decay_steps is not None:
-        agent.require_above(config, decay_steps=0)
+    agent.require_above(config, decay_steps=0)
     agent.require_at_least(config, num_epochs=1)
-    torsos.check(spec, layers(config), config.actor_hidden, *([] if config.shared else [config.critic_hidden]))
+    torsos.check(spec, layers(config), config.actor_hidden, *([] if shares(config) else [config.critic_hidden]))
 
 
 def layers(config: Config) -> torsos.Settings:
     """The settings of the torsos."""
     thinking = (config.torso, config.compute, config.progressive)
-    style = {"activation": config.activation, "initialisation": config.initialisation}
-    return torsos.Settings(*thinking, **style, grid=config.grid, encoder=config.encoder)
+    style = (config.activation, config.initialisation, False, config.grid, config.encoder)
+    return torsos.Settings(*thinking, *style, config.memory, config.memory_hidden, config.memory_length)
+
+
+def shares(config: Config) -> bool:
+    """Whether actor and critic have one torso."""
+    return config.shared or config.memory != "none"
+
+
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The memory of one environment where an episode begins."""
+    return memories.initial(layers(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -137,9 +151,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     chosen = layers(config)
     actor = torsos.network(spec, chosen, config.actor_hidden, features, output_scale=0.01)
     critic, torso = torsos.network(spec, chosen, config.critic_hidden, 1), None
-    if config.shared:
-        torso = networks.create(torsos.torso(spec, chosen, config.actor_hidden), jax.random.fold_in(key, 1), seen)
-        seen = torso(seen)
+    if shares(config):
+        body = torsos.torso(spec, chosen, config.actor_hidden)
+        torso, seen = memories.create(body, chosen, jax.random.fold_in(key, 1), seen)
         actor, critic = torsos.last(chosen, features, output_scale=0.01), torsos.last(chosen, 1)
     plain = not (spec.discrete or squashed)
     parameters = Parameters(
@@ -166,24 +180,22 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
     return optax.chain(optax.clip_by_global_norm(limit), optax.adam(rate, eps=config.adam_epsilon))
 
 
-def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+def act(
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+) -> tuple[Array, dict, Any]:
     """Actions [..., A] or [...] for observations [..., O...]: sampled, or the mode when not exploring."""
     seen = scaled(state, observation, config)
-    pi = policy(state.parameters, embedded(state.parameters, seen), agent.mask_of(seen), state.spec, config)
+    features, memory = memories.step(state.parameters.torso, seen, memory)
+    pi = policy(state.parameters, features, agent.mask_of(seen), state.spec, config)
     if not explore:
-        return emitted(pi.mode(), state.spec, config), {}
+        return emitted(pi.mode(), state.spec, config), {}, memory
     raw = pi.sample(seed=key)
-    return emitted(raw, state.spec, config), {"raw": raw, "log_prob": log_prob(pi, raw, state.spec, config)}
+    return emitted(raw, state.spec, config), {"raw": raw, "log_prob": log_prob(pi, raw, state.spec, config)}, memory
 
 
 def scaled(state: State, observation: Any, config: Config) -> Any:
     """Observations [..., O...] as the networks see them."""
     return normalise.normalise(state.statistics, observation) if config.normalise_observations else observation
-
-
-def embedded(parameters: Parameters, observation: Any) -> Any:
-    """The inputs of actor and critic: features [..., m] of observations by a shared torso, or observations."""
-    return observation if parameters.torso is None else parameters.torso(observation)
 
 
 def policy(
@@ -217,18 +229,11 @@ def log_prob(pi: distributions.Distribution, raw: Array, spec: EnvSpec, config: 
 # [2, eq. 16]
 def advantages(parameters: Parameters, batch: Transition, config: Config) -> tuple[Array, Array]:
     """A_t and V(s_t), [T, E] each, of a rollout with scaled observations."""
-    value = parameters.critic(embedded(parameters, batch.observation)).squeeze(-1)
-    next_value = parameters.critic(embedded(parameters, batch.next_observation)).squeeze(-1)
+    features, successors = memories.successors(parameters.torso, batch)
+    value, next_value = (parameters.critic(x).squeeze(-1) for x in (features, successors))
     delta = batch.reward + config.discount * (1.0 - batch.terminated) * next_value - value
     decay = config.discount * config.trace_decay * (1.0 - (batch.terminated | batch.truncated))
-
-    def backwards(later: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        delta, decay = inputs
-        advantage = delta + decay * later
-        return advantage, advantage
-
-    advantage = jax.lax.scan(backwards, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
-    return advantage, value
+    return buffers.discounted_sums(delta, decay), value
 
 
 # [1, eq. 7]
@@ -283,7 +288,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     first = advantages(state.parameters, batch, config)
 
     def losses(parameters: Parameters, batch: Transition, advantage: Array, value: Array, key: Array) -> Any:
-        features = embedded(parameters, batch.observation)
+        features = memories.embedded(parameters.torso, batch)
         policy_loss, policy_metrics = actor_loss(parameters, features, state, batch, advantage, key, config)
         value_loss, value_metrics = critic_loss(parameters, features, advantage + value, value, config)
         return policy_loss + config.value_cost * value_loss, policy_metrics | value_metrics
@@ -297,10 +302,8 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     def epoch(carry: tuple[Any, Any], key: Array) -> tuple[tuple[Any, Any], Metrics]:
         key_order, key_entropy = jax.random.split(key)
         estimates = advantages(carry[0], batch, config) if config.recompute_advantages else first
-        flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), (batch, *estimates))
-        order = distributions.permutation(key_order, rows).reshape(-1, config.batch_size)
-        minibatches = jax.tree.map(lambda x: x[order], flat)
-        return jax.lax.scan(learn, carry, (*minibatches, jax.random.split(key_entropy, order.shape[0])))
+        drawn = buffers.minibatches(key_order, (batch, *estimates), config.batch_size)
+        return jax.lax.scan(learn, carry, (*drawn, jax.random.split(key_entropy, rows // config.batch_size)))
 
     keys = jax.random.split(key, config.num_epochs)
     (parameters, moments), metrics = jax.lax.scan(epoch, (state.parameters, state.optimiser), keys)

@@ -93,8 +93,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None), max_grad_norm=(0, None))
     agent.require_range(config, reward_scale=(None, None), epsilon_start=(0, 1), epsilon_end=(0, 1))
     agent.require_above(config, epsilon_steps=0)
-    if config.decay_steps is not None:
-        agent.require_above(config, decay_steps=0)
+    agent.require_above(config, decay_steps=0)
     agent.require_at_least(config, num_epochs=1)
     encoders.check(spec, features(config))
 

@@ -128,8 +128,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_order(config, "target_min", "target_max")
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
     agent.require_order(config, "log_std_min", "log_std_max")
-    if config.decay_steps is not None:
-        agent.require_above(config, decay_steps=0)
+    agent.require_above(config, decay_steps=0)
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
     agent.require_at_least(config, num_critics=1)

@@ -5,17 +5,19 @@ and `path/to/file.py:Name` run inside the compiled program. All others run on th
 `atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
 with one process per environment. A `path/to/file.py:Name` whose class derives from `gymnasium.Env` runs on the host.
 
-Names of Gymnasium's environments may carry the arguments of the environment, as one JSON object after a question mark:
-`Hopper-v5?{"reset_noise_scale": 0.1}`.
+Names of Gymnasium's and gymnax's environments may carry the arguments of the environment, as one JSON object after a
+question mark: `Hopper-v5?{"reset_noise_scale": 0.1}`, `gymnax/MemoryChain-bsuite?{"memory_length": 20}`.
 
-Two prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
-OGBench environment that has tasks with goals, adds the goal.
+Three prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
+OGBench environment that has tasks with goals, adds the goal. `without-velocities/` and `without-5-10/`, before names of
+Gymnasium and of environments inside the program, hide a part of the observation; see `rljax.envs.partial`.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,7 @@ _STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "ale_py")  # that register environments in Gymnasium
 _TIMED, _GOALS = "timed/", "goals/"
+_PART = re.compile(r"without-(velocities|\d+(-\d+)?(,\d+(-\d+)?)*)/")  # see `rljax.envs.partial`
 
 # Users' files may import modules under the names that they had before they moved; see the files in moved/.
 __path__.append(str(Path(__file__).parent / "moved"))
@@ -50,7 +53,7 @@ __path__.append(str(Path(__file__).parent / "moved"))
 
 def is_compiled(name: str) -> bool:
     """Whether the environment called `name` runs inside the compiled program. A file of the user's is imported."""
-    name = _split(without_arguments(name))[1]
+    name = without_part(_split(without_arguments(name))[1])[1]
     if _is_file(name):
         return not _module("custom").is_gymnasium(name.removeprefix("async/"))
     return name.partition("/")[0] in _COMPILED and "/" in name
@@ -66,7 +69,7 @@ def make(name: str) -> AutoReset:
         raise ValueError(f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has.")
     if not is_compiled(name):
         raise ValueError(f"'{name}' is not inside the program: such names begin with {_prefixes()}. Use make_hosted.")
-    if name != without_arguments(name):
+    if name != without_arguments(name) and not without_part(_split(name)[1])[1].startswith("gymnax/"):
         raise _without_arguments(name)
     return _made.__wrapped__(name) if _is_file(name) else _made(name)
 
@@ -77,8 +80,13 @@ def _made(name: str) -> AutoReset:
     from rljax.envs.autoreset import AutoReset
 
     prefix, bare = _split(name)
+    hidden, bare = without_part(bare)
     adapter = _module("custom" if _is_file(bare) else _COMPILED[bare.partition("/")[0]])
     environment = adapter.make(bare)
+    if hidden:
+        from rljax.envs.partial import Partial
+
+        environment = Partial(environment, hidden)
     if prefix == _TIMED:
         from rljax.envs.timed import Timed
 
@@ -120,7 +128,7 @@ def with_goals(name: str) -> str:
 
 def task(name: str) -> str:
     """The name of the task alone, however it is stepped on the host: "Hopper-v5" for "async/Hopper-v5"."""
-    name = _split(name)[1]
+    name = without_part(_split(name)[1])[1]
     prefix, _, rest = name.partition("/")
     return rest if prefix in _STEPPING and rest else name
 
@@ -128,6 +136,12 @@ def task(name: str) -> str:
 def without_arguments(name: str) -> str:
     """The name without the arguments that it may carry: "Hopper-v5" for 'Hopper-v5?{"reset_noise_scale": 0.1}'."""
     return name.partition("?")[0]
+
+
+def without_part(name: str) -> tuple[str, str]:
+    """The prefix that hides a part of observations, such as "without-velocities/", or ""; and the rest of the name."""
+    found = _PART.match(name)
+    return (found.group(), name[found.end() :]) if found else ("", name)
 
 
 def evaluated(name: str) -> str:
@@ -147,6 +161,7 @@ def code_of(name: str) -> str | None:
     code = without_arguments(name).rpartition(":")[0]
     while code.startswith((_TIMED, _GOALS)):
         code = _split(code)[1]
+    code = without_part(code)[1]
     if code.endswith(".py"):
         return code
     code = code.removeprefix("async/")
@@ -182,7 +197,9 @@ def _module(name: str) -> Any:
 
 
 def _without_arguments(name: str) -> ValueError:
-    return ValueError(f"'{name}' takes no arguments: only Gymnasium's environments do, such as 'Hopper-v5?{{...}}'.")
+    return ValueError(
+        f"'{name}' takes no arguments: only environments of Gymnasium and gymnax do: 'Hopper-v5?{{...}}'."
+    )
 
 
 def _split(name: str) -> tuple[str, str]:

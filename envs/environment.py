@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import json
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -174,3 +175,18 @@ def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
     nearest = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)]
     suggestion = f" Nearest: {', '.join(repr(known) for known in nearest)}." if nearest else ""
     return ValueError(f"no environment '{name}' in {family}.{suggestion} All of them: rljax list")
+
+
+def parsed(name: str) -> tuple[str, dict[str, Any]]:
+    """The name without its arguments, and the arguments."""
+    bare, mark, text = name.partition("?")
+    try:
+        arguments = json.loads(text) if mark else {}
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict) or "render_mode" in arguments:
+        raise ValueError(
+            f"'{bare}': the arguments after the question mark must be one JSON object without 'render_mode', for "
+            "example 'Hopper-v5?{\"reset_noise_scale\": 0.1}'."
+        )
+    return bare, arguments

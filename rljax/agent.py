@@ -40,6 +40,7 @@ RewardTransform = Literal[
 
 
 MASK = "action_mask"  # the part of an observation that says which actions are allowed: bool [A], True where allowed
+MEMORY = "memory"  # in the `extras` of stored transitions: the memory before the action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +195,12 @@ def float_fields(cls: Any) -> tuple[str, ...]:
 class Agent(Protocol):
     """An agent: a module (or any object) with these attributes. Nothing outside an agent reads a field of its `Config`.
 
-    Five more functions are optional. The presence of such a function declares that the agent can use it.
+    Six more functions are optional. The presence of such a function declares that the agent can use it.
+
+    - `remember(spec, config) -> memory` is for agents that remember earlier observations: the memory with which an
+      episode begins, a tree of arrays of one environment, or None where these settings remember nothing. It depends on
+      no float of `config`. `act` then takes the memory as its last argument, [..., M...] for observations [..., O...],
+      and returns `(action, extras, memory)`. Whoever acts keeps the memory, one per environment.
 
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
       on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
@@ -239,6 +245,30 @@ class Agent(Protocol):
 PARTS = ("Config", "experience", "check", "init", "act", "update")  # required of every agent
 
 
+def first_memory(agent: Any, spec: EnvSpec, config: Any, *leading: int) -> Any:
+    """Memories with which episodes begin, with these leading axes; None where the agent remembers nothing."""
+    memory = agent.remember(spec, config) if hasattr(agent, "remember") else None
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *jnp.shape(x))), memory)
+
+
+def act(
+    agent: Any, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any = None
+) -> tuple[Array, dict, Any]:
+    """The `act` of any agent: `action`, `extras`, and the next memory, None where the agent remembers nothing."""
+    if hasattr(agent, "remember"):
+        return agent.act(state, observation, key, config, explore, memory)
+    return *agent.act(state, observation, key, config, explore), None
+
+
+def choose(first: Array, fresh: Any, memory: Any) -> Any:
+    """Memories [..., M...] in which those of `fresh` replace others where `first` [...] is True."""
+
+    def chosen(one: Array, other: Array) -> Array:
+        return jnp.where(jnp.reshape(first, first.shape + (1,) * (one.ndim - first.ndim)), one, other)
+
+    return jax.tree.map(chosen, fresh, memory)
+
+
 class Base(struct.PyTreeNode):
     """Another run's policy, as an input of an agent that has `use_base`.
 
@@ -252,7 +282,7 @@ class Base(struct.PyTreeNode):
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
         """Actions [..., A] for observations [..., O...]."""
-        return self.agent.act(self.state, observation, key, self.config, explore)[0]
+        return act(self.agent, self.state, observation, key, self.config, explore)[0]
 
     def digest(self) -> str:
         """A hash of all numbers of the policy."""
@@ -361,10 +391,10 @@ def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> N
 
 
 def require_above(config: Any, **limits: float) -> None:
-    """Raise `ValueError` unless each named field (every value of a population) is finite and above its limit."""
+    """Raise `ValueError` unless each value of the named fields is finite and above its limit, or None."""
     for name, limit in limits.items():
         for value in np.ravel(getattr(config, name)):
-            if not (np.isfinite(_single(value)) and _single(value) > limit):
+            if value is not None and not (np.isfinite(_single(value)) and _single(value) > limit):
                 raise ValueError(f"{_flag(name)} is {value:g}, it must be finite and above {limit}.")
 
 

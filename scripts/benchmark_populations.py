@@ -111,7 +111,7 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
 
     def step(carry: Any, time: Any) -> Any:
         agent, observation, state, episodes, rollout = carry
-        action, extras = ppo.act(agent, observation, jax.random.fold_in(key_act, time), config, explore=True)
+        action, extras, _ = ppo.act(agent, observation, jax.random.fold_in(key_act, time), config, explore=True)
         keys = jax.random.split(jax.random.fold_in(key_reset, time), config.num_envs)
         found, state = environment.step(keys, state, action)
         ended = found.terminated | found.truncated

@@ -22,8 +22,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
-from rljax.envs import custom
-from rljax.envs.environment import EnvironmentFailed, silent_mujoco, syntax, unknown
+from rljax.envs import custom, partial
+from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
 from rljax.envs.host.hosted import Hosted
@@ -93,23 +93,11 @@ def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any
     return [first, *ogbench.copies(first, num_envs - 1)] if shares else made
 
 
-def _parsed(name: str) -> tuple[str, dict[str, Any]]:
-    """The name without its arguments, and the arguments."""
-    bare, mark, text = name.partition("?")
-    try:
-        arguments = json.loads(text) if mark else {}
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict) or "render_mode" in arguments:
-        raise ValueError(
-            f"'{bare}': the arguments after the question mark must be one JSON object without 'render_mode', for "
-            "example 'Hopper-v5?{\"reset_noise_scale\": 0.1}'."
-        )
-    return bare, arguments
-
-
 def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
-    bare, arguments = _parsed(name)
+    hidden, name = envs.without_part(name)
+    if hidden:
+        return WithoutPart(_make(name, make_kwargs), hidden, name)
+    bare, arguments = parsed(name)
     module, _, within = bare.rpartition(":")
     if module.endswith(".py"):
         return _made_of_class(bare, make_kwargs | arguments)
@@ -150,6 +138,24 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
                 f"'{bare}' cannot be made with the arguments {json.dumps(arguments)}: {type(error).__name__}: {error}"
             ) from error
         raise _unmade(name, make_kwargs, error) from error
+
+
+class WithoutPart(gymnasium.ObservationWrapper):
+    """An environment of whose observations a part is hidden; see `rljax.envs.partial`."""
+
+    def __init__(self, env: gymnasium.Env, prefix: str, name: str) -> None:
+        """Raises what `partial.visible` raises, and `ValueError` where observations are no vectors."""
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            raise ValueError(f"'{name}' shows {space}: parts can be hidden in vectors only.")
+        self._seen = partial.visible(prefix, name, space.shape[0])
+        low, high = space.low[self._seen], space.high[self._seen]
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> Any:
+        """The numbers that are seen."""
+        return observation[self._seen]
 
 
 def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:

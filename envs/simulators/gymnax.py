@@ -9,6 +9,7 @@ Reference: Lange, gymnax: A JAX-based Reinforcement Learning Environment Library
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, MissingPackageError, foreign, rescale, unknown
+from rljax.envs.environment import Environment, MissingPackageError, foreign, parsed, rescale, unknown
 
 NO_LIMIT = np.iinfo(np.int32).max
 
@@ -29,9 +30,12 @@ class Gymnax:
     """
 
     def __init__(self, name: str) -> None:
-        package = _gymnax()
+        """Make the environment called `name`. Arguments in the name replace gymnax's parameters; unknown ones raise."""
+        package, (bare, arguments) = _gymnax(), parsed(name)
         with foreign(name):
-            self.gymnax, self.params = package.make(name.removeprefix("gymnax/"))
+            self.gymnax, self.params = package.make(bare.removeprefix("gymnax/"))
+        self.params = self._given(bare, arguments)
+        with foreign(name):
             observation = jax.eval_shape(lambda key: self.gymnax.reset_env(key, self.params)[0], jax.random.key(0))
         if not isinstance(observation, jax.ShapeDtypeStruct):
             raise ValueError(f"'{name}' observes a structure, agents need one array. Choose another environment.")
@@ -48,6 +52,15 @@ class Gymnax:
             discrete=discrete,
             max_episode_steps=int(self.params.max_steps_in_episode),
         )
+
+    def _given(self, bare: str, arguments: dict[str, Any]) -> Any:
+        """Gymnax's parameters with those of the name."""
+        known = {field.name: getattr(self.params, field.name) for field in dataclasses.fields(self.params)}
+        for name, value in arguments.items():
+            if name not in known or not isinstance(value, int | float):
+                numbers = ", ".join(key for key, default in known.items() if isinstance(default, int | float))
+                raise ValueError(f"'{bare}' has no number '{name}' to set to {value!r}. It has: {numbers}.")
+        return self.params.replace(**arguments)
 
     def _require_bounds(self, name: str) -> None:
         if not (np.isfinite(self._action.low).all() and np.isfinite(self._action.high).all()):
@@ -92,8 +105,9 @@ def names() -> list[str]:
 
 def make(name: str) -> Environment:
     """Make the environment called `name`, such as "gymnax/CartPole-v1". Raises `ValueError` where there is none."""
-    if name not in names():
-        raise unknown(name, "gymnax", names())
+    bare = parsed(name)[0]
+    if bare not in names():
+        raise unknown(bare, "gymnax", names())
     return Gymnax(name)
 
 

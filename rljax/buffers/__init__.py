@@ -12,7 +12,7 @@ from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
 from rljax.buffers.replay import Replay
-from rljax.buffers.rollout import Rollout
+from rljax.buffers.rollout import Rollout, discounted_sums, minibatches
 from rljax.buffers.stream import Stream
 
 __all__ = [
@@ -33,6 +33,8 @@ __all__ = [
     "Uniform",
     "UniformRows",
     "chosen",
+    "discounted_sums",
+    "minibatches",
     "priorities",
     "weighted",
 ]

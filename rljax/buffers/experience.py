@@ -59,6 +59,7 @@ class Experience:
     num_steps: int = 1  # steps of each environment in one iteration
     num_updates: int = 1  # updates in one iteration, each on a separate batch
     perceives: bool = False  # the agent's `perceive` sees every observation before it acts
+    remembers: bool = False  # batches hold memories: `extras["memory"]`, for agents with `remember`
     time_feature: bool = False  # observations end with the share of the time limit that has passed
     columns: tuple[Column, ...] = ()  # additional arrays in the `extras` of a batch
 

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, Transition
+from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers.experience import Experience, declaration
+from rljax.networks.distributions import permutation
 
 
 class RolloutBuffer(struct.PyTreeNode):
@@ -18,14 +19,18 @@ class RolloutBuffer(struct.PyTreeNode):
     data: Transition  # [P, T, E, ...]
     position: Array  # [] int32: the next step to write, shared by all learners
 
-    @classmethod
-    def create(cls, example: Transition, num_steps: int) -> RolloutBuffer:
+    @staticmethod
+    def create(example: Transition, num_steps: int) -> RolloutBuffer:
         """An empty rollout for transitions with the shapes of `example` [P, E, ...]."""
 
         def empty(x: Any) -> Array:
             return jnp.zeros((x.shape[0], num_steps, *x.shape[1:]), x.dtype)
 
-        return cls(jax.tree.map(empty, example), jnp.zeros((), jnp.int32))
+        example, memory = _apart(example)
+        data, zero = jax.tree.map(empty, example), jnp.zeros((), jnp.int32)
+        if memory is None:
+            return RolloutBuffer(data, zero)
+        return RememberingRollout(data, zero, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory))
 
     def add(self, transitions: Transition) -> RolloutBuffer:
         """Write one step [P, E, ...]; in place where the rollout is donated or carried."""
@@ -44,9 +49,64 @@ class RolloutBuffer(struct.PyTreeNode):
         return self.replace(data=self.data.replace(truncated=self.data.truncated.at[:, newest].set(truncated)))
 
 
+class RememberingRollout(RolloutBuffer):
+    """The last T steps of each environment, and the memories before the first of them."""
+
+    memory: Any = None  # [P, E, ...]
+
+    def add(self, transitions: Transition) -> RememberingRollout:
+        """Write one step [P, E, ...]."""
+        transitions, memory = _apart(transitions)
+        first = self.position == 0
+        memory = jax.tree.map(lambda new, old: jnp.where(first, new, old), memory, self.memory)
+        written: Any = super().add(transitions)
+        return written.replace(memory=memory)
+
+
+def _apart(transitions: Transition) -> tuple[Transition, Any]:
+    """Transitions without the memory in their extras, and this memory; None where there is none."""
+    extras = dict(transitions.extras)
+    memory = extras.pop(MEMORY, None)
+    return transitions.replace(extras=extras), memory
+
+
+def discounted_sums(values: Array, decays: Array) -> Array:
+    """y_t = x_t + d_t y_{t+1} over the first axis, for `values` x and `decays` d [T, ...]; nothing follows the last."""
+
+    def backwards(later: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        value, decay = inputs
+        total = value + decay * later
+        return total, total
+
+    return jax.lax.scan(backwards, jnp.zeros_like(values[0]), (values, decays), reverse=True)[1]
+
+
+def minibatches(key: Array, rollout: Any, size: int) -> Any:
+    """All steps of a rollout, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size` B.
+
+    Where a batch in `rollout` has a memory, whole environments are drawn: [n, T, B / T, ...], and of the memory
+    [n, B / T, ...].
+    """
+    length, number = jax.tree.leaves(rollout)[-1].shape[:2]
+    batch = rollout[0]
+    memory = batch.extras.get(MEMORY)
+    if memory is None:
+        order = permutation(key, length * number).reshape(-1, size)
+        return jax.tree.map(lambda x: x.reshape(length * number, *x.shape[2:])[order], rollout)
+    order = permutation(key, number).reshape(-1, size // length)
+    batch, _ = _apart(batch)
+    drawn = jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), (batch, *rollout[1:]))
+    extras = drawn[0].extras | {MEMORY: jax.tree.map(lambda x: x[order], memory)}
+    return drawn[0].replace(extras=extras), *drawn[1:]
+
+
 @declaration
 class Rollout(Experience):
-    """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches of `batch_size`."""
+    """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches of `batch_size`.
+
+    With `remembers`, its extras hold `memory` [E, M...], the memory before the first step, and `first` [T, E], which
+    marks later steps that begin an episode.
+    """
 
     batch_size: int = 1  # transitions of a minibatch: a divisor of the rollout's T x E
     learns_until: float | None = None  # environment steps after which the learning rate is 0; None: it stays above 0
@@ -70,6 +130,14 @@ class Rollout(Experience):
                 f"--config.batch-size is {self.batch_size}, which does not divide a rollout of --config.num-steps "
                 f"{self.num_steps} x --config.num-envs {self.num_envs} = {rows} transitions. Nearest: {best}."
             )
+        if self.remembers and self.batch_size % self.num_steps:
+            number = max(1, min(self.num_envs, round(self.batch_size / self.num_steps)))
+            number = next(n for n in range(number, 0, -1) if self.num_envs % n == 0)
+            raise ValueError(
+                f"--config.batch-size is {self.batch_size}. An agent with a memory learns from whole sequences of "
+                f"--config.num-steps {self.num_steps} steps: it must be a multiple of it. Nearest: "
+                f"{number * self.num_steps}."
+            )
 
     def create(self, example: Transition, stack: int = 1) -> RolloutBuffer:
         """An empty rollout for transitions with the shapes of `example` [P, E, ...]."""
@@ -88,4 +156,9 @@ class Rollout(Experience):
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
         """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...]."""
         del data, keys
-        return jax.tree.map(lambda x: x[:, None], buffer.data)
+        batch = buffer.data
+        if isinstance(buffer, RememberingRollout):
+            ended = batch.terminated | batch.truncated
+            first = jnp.roll(ended, 1, axis=1).at[:, 0].set(False)
+            batch = batch.replace(extras={**batch.extras, MEMORY: buffer.memory, "first": first})
+        return jax.tree.map(lambda x: x[:, None], batch)

@@ -18,6 +18,7 @@ class Evaluate(shared.Trust, shared.Best):
     episodes: int = 10  # complete episodes of each learner
     env: str | None = None  # another environment of the same shapes; default: the run's
     seed: int = 0  # seed of the episodes
+    hold: tuple[int, ...] = ()  # steps for which each action is held, one evaluation each; default: 1
     compute: tuple[int, ...] = ()  # thinking steps of an action, one evaluation each; default: as in training
 
 
@@ -40,19 +41,28 @@ def evaluate(arguments: list[str]) -> None:
 
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):
+<<<<<<< HEAD
         show(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
+=======
+        results = []
+        for hold in options.hold or (1,):
+            results.append(policy.evaluate_run(options.run, **same, compute=compute, hold=hold))
+            console.show(policy.table(results[-1]))
+        if len({result["hold"] for result in results}) > 1:
+            console.show(policy.averaged(results))
+>>>>>>> main
 
 
 def play(arguments: list[str]) -> None:
     """rljax play"""
     options = shared.parse(Play, arguments, "play")
-    from rljax.runs import policy
+    from rljax.runs import videos
 
     names = ("learner", "best", "seed", "max_steps", "trust")
     episode: dict[str, Any] = {name: getattr(options, name) for name in names}
     if options.terminal:
-        shown = policy.tell(options.run, **episode, colours=sys.stdout.isatty())
+        shown = videos.tell(options.run, **episode, colours=sys.stdout.isatty())
     else:
-        shown = policy.play(options.run, **episode, output=options.output)
+        shown = videos.play(options.run, **episode, output=options.output)
     for part in shown:
         print(part)

@@ -125,10 +125,10 @@ def _played(
         (whole,) = hosted.spec.observation_shape
         size = whole // 2 if seen == envs.with_goals(env) else whole - 1
 
-    def choose(observation: Any) -> Any:
+    def choose(observation: Any, step: np.ndarray) -> Any:
         if source == "random":
             return random_actions(generator, hosted.spec, observation)
-        return act(observation, explore=source == "exploring", normalised=True)
+        return act(observation, explore=source == "exploring", normalised=True, step=step)
 
     try:
         _require_room(hosted.spec, steps)
@@ -137,16 +137,20 @@ def _played(
         policy.close(hosted)
 
 
-def play(hosted: Any, choose: Callable[[Any], Any], steps: int, seed: int, size: int | None = None) -> Transition:
+def play(
+    hosted: Any, choose: Callable[[Any, np.ndarray], Any], steps: int, seed: int, size: int | None = None
+) -> Transition:
     """`steps` transitions of E environments on the host, environment by environment.
 
-    `choose` maps observations [E, O...] to actions [E, ...]. Of vectors, the first `size` numbers are kept.
+    `choose` maps observations [E, O...] and the number of steps since the resets [E] to actions [E, ...]. Of vectors,
+    the first `size` numbers are kept.
     """
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=hosted.num_envs))
-    recording, rows = Recording(hosted.spec, observation), []
+    recording, rows, time = Recording(hosted.spec, observation), [], np.zeros(hosted.num_envs, np.int64)
     for _ in range(-(-steps // hosted.num_envs)):
-        action = choose(observation)
+        action = choose(observation, time)
         step = hosted.step(action)
+        time = np.where(step.terminated | step.truncated, 0, time + 1)
         before, after = (x if size is None else x[:, :size] for x in recording.add(step))
         rows.append(Transition(before, action, step.reward, step.terminated, step.truncated, after))
         observation = step.observation

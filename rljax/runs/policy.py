@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,11 @@ import jax
 import numpy as np
 
 from rljax import datasets, envs
-from rljax.agent import Base, EnvSpec, difference
+from rljax.agent import Base, EnvSpec, act, choose, difference, first_memory
 from rljax.buffers import Experience
 from rljax.envs.environment import EnvironmentFailed
-from rljax.envs.host import rendering
 from rljax.envs.timed import share_of_time
-from rljax.runs import checkpoints, records, statistics, videos
+from rljax.runs import checkpoints, records, statistics
 from rljax.runs.records import read_config
 from rljax.training import action_cost, configuration, evaluation, registry, schedules
 from rljax.training import trust as trusting
@@ -80,6 +79,11 @@ class Policies:
         """The agent's declaration of what it learns from."""
         return self.module.experience(self.config)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether actions depend on earlier observations of an episode."""
+        return first_memory(self.module, self.spec, self.config) is not None
+
 
 class Policy:
     """The policy of one learner.
@@ -97,11 +101,12 @@ class Policy:
         self._state, self._config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
         module = policies.module
 
-        def act(state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
-            return module.act(state, observation, key, config, explore)[0]
+        def choose(state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any) -> Any:
+            action, _, memory = act(module, state, observation, key, config, explore, memory)
+            return action, memory
 
-        self._act = jax.jit(act, static_argnames="explore")
-        self._calls = 0
+        self._act = jax.jit(choose, static_argnames="explore")
+        self._calls, self._memory = 0, None
 
     def __call__(
         self, observation: Any, explore: bool = False, *, normalised: bool = False, step: Any = None, mask: Any = None
@@ -115,17 +120,44 @@ class Policy:
         actions lie in [-1, 1].
 
         With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and actions are in
-        [-1, 1], or count from 0: what `rljax.envs.make_hosted` takes. Policies that also observe the time need `step`,
-        the number of steps since the reset, for each observation. Where the environment's `info` says which actions
-        are allowed, give `mask=info["action_mask"]`. Raises `ValueError` for other observations.
+        [-1, 1], or count from 0: what `rljax.envs.make_hosted` takes. Where the environment's `info` says which actions
+        are allowed, give `mask=info["action_mask"]`.
+
+        Policies that observe the time, or that remember, need `step`, the number of steps since the reset, for each
+        observation. What is remembered is what the calls since step 0 have shown, for each of N environments.
+
+        Raises `ValueError` for other observations, and for a `step` that does not fit the call before.
         """
         seen = self._seen(observation, normalised, step, mask)
         self._calls += 1
         key = jax.random.key(self._calls)
-        action = np.asarray(self._act(self._state, seen, key, self._config, explore))
+        memory = self._recalled(seen, step) if self._policies.remembers else None
+        action, self._memory = self._act(self._state, seen, key, self._config, explore, memory)
+        action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
             action = self._policies.spaces.act(action)
         return action[()] if self.spec.discrete and not self.spec.choices else action  # a number for one choice
+
+    def _recalled(self, seen: Any, step: Any) -> Any:
+        """The memories before these observations, of which `step` says how many steps their episodes have lasted."""
+        one = jax.tree.leaves(self.spec.observation)[0]
+        found = np.shape(jax.tree.leaves(seen)[0])
+        leading = found[: len(found) - len(one.shape)]
+        fresh = first_memory(self._policies.module, self.spec, self._config, *leading)
+        if step is None:
+            raise ValueError(
+                "this policy remembers the episode. Say how many steps have passed since the reset: "
+                "policy(observation, step=0), then step=1, and so on."
+            )
+        first: Any = np.broadcast_to(np.asarray(step) == 0, leading)
+        if first.all():
+            return fresh
+        if self._memory is None or jax.tree.map(np.shape, self._memory) != jax.tree.map(np.shape, fresh):
+            raise ValueError(
+                f"this policy remembers the episode, and step is {step}: the call before must have shown the step "
+                "before, of as many environments. Begin an episode with step=0."
+            )
+        return choose(first, fresh, self._memory)
 
     def _seen(self, observation: Any, normalised: bool, step: Any, mask: Any) -> Any:
         """The observations as the agent sees them. Both forms are accepted; `normalised` says which is tried first."""
@@ -262,6 +294,8 @@ def base(out: str | Path, *, trust: bool = False) -> Base:
             "base whenever it goes on: where that folder is gone, restore it."
         ) from error
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
+    if policies.remembers:
+        raise ValueError(f"--base {out} is a policy that remembers, and a base acts on single observations.")
     return Base(state, config, policies.module, policies.spec)
 
 
@@ -278,33 +312,37 @@ def evaluate_run(
     best: bool = False,
     seed: int = 0,
     compute: int | None = None,
+    hold: int = 1,
     trust: bool = False,
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner; return their records and summary, and the cost of an action.
 
+    The policy chooses an action in every `hold` steps, and holds it in between.
     The result has normalised scores where the run learnt from data with reference returns and plays in its own
     environment. Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """
     episodes, seed = configuration.integer(episodes, "episodes"), configuration.integer(seed, "seed", 2**63)
     if env is not None:
         env = configuration.text("env", env)
-    if episodes < 1:
-        raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
+    for flag, number in {"--episodes": episodes, "--hold": configuration.integer(hold, "hold")}.items():
+        if number < 1:
+            raise ValueError(f"{flag} is {number}, it must be at least 1.")
     parts = ("agent", "env") if env is None else ("agent",)
     policies = load_all(out, best=best, compute=compute, trust=trust, parts=parts)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
     seen = observed(name, policies.experience)
+    agent: Any = policies.module if hold == 1 else evaluation.Held(policies.module, hold)
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     if envs.is_compiled(name):
         environment = envs.make(seen)
-        evaluator: Any = evaluation.CompiledEvaluator(policies.module, environment, number)
+        evaluator: Any = evaluation.CompiledEvaluator(agent, environment, number)
         spec = environment.spec
     else:
         limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
         options = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
         hosted = envs.make_hosted(envs.evaluated(seen), number * episodes, **options)
-        evaluator, spec = evaluation.HostedEvaluator(policies.module, hosted, number), hosted.spec
+        evaluator, spec = evaluation.HostedEvaluator(agent, hosted, number), hosted.spec
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, policies.config)
@@ -327,6 +365,7 @@ def evaluate_run(
         "environment": name,
         "steps": _steps_of_best(Path(out), policies.step) if best else None,
         "compute": configuration.as_json(policies.config).get(THINKING),
+        "hold": hold,
         **action_cost.of_action(policies.module, policies.state, policies.spec, policies.config),
         "episodes": records,
         "summary": statistics.summarise(records)["final"],
@@ -339,6 +378,16 @@ def close(environments: Any) -> None:
         environments.close()
     except EnvironmentFailed as error:
         warnings.warn(f"{error} The result is not affected.\n{error.trace}", stacklevel=2)
+
+
+def averaged(results: Sequence[Mapping[str, Any]]) -> str:
+    """A line about evaluations with actions that were held for several lengths: the mean return over the lengths."""
+    ordered = sorted(results, key=lambda result: result["hold"])
+    holds = [result["hold"] for result in ordered]
+    means = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered]
+    each = [evaluation.averaged(returns, holds) for returns in zip(*means, strict=True)]
+    spread = f" +- {np.std(each):,.1f} over {len(each)} learners" if len(each) > 1 else ""
+    return f"frequency-averaged return over holds of {min(holds)} to {max(holds)} steps: {np.mean(each):,.1f}{spread}"
 
 
 def _steps_of_best(folder: Path, until: int) -> list[int]:
@@ -354,7 +403,8 @@ def table(result: dict[str, Any]) -> str:
     lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
     thinking = f"{result['compute']} thinking steps, " if (result["compute"] or 1) > 1 else ""
     operations = "" if result["flops_per_action"] is None else f", {result['flops_per_action']:,} FLOPs an action"
-    lines.append(f"  {thinking}{result['parameters']:,} parameters{operations}")
+    held = f"each action held for {result['hold']} steps, " if result["hold"] > 1 else ""
+    lines.append(f"  {held}{thinking}{result['parameters']:,} parameters{operations}")
     for entry in result["episodes"]:
         returns, lengths = np.array(entry["returns"]), np.array(entry["lengths"])
         step = f", of step {result['steps'][entry['learner']]:,}" if result["steps"] else ""
@@ -375,70 +425,6 @@ def table(result: dict[str, Any]) -> str:
             + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
         )
     return "\n".join(lines)
-
-
-def play(
-    out: str | Path,
-    *,
-    learner: int = 0,
-    best: bool = False,
-    seed: int = 0,
-    max_steps: int = 1_000,
-    output: Path | None = None,
-    trust: bool = False,
-) -> Sequence[Path]:
-    """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view. Returns the written files.
-
-    Raises `ValueError` for an environment that cannot be rendered.
-    """
-    rendering.choose_renderer()
-    name, seen, policy, start = _player(out, learner, best, seed, trust)
-    output = output or Path(out) / "play.mp4"
-    if envs.is_compiled(name):
-        filmed = videos.brax if name.startswith("brax/") else videos.drawn
-        return filmed(envs.make(seen), policy, start, max_steps, output)
-    hosted = envs.make_hosted(envs.evaluated(seen), 1, render_mode="rgb_array")
-    frames = []
-    observation = hosted.reset([start])
-    for _ in range(max_steps):
-        frames.append(hosted.render())
-        step: Any = hosted.step(policy(observation, normalised=True))
-        if step.terminated[0] or step.truncated[0]:
-            break
-        observation = step.observation
-    close(hosted)
-    return [videos.write(frames, output, hosted.frames_per_second)]
-
-
-def tell(
-    out: str | Path,
-    *,
-    learner: int = 0,
-    best: bool = False,
-    seed: int = 0,
-    max_steps: int = 1_000,
-    colours: bool = False,
-    trust: bool = False,
-) -> Iterator[str]:
-    """One episode as text, state by state, for environments on grids and for your own environments with a `text`.
-
-    Raises `ValueError` for all other environments.
-    """
-    name, seen, policy, start = _player(out, learner, best, seed, trust)
-    if not envs.is_compiled(name):
-        raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
-    return videos.told(envs.make(seen), policy, start, max_steps, colours)
-
-
-def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
-    """The run's environment, the environment as its agent observes it, a learner's policy, and the episode's seed."""
-    policies = load_all(out, best=best, trust=trust, parts=("agent", "env"))
-    policy = Policy(policies, learner)
-    name = policies.settings.env
-    if name == "none":
-        raise ValueError(f"the run in '{out}' has no environment to play in.")
-    (start,) = environment_seeds(seed, EVALUATE, number=1)
-    return name, observed(name, policies.experience), policy, start
 
 
 def _require_fit(trained: EnvSpec, given: EnvSpec) -> None:

@@ -10,10 +10,78 @@ from typing import Any
 import jax
 import numpy as np
 
+from rljax import envs
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.host import rendering
 from rljax.envs.timed import Timed
+from rljax.runs.policy import Policy, close, load_all
+from rljax.training.drivers.driver import EVALUATE, environment_seeds
+from rljax.training.plan import observed
+
+
+def play(
+    out: str | Path,
+    *,
+    learner: int = 0,
+    best: bool = False,
+    seed: int = 0,
+    max_steps: int = 1_000,
+    output: Path | None = None,
+    trust: bool = False,
+) -> Sequence[Path]:
+    """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view. Returns the written files.
+
+    Raises `ValueError` for an environment that cannot be rendered.
+    """
+    rendering.choose_renderer()
+    name, seen, policy, start = _player(out, learner, best, seed, trust)
+    output = output or Path(out) / "play.mp4"
+    if envs.is_compiled(name):
+        filmed = brax if name.startswith("brax/") else drawn
+        return filmed(envs.make(seen), policy, start, max_steps, output)
+    hosted = envs.make_hosted(envs.evaluated(seen), 1, render_mode="rgb_array")
+    frames = []
+    observation = hosted.reset([start])
+    for time in range(max_steps):
+        frames.append(hosted.render())
+        step: Any = hosted.step(policy(observation, normalised=True, step=time))
+        if step.terminated[0] or step.truncated[0]:
+            break
+        observation = step.observation
+    close(hosted)
+    return [write(frames, output, hosted.frames_per_second)]
+
+
+def tell(
+    out: str | Path,
+    *,
+    learner: int = 0,
+    best: bool = False,
+    seed: int = 0,
+    max_steps: int = 1_000,
+    colours: bool = False,
+    trust: bool = False,
+) -> Iterator[str]:
+    """One episode as text, state by state, for environments on grids and for your own environments with a `text`.
+
+    Raises `ValueError` for all other environments.
+    """
+    name, seen, policy, start = _player(out, learner, best, seed, trust)
+    if not envs.is_compiled(name):
+        raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
+    return told(envs.make(seen), policy, start, max_steps, colours)
+
+
+def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
+    """The run's environment, the environment as its agent observes it, a learner's policy, and the episode's seed."""
+    policies = load_all(out, best=best, trust=trust, parts=("agent", "env"))
+    policy = Policy(policies, learner)
+    name = policies.settings.env
+    if name == "none":
+        raise ValueError(f"the run in '{out}' has no environment to play in.")
+    (start,) = environment_seeds(seed, EVALUATE, number=1)
+    return name, observed(name, policies.experience), policy, start
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
@@ -41,7 +109,7 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
     return path
 
 
-def episode(environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int) -> Iterator[Any]:
+def episode(environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int) -> Iterator[Any]:
     """All states of one episode of an environment inside the program, including the first and the last."""
     adapter: Any = environment.environment
     timed = isinstance(adapter, Timed)
@@ -51,7 +119,7 @@ def episode(environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: i
     yield state.environment if timed else state
     for time in range(min(max_steps, environment.spec.max_episode_steps or max_steps)):
         observation, state, _, terminated, truncated, _ = step(
-            jax.random.fold_in(key, time), state, policy(observation), adapter.params
+            jax.random.fold_in(key, time), state, policy(observation, step=time), adapter.params
         )
         yield state.environment if timed else state
         if terminated or truncated:
@@ -59,7 +127,7 @@ def episode(environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: i
 
 
 def drawn(
-    environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, path: Path
+    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
     """Film one episode of an environment that draws its own pictures; raises `ValueError` where it cannot."""
     drawer = _drawer(environment, "render")
@@ -68,7 +136,7 @@ def drawn(
 
 
 def told(
-    environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, colours: bool
+    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, colours: bool
 ) -> Iterator[str]:
     """One episode as text, state by state; raises `ValueError` where the environment has no text."""
     drawer = _drawer(environment, "text")
@@ -77,7 +145,7 @@ def told(
 
 
 def brax(
-    environment: AutoReset, policy: Callable[[Any], np.ndarray], seed: int, max_steps: int, path: Path
+    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
     """Play one episode of a Brax environment; write the video to `path` and Brax's HTML view beside it.
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Agent, Array, Step
+from rljax.agent import Agent, Array, EnvSpec, Step, act, choose, first_memory
 from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs.autoreset import AutoReset
@@ -40,13 +40,56 @@ class Episodes:
     success: np.ndarray | None = None  # [P, N] in {0, 1}; None where the environment does not report it
 
 
-def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any], Array]:
-    """The policy of P learners: maps (states, observations [P, N, O...], keys [P], time [], config) to [P, N, A]."""
+def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:
+    """The policy of P learners.
 
-    def act(state: Any, observation: Array, key: Array, time: Array, config: Any) -> Array:
-        return agent.act(state, observation, jax.random.fold_in(key, time), config, explore=False)[0]
+    It maps (states, observations [P, N, O...], keys [P], time [], config, memories [P, N, ...]) to actions [P, N, A]
+    and the next memories, which are None where the agent remembers nothing.
+    """
 
-    return jax.vmap(act, in_axes=(0, 0, 0, None, 0))
+    def decide(state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any) -> tuple[Array, Any]:
+        key = jax.random.fold_in(key, time)
+        action, _, memory = act(agent, state, observation, key, config, explore=False, memory=memory)
+        return action, memory
+
+    return jax.vmap(decide, in_axes=(0, 0, 0, None, 0, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """An agent whose actions are held: it chooses one in every `steps` steps, and sees nothing in between.
+
+    Patil et al., Overcoming Slow Decision Frequencies in Continuous Control, arXiv:2410.08979, judge agents so.
+    """
+
+    agent: Agent
+    steps: int
+
+    def remember(self, spec: EnvSpec, config: Any) -> Any:
+        """What the agent remembers, the action that is held, and how many steps it has lasted."""
+        action = jnp.zeros(spec.action_shape, spec.action_dtype)
+        return {"agent": first_memory(self.agent, spec, config), "action": action, "lasted": jnp.zeros((), jnp.int32)}
+
+    def act(self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any) -> Any:
+        """The action that is held, or a new one."""
+        action, _, after = act(self.agent, state, observation, key, config, explore, memory["agent"])
+        ends = memory["lasted"] % self.steps == 0
+        chosen = {"agent": after, "action": action, "lasted": jnp.zeros_like(memory["lasted"])}
+        memory = choose(ends, chosen, memory)
+        return memory["action"], {}, memory | {"lasted": memory["lasted"] + 1}
+
+
+def averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
+    """The mean return over lengths of holding: the area under returns, by trapezoids, over the range of lengths.
+
+    `returns` belong to `holds` in ascending order. Divided by the largest return that is known in the environment, this
+    is the frequency-averaged score of arXiv:2410.08979.
+    """
+    lengths = np.asarray(holds, np.float64)
+    if len(lengths) == 1:
+        return float(returns[0])
+    widths, heights = np.diff(lengths), np.asarray(returns, np.float64)
+    return float((widths * (heights[:-1] + heights[1:]) / 2.0).sum() / widths.sum())
 
 
 def _keys(seeds: Any, num_learners: int) -> Array:
@@ -61,9 +104,9 @@ class Policies:
     agent: Contents
 
     @compiled()
-    def act(self, state: Any, observation: Array, key: Array, time: Array, config: Any) -> Array:
+    def act(self, *arguments: Any) -> tuple[Array, Any]:
         """See `policy`."""
-        return policy(self.agent.module)(state, observation, key, time, config)
+        return policy(self.agent.module)(*arguments)
 
 
 class HostedEvaluator:
@@ -83,7 +126,8 @@ class HostedEvaluator:
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
         keys = _keys(seeds, self.num_learners)
-        act = shared(self.policies, (state, config)).act
+        decide = shared(self.policies, (state, config)).act
+        memory = first_memory(self.policies.agent.module, self.hosted.spec, config, *rows)
         observation = self.hosted.reset(seeds)
         done = np.zeros(self.hosted.num_envs, np.bool_)
         returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
@@ -92,7 +136,8 @@ class HostedEvaluator:
             if done.all():
                 break
             given = per_learner(observation, rows)
-            action = np.asarray(act(state, given, keys, np.int32(time), config))
+            action, memory = decide(state, given, keys, np.int32(time), config, memory)
+            action = np.asarray(action)
             step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
             returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
@@ -121,13 +166,13 @@ class Play:
         """The returns, lengths and cuts of episodes, and whether they succeeded where it is reported, [P x N]."""
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
-        act = policy(self.agent.module)
+        decide = policy(self.agent.module)
         key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
 
         def body(carry: Any) -> Any:
-            time, observation, environment, done, returns, lengths, success = carry
+            time, observation, environment, done, returns, lengths, success, memory = carry
             given = per_learner(observation, rows)
-            action = act(state, given, drawn, time, config)
+            action, memory = decide(state, given, drawn, time, config, memory)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
             step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
@@ -135,13 +180,14 @@ class Play:
             lengths = jnp.where(done, lengths, step.episode_length)
             if step.success is not None:
                 success = jnp.where(done, success, step.success)
-            return time + 1, step.observation, environment, done | ended, returns, lengths, success
+            return time + 1, step.observation, environment, done | ended, returns, lengths, success, memory
 
         observation, environment = self.environment.reset(key_reset)
         zero = jnp.zeros((), jnp.int32)
         carry = (zero, observation, environment, jnp.zeros(number, jnp.bool_))
         reports = jax.eval_shape(self._first_step, key_step, environment).success is not None
         carry += (jnp.zeros(number), jnp.zeros(number, jnp.int32), jnp.zeros(number) if reports else None)
+        carry += (first_memory(self.agent.module, self.environment.spec, config, *rows),)
         limit = self.environment.spec.max_episode_steps or LIMIT
         carry = jax.lax.while_loop(lambda carry: ~carry[3].all() & (carry[0] < limit), body, carry)
         return carry[4], carry[5], ~carry[3], carry[6]

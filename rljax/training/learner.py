@@ -16,7 +16,20 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Agent, Array, Base, EnvSpec, Step, Transition, Weighted, mask_of
+from rljax.agent import (
+    MEMORY,
+    Agent,
+    Array,
+    Base,
+    EnvSpec,
+    Step,
+    Transition,
+    Weighted,
+    act,
+    choose,
+    first_memory,
+    mask_of,
+)
 from rljax.buffers import Experience
 from rljax.buffers.prioritised import Pending
 from rljax.networks import distributions
@@ -172,19 +185,39 @@ class Learner:
             return state
         return state.replace(agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config))
 
-    def act(self, state: LearnerState, observation: Any, hyper: Hyperparameters) -> tuple[Array, dict[str, Array]]:
-        """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform actions during the warm-up."""
+    def remembers(self, hyper: Hyperparameters) -> bool:
+        """Whether the agents remember earlier observations with these settings."""
+        return jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config)) is not None
+
+    def recall(self, extras: Any, first: Any, hyper: Hyperparameters) -> Any:
+        """The memories [P, E, ...] to act with, after an action with these `extras`; None before the first action.
+
+        `first` [P, E] marks the environments in which an episode begins. None where the agent remembers nothing.
+        """
+        fresh = first_memory(self.agent, self.spec, hyper.config, *first.shape)
+        return fresh if fresh is None or extras is None else choose(first, fresh, extras[MEMORY]["after"])
+
+    def act(
+        self, state: LearnerState, observation: Any, hyper: Hyperparameters, memory: Any = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform actions during the warm-up.
+
+        `memory` [P, E, ...] is that of `recall`. It is in the extras, before and after the action.
+        """
         config, experience = hyper
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
-        def explore() -> tuple[Array, dict[str, Array]]:
-            return self._explore(state.agent, observation, keys, config)
+        def explore() -> tuple[Array, dict[str, Any]]:
+            action, extras, after = self._explore(state.agent, observation, keys, config, memory)
+            return action, extras if memory is None else extras | {MEMORY: {"before": memory, "after": after}}
 
-        def warm_up() -> tuple[Array, dict[str, Array]]:
-            extras = jax.eval_shape(explore)[1]
+        def warm_up() -> tuple[Array, dict[str, Any]]:
+            if memory is None:
+                extras = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(explore)[1])
+            else:  # the policy sees what it will remember
+                extras = explore()[1]
             uniform = functools.partial(distributions.uniform, spec=self.spec, leading=(experience.num_envs,))
-            action = jax.vmap(lambda key, mask: uniform(key, mask=mask))(keys, mask_of(observation))
-            return action, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras)
+            return jax.vmap(lambda key, mask: uniform(key, mask=mask))(keys, mask_of(observation)), extras
 
         warmup = experience.random_steps
         if not warmup:
@@ -217,6 +250,7 @@ class Learner:
     ) -> tuple[Any, Pending | None]:
         """Add transitions to a buffer, and write pending priorities; all leaves are [P, E, ...]. Returns both."""
         storage, pending = kept
+        extras = stored_extras(extras, experience.remembers)
         if experience.stores_time:
             extras = extras | {"time": step.episode_length}
         if experience.clips_rewards:
@@ -243,7 +277,7 @@ class Learner:
         unchanged where `intact` [] is False. While other learners are still finite, a learner with such a value learns
         from it and is spoiled.
         """
-        transition = _transition(observation, action, extras, step)
+        transition = _transition(observation, action, stored_extras(extras), step)
         inputs = jax.tree.leaves((transition.observation, transition.next_observation, transition.reward))
         floats = [x for x in inputs if jnp.issubdtype(x.dtype, jnp.inexact)]
         finite = jnp.stack([jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in floats]).all(axis=0)
@@ -314,7 +348,10 @@ class Learner:
 
     @functools.cached_property
     def _explore(self) -> Callable[..., Any]:
-        return jax.jit(self.over_learners(lambda *arguments: self.agent.act(*arguments, explore=True)), inline=True)
+        def explore(state: Any, observation: Any, key: Array, config: Any, memory: Any) -> Any:
+            return act(self.agent, state, observation, key, config, True, memory)
+
+        return jax.jit(self.over_learners(explore), inline=True)
 
     @functools.cached_property
     def _update_agents(self) -> Callable[..., Any]:
@@ -325,7 +362,11 @@ class Learner:
             return jax.ShapeDtypeStruct((self.num_learners, hyper.experience.num_envs, *shape), dtype)
 
         observation = self.spec.shaped(self.num_learners, hyper.experience.num_envs)
-        action, extras = jax.eval_shape(self._explore, agent_state, observation, keys, hyper.config)
+        rows = (self.num_learners, hyper.experience.num_envs)
+        memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
+        action, extras, _ = jax.eval_shape(self._explore, agent_state, observation, keys, hyper.config, memory)
+        if hyper.experience.remembers:
+            extras = extras | {MEMORY: memory}
         if hyper.experience.stores_time:
             extras = extras | {"time": shaped((), jnp.int32)}
         return Transition(
@@ -337,6 +378,19 @@ class Learner:
             next_observation=observation,
             extras=extras,
         )
+
+
+def before(extras: Any) -> Any:
+    """The memory before the action that came with these extras; None where the agent remembers nothing."""
+    return extras[MEMORY]["before"] if MEMORY in extras else None
+
+
+def stored_extras(extras: dict[str, Any], remembers: bool = False) -> dict[str, Any]:
+    """The extras to store with a transition: of the memory only what was before the action, where it `remembers`."""
+    if MEMORY not in extras:
+        return extras
+    kept = {name: x for name, x in extras.items() if name != MEMORY}
+    return kept | {MEMORY: extras[MEMORY]["before"]} if remembers else kept
 
 
 def _transition(observation: Any, action: Array, extras: dict[str, Array], step: Step) -> Transition:

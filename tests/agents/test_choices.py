@@ -175,7 +175,7 @@ def test_several_actions_are_chosen_side_by_side(name: str) -> None:
     state, seen = reference.state(module, SEVERAL, config), reference.observed()[:2]
     logits = reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0]
     parts = np.split(logits, [SEVERAL.choices[0]], axis=1)
-    greedy, _ = module.act(state, seen, KEY, config, explore=False)
+    greedy, *_ = module.act(state, seen, KEY, config, explore=False)
     np.testing.assert_array_equal(greedy, np.stack([part.argmax(axis=1) for part in parts], axis=1))
     assert greedy.dtype == np.int32
     drawn, _ = jax.jit(module.act, static_argnames="explore")(

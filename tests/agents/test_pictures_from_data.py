@@ -35,7 +35,8 @@ def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
     """A data set of the expert, or of random actions."""
     hosted, generator = envs.make_hosted(panels.name(shows, takes), 10), np.random.default_rng(0)
 
-    def choose(observation: Any) -> np.ndarray:
+    def choose(observation: Any, step: np.ndarray) -> np.ndarray:
+        del step
         return (
             expert(hosted, observation) if plays_well else collect.random_actions(generator, hosted.spec, observation)
         )

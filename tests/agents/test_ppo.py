@@ -209,7 +209,7 @@ def test_the_cases_clip_some_and_not_all() -> None:
 def test_ratio_is_one_for_the_policy_that_gathered(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes, num_epochs=1, batch_size=STEPS * ENVS)
     state, batch = fresh(config), rollout()
-    action, extras = act(state, batch.observation, KEY, config, explore=True)
+    action, extras, _ = act(state, batch.observation, KEY, config, explore=True)
     metrics = update(state, batch.replace(action=action, extras=extras), KEY, 0, config)[1]
     np.testing.assert_allclose(metrics["actor/kl"], 0.0, atol=1e-6)
     assert metrics["actor/clipped"] == 0.0
@@ -218,7 +218,7 @@ def test_ratio_is_one_for_the_policy_that_gathered(changes: dict[str, Any]) -> N
 def test_squashed_log_prob_is_the_density_of_the_action() -> None:
     config = dataclasses.replace(CONFIG, policy="tanh_gaussian")
     state, batch = fresh(config), rollout()
-    action, extras = act(state, batch.observation, KEY, config, explore=True)
+    action, extras, _ = act(state, batch.observation, KEY, config, explore=True)
     output = reference.forward(reference.mlp(state.parameters.actor), np.asarray(batch.observation).reshape(-1, 3))[0]
     mean, std = output[:, :2], np.log1p(np.exp(output[:, 2:])) + 1e-3
     raw = np.asarray(extras["raw"], np.float64).reshape(-1, 2)
@@ -231,7 +231,7 @@ def test_clipped_actions_keep_the_log_prob_of_what_was_sampled() -> None:
     config = dataclasses.replace(CONFIG, init_log_std=2.0)
     state = fresh(config)
     state = state.replace(parameters=state.parameters.replace(log_std=jnp.full(2, 2.0)))
-    action, extras = act(state, rollout().observation, KEY, config, explore=True)
+    action, extras, _ = act(state, rollout().observation, KEY, config, explore=True)
     assert (np.abs(extras["raw"]) > 1).any()
     np.testing.assert_allclose(action, np.clip(extras["raw"], -1, 1), rtol=1e-6)
 
@@ -239,12 +239,12 @@ def test_clipped_actions_keep_the_log_prob_of_what_was_sampled() -> None:
 def test_discrete_actions_are_drawn_from_the_softmax() -> None:
     state = fresh(CONFIG, DISCRETE)
     observation = jnp.broadcast_to(jnp.asarray([0.3, -0.2, 0.9]), (4000, 3))
-    action, extras = act(state, observation, KEY, CONFIG, explore=True)
+    action, extras, _ = act(state, observation, KEY, CONFIG, explore=True)
     logits = reference.forward(reference.mlp(state.parameters.actor), np.asarray(observation[:1], np.float64))[0][0]
     probability = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(np.bincount(action, minlength=4) / 4000, probability, atol=0.03)
     np.testing.assert_allclose(extras["log_prob"], np.log(probability)[np.asarray(action)], rtol=1e-4)
-    best, _ = act(state, observation[0], KEY, CONFIG, explore=False)
+    best, *_ = act(state, observation[0], KEY, CONFIG, explore=False)
     assert best == probability.argmax()
 
 

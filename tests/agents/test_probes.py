@@ -107,7 +107,7 @@ def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarra
     """The learnt values and greedy actions at the probe's observations, and the probe."""
     state, config = trained(module, name, QUICK | changes)
     observations = np.array(OBSERVATIONS[name.partition("/")[2].removesuffix("-discrete")], np.float32)
-    action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+    action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
     q = state.critic(observations, action)  # [C, B], or [C, B, 2]: mean and std
     return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0), np.asarray(action), observations
 
@@ -119,7 +119,7 @@ def test_probe_on_policy(probe: str) -> None:
     observations = np.array(OBSERVATIONS[probe], np.float32)
     known: Any = envs.make(name).environment
     if probe in ACTS:  # values are those of a noisy policy: the actions are what is known
-        action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
     else:
         expected = np.asarray(known.value(observations, DISCOUNT))
@@ -160,7 +160,7 @@ def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
     if probe != "Memory" or "n_step" not in changes:  # there a second step sums what came of an action that explored
         np.testing.assert_allclose(q.max(axis=-1), expected, atol=0.05 * max(1.0, np.abs(expected).max()))
     if probe in ACTS:
-        action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
 
 
@@ -185,7 +185,7 @@ def test_probe_of_values_of_actions_on_policy(probe: str) -> None:
     observations = np.array(OBSERVATIONS[probe], np.float32)
     known: Any = envs.make(name).environment
     if probe in ACTS:  # returns count actions that explored: the greedy actions are what is known
-        action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
     else:
         expected = np.asarray(known.value(observations, DISCOUNT))
@@ -234,7 +234,7 @@ def test_probe_from_data(agent: str, probe: str) -> None:
     module = registry.load_agent(agent)
     state, config = learnt_from_data(agent, probe)
     observations = np.array(OBSERVATIONS[probe], np.float32)
-    action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+    action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
     value = np.asarray(state.critic(observations, action)).min(axis=0)
     environment: Any = envs.make(f"rljax/{probe}").environment
     expected = np.asarray(environment.value(observations, DISCOUNT))
@@ -287,5 +287,5 @@ def test_probe_of_streams(agent: str, probe: str) -> None:
     value = np.asarray(state.critic(observations)).max(axis=-1)
     np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
     if probe in ACTS:
-        action, _ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)

@@ -48,7 +48,10 @@ def test_make_gives_what_was_named(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ('rljax/Follow?{"a": 1}', r"'rljax/Follow\?.*' takes no arguments: only Gymnasium's environments do"),
+        (
+            'rljax/Follow?{"a": 1}',
+            r"'rljax/Follow\?.*' takes no arguments: only environments of Gymnasium and gymnax do",
+        ),
         ("rljax/Folow", r"no environment 'rljax/Folow' in rljax. Nearest: 'rljax/Follow'.* All of them: rljax list"),
         ("rljax/pendulum", r"no environment 'rljax/pendulum' in rljax. Nearest: 'rljax/Pendulum'"),
         ("rljax/" + "q" * 40, r"in rljax. All of them: rljax list"),
@@ -83,7 +86,7 @@ def test_an_absent_package_says_what_to_install(monkeypatch, package, name, comm
         envs.make(name)
 
 
-def test_only_names_of_gymnasium_have_arguments():
+def test_other_names_have_no_arguments():
     with pytest.raises(ValueError, match=r"'atari/Pong\?.*' takes no arguments"):
         envs.make_hosted('atari/Pong?{"a": 1}', 1)
     assert not envs.is_compiled('Walk-v0?{"file": "rljax/a.py:B"}')

@@ -29,7 +29,7 @@ def recorded(shows: str, takes: str) -> datasets.Dataset:
     """Random actions in three environments side by side."""
     hosted, generator = envs.make_hosted(panels.name(shows, takes), ENVS), np.random.default_rng(SEED)
     try:
-        choose = lambda observation: collect.random_actions(generator, hosted.spec, observation)  # noqa: E731
+        choose = lambda observation, step: collect.random_actions(generator, hosted.spec, observation)  # noqa: E731
         transitions, bounds = collect.play(hosted, choose, STEPS, SEED), hosted.action_bounds
     finally:
         hosted.close()
@@ -143,7 +143,8 @@ def test_stacks_of_atari_are_stored_frame_by_frame() -> None:
     steps, generator, actions = 200, np.random.default_rng(0), []
     hosted, again = (envs.make_hosted("atari/Breakout", 2) for _ in range(2))
 
-    def choose(observation: Any) -> np.ndarray:
+    def choose(observation: Any, step: np.ndarray) -> np.ndarray:
+        del step
         actions.append(collect.random_actions(generator, hosted.spec, observation))
         return actions[-1]
 

@@ -23,7 +23,7 @@ drawing.choose_renderer()
 from rljax import envs
 from rljax.runs import videos
 environment = envs.make("brax/inverted_pendulum")
-videos.brax(environment, lambda observation: np.zeros(1, np.float32), 0, 3, Path(sys.argv[1]))
+videos.brax(environment, lambda observation, step: np.zeros(1, np.float32), 0, 3, Path(sys.argv[1]))
 """
 
 
@@ -44,9 +44,9 @@ def test_other_suffixes_are_refused(tmp_path: Path) -> None:
         videos.write([np.zeros((8, 8, 3), np.uint8)], tmp_path / "play.avi", 30.0)
 
 
-def press_first(observation: np.ndarray) -> np.ndarray:
+def press_first(observation: np.ndarray, step: int) -> np.ndarray:
     """A policy for lights out."""
-    del observation
+    del observation, step
     return np.zeros((), np.int32)
 
 
@@ -64,11 +64,13 @@ def test_what_draws_itself_is_filmed_to_its_end(tmp_path: Path, monkeypatch: pyt
 
 def test_episodes_end_where_the_environment_says_so() -> None:
     alone = envs.make("rljax/BoxPick-4x4-vertical")
-    states = list(videos.episode(alone, lambda observation: np.int32(3), 0, 1_000))  # to the right, until it is out
+    states = list(
+        videos.episode(alone, lambda observation, step: np.int32(3), 0, 1_000)
+    )  # to the right, until it is out
     assert len(states) <= 3
     cells = [int(state.agent) for state in states]
     assert [bool(state.allowed[cell]) for state, cell in zip(states, cells, strict=True)][-2:] == [True, False]
-    assert len(list(videos.episode(alone, lambda observation: np.int32(0), 0, 7))) == 8
+    assert len(list(videos.episode(alone, lambda observation, step: np.int32(0), 0, 7))) == 8
 
 
 def test_text_is_told_state_by_state() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rljax import envs
-from rljax.runs import checkpoints, collect, experiments, extract, policy, records, run
+from rljax.runs import checkpoints, collect, experiments, extract, policy, records, run, videos
 from rljax.training import registry, trust
 from rljax.tuning import grids
 from tests import fakes, folders
@@ -142,8 +142,8 @@ WAYS = {
     "load as a base": policy.base,
     "resume": lambda out, **trusting: run.resume(out, 150, **trusting),
     "eval": lambda out, **trusting: policy.evaluate_run(out, episodes=1, **trusting),
-    "play": policy.play,
-    "text": policy.tell,
+    "play": videos.play,
+    "text": videos.tell,
     "record": lambda out, **trusting: collect.record(out, source="replay", **trusting),
     "extract": lambda out, **trusting: extract.extract(out, [0], **trusting),
 }

@@ -18,11 +18,11 @@ from flax import struct
 
 from rljax.agent import Array, Step, Transition
 from rljax.buffers import Rollout
-from rljax.buffers.rollout import RolloutBuffer
+from rljax.buffers.rollout import RememberingRollout, RolloutBuffer
 from rljax.distributed.devices import Spread
 from rljax.envs.autoreset import AutoReset
 from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, key_shapes, report
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, empty_tally, per_learner
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, before, empty_tally, per_learner
 from rljax.training.programs import compiled, shared
 
 
@@ -53,9 +53,8 @@ class Loop:
             return carry
         rows = self.spread.environments
         learners = self.spread.learners(carry.learners.replace(storage=None))
-        store = self.spread.rollouts if isinstance(carry.learners.storage, RolloutBuffer) else self.spread.learners
         return Carry(
-            learners=learners.replace(storage=store(carry.learners.storage)),
+            learners=learners.replace(storage=self._placed_storage(carry.learners.storage)),
             environment=self.spread.flat_environments(carry.environment),
             keys=self.spread.flat_environments(carry.keys),
             observation=rows(carry.observation),
@@ -64,6 +63,14 @@ class Loop:
             extras=rows(carry.extras),
             episodes=self.spread.learners(carry.episodes),
         )
+
+    def _placed_storage(self, storage: Any) -> Any:
+        if not isinstance(storage, RolloutBuffer):
+            return self.spread.learners(storage)
+        if not isinstance(storage, RememberingRollout):
+            return self.spread.rollouts(storage)
+        memory = self.spread.environments(storage.memory)
+        return self.spread.rollouts(storage.replace(memory=None)).replace(memory=memory)
 
     @compiled()
     def init(self, *arguments: Any) -> Carry:
@@ -114,14 +121,16 @@ class Loop:
         learners = carry.learners
         if hyper.experience.perceives:
             learners = self.learner.perceive(learners, carry.observation, carry.first, hyper)
-        action, extras = self.learner.act(learners, carry.observation, hyper)
+        memory = self.learner.recall(carry.extras, carry.first, hyper)
+        action, extras = self.learner.act(learners, carry.observation, hyper, memory)
         return carry.replace(learners=learners, action=action, extras=extras)
 
     def _act_anew(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         """Choose the next action by the newest policy, where rollouts need it. The observation was perceived before."""
         if not hyper.experience.on_policy:
             return carry
-        action, extras = self.learner.act(carry.learners, carry.observation, hyper)
+        memory = before(carry.extras)
+        action, extras = self.learner.act(carry.learners, carry.observation, hyper, memory)
         return carry.replace(action=action, extras=extras)
 
     def _learn(

@@ -32,7 +32,7 @@ from rljax.training.drivers.driver import (
     report,
     split,
 )
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally, per_learner
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, before, counted, empty_tally, per_learner
 from rljax.training.programs import compiled, shared
 
 
@@ -59,9 +59,14 @@ class Calls:
         return self.learner.perceive(learnt, observation, first, hyper)
 
     @compiled()
-    def act(self, learnt: Any, steps: Array, observation: Array, hyper: Hyperparameters) -> Any:
+    def act(self, learnt: Any, steps: Array, observation: Array, hyper: Hyperparameters, memory: Any) -> Any:
         """The actions for observations after `steps` [] steps."""
-        return self.learner.act(learnt.replace(steps=steps), observation, hyper)
+        return self.learner.act(learnt.replace(steps=steps), observation, hyper, memory)
+
+    @compiled()
+    def recall(self, extras: Any, first: Array, hyper: Hyperparameters) -> Any:
+        """The memories to act with, after an action with these extras."""
+        return self.learner.recall(extras, first, hyper)
 
     @compiled(donate_argnums=0)
     def learn(self, learnt: Any, storage: Any, hyper: Hyperparameters, data: Transition | None) -> Any:
@@ -90,6 +95,7 @@ class HostedDriver:
         self.hosted.tolerant = learner.num_learners > 1
         self.data = data  # moved to the device by `start`, after the check that it fits
         self.calls = shared(Calls(learner, self.spread), self.hyper)
+        self.remembers = learner.remembers(self.hyper)
 
     def reconfigure(self, config: Any) -> None:
         """Continue with other settings, which are stacked over P like the first ones."""
@@ -104,7 +110,7 @@ class HostedDriver:
         number = self.hyper.experience.num_envs
         starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
         observation = self._per_learner(self.hosted.reset(starts))
-        self.steps = 0  # number of steps of each environment; see `counted`
+        self.steps, self.extras = 0, None  # the number of steps of each environment; see `counted`
         self._forget()
         self._act_on(observation, self._all_first())
 
@@ -115,8 +121,7 @@ class HostedDriver:
             if self.steps % experience.num_steps == 0 and self.learner.ready(self.steps, experience):
                 self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)
                 if experience.on_policy:  # a whole rollout comes from one policy
-                    act = self.calls.act(self.learnt, np.int32(self.steps), self.observation, self.hyper)
-                    self.action, self.extras = act
+                    self._act(before(self.extras))
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = self._per_learner(step)
             sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
@@ -161,7 +166,8 @@ class HostedDriver:
         learners = jax.eval_shape(self.calls.init, key_shapes(len(seeds)), self.hyper, self.data)
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = self.spec.shaped(*rows)
-        return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper))
+        memory = jax.eval_shape(lambda: self.learner.recall(None, self._all_first(), self.hyper))
+        return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper, memory))
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """The simulators' state, only that of `learners` where given; None where it cannot be saved."""
@@ -200,7 +206,11 @@ class HostedDriver:
         self.observation = observation
         if self.hyper.experience.perceives:
             self.learnt = self.calls.perceive(self.learnt, observation, first, self.hyper)
-        self.action, self.extras = self.calls.act(self.learnt, np.int32(self.steps), observation, self.hyper)
+        self._act(self.calls.recall(self.extras, first, self.hyper) if self.remembers else None)
+
+    def _act(self, memory: Any) -> None:
+        steps = np.int32(self.steps)
+        self.action, self.extras = self.calls.act(self.learnt, steps, self.observation, self.hyper, memory)
 
     def _forget(self) -> None:
         self.episodes = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}

@@ -1,0 +1,91 @@
+"""Environments of which agents see only a part: vectors of observations without some of their numbers.
+
+`without-velocities/Hopper-v5` hides the velocities of a task that `VISIBLE` knows, and `without-5-10/Hopper-v5` hides
+the numbers 5 to 10, counted from 0. Commas separate several: `without-1,3/CartPole-v1`. An agent with a memory can make
+up for what is hidden.
+
+`Partial` wraps a compiled environment. Gymnasium's environments have a wrapper of Gymnasium, `WithoutPart` in
+rljax/envs/host/gymnasium.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, shown
+from rljax.envs.environment import Environment
+
+# The numbers that are no velocities, by the task's name in small letters without version: those of Gymnasium's tasks
+# and their twins inside the program. MuJoCo's observations begin with positions, but for the horizontal ones.
+VISIBLE: dict[str, tuple[int, ...]] = {
+    "cartpole": (0, 2),
+    "acrobot": (0, 1, 2, 3),
+    "pendulum": (0, 1),
+    "mountaincar": (0,),
+    "mountaincarcontinuous": (0,),
+    "invertedpendulum": (0, 1),
+    "inverteddoublependulum": (0, 1, 2, 3, 4),
+    "hopper": tuple(range(5)),
+    "walker2d": tuple(range(8)),
+    "halfcheetah": tuple(range(8)),
+    "swimmer": tuple(range(3)),
+    "ant": tuple(range(13)),
+    "humanoid": tuple(range(22)),
+}
+
+
+def visible(prefix: str, name: str, size: int) -> np.ndarray:
+    """The indices of the numbers that are seen with a prefix, of the observations [size] of the environment `name`.
+
+    Raises `ValueError` for a task whose velocities are not known, and where nothing is seen or hidden.
+    """
+    what = prefix.removeprefix("without-").removesuffix("/")
+    if what == "velocities":
+        task = re.sub(r"-v\d+$|_", "", name.rpartition("/")[2].partition("?")[0]).lower()
+        if task not in VISIBLE or max(VISIBLE[task]) >= size:
+            raise ValueError(
+                f"it is not known which numbers of '{name}' are velocities. Name them: without-5-10/{name} "
+                f"hides the numbers 5 to 10 of {size}, counted from 0."
+            )
+        return np.array(VISIBLE[task])
+    hidden: set[int] = set()
+    for part in what.split(","):
+        first, _, last = part.partition("-")
+        hidden |= set(range(int(first), int(last or first) + 1))
+    kept = [i for i in range(size) if i not in hidden]
+    if not kept or max(hidden, default=size) >= size:
+        raise ValueError(
+            f"'{prefix}{name}' hides the numbers {what}: an observation has the numbers 0 to {size - 1}, and one of "
+            "them must remain."
+        )
+    return np.array(kept)
+
+
+class Partial:
+    """An environment inside the program of which only a part is seen."""
+
+    def __init__(self, environment: Environment, prefix: str) -> None:
+        """Raises what `visible` raises, and `ValueError` where observations are no vectors."""
+        self.environment, self.params = environment, environment.params
+        spec = environment.spec
+        if not spec.is_vector:
+            raise ValueError(f"'{spec.name}' shows {shown(spec)}: parts can be hidden in vectors only.")
+        self._seen = visible(prefix, spec.name, spec.observation_shape[0])
+        self.spec = dataclasses.replace(spec, name=prefix + spec.name, observation_shape=self._seen.shape)
+
+    def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
+        """Begin an episode."""
+        observation, state = self.environment.reset(key, params)
+        return observation[jnp.asarray(self._seen)], state
+
+    def step(
+        self, key: Array, state: Any, action: Array, params: Any
+    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        after = self.environment.step(key, state, action, params)
+        return (after[0][jnp.asarray(self._seen)], *after[1:])

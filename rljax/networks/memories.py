@@ -1,0 +1,173 @@
+"""Memories: layers that keep something from one observation to the next.
+
+An agent's settings `memory`, `memory_hidden` and, for gtrxl, `memory_length` choose one. It follows the torso, and the
+last layers follow it:
+
+    gru    gated recurrent units [1], layers on top of each other
+    lstm   long short-term memory [2], its forget bias starting at 1
+    lru    linear recurrent units [3] in residual blocks, computed for all steps at once by an associative scan
+    gtrxl  gated Transformer-XL [4]: attention to the last `memory_length` steps of the episode
+    iru    interpolation recurrent unit (rljax/networks/torsos.py), whose cells c are kept from step to step
+
+`memory_hidden` has one number per layer, block or cell. All but gru and lstm have the same width everywhere.
+
+With x_t the features of step t, h the memory, * the product of elements. Where an episode begins, h is 0.
+
+    gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h),  n = tanh(W_n x + r * (U_n h + b))
+           h <- (1 - z) * n + z * h                                     output h
+    lstm   f, i, g, o: W x + U h + b
+           c <- sigmoid(f) * c + sigmoid(i) * tanh(g)
+           h <- sigmoid(o) * tanh(c)                                    output h
+    lru    lambda = exp(-exp(nu) + i exp(theta)),  gamma^2 = 1 - |lambda|^2
+           s <- lambda * s + gamma * (B LN(x))
+           y = gelu(Re(C s) + D * LN(x))                                output x + W_1 y * sigmoid(W_2 y)
+    gtrxl  y = gate(x, relu(attention(LN(x))))                          output gate(y, relu(MLP(LN(y))))
+    iru    the torso's equations from the last c and from h = 0         output h
+
+A thinking torso forgets between steps: `torso = "iru"` with `memory = "gru"` thinks about each observation, and then
+remembers what it found. With `memory = "iru"` the cells that think also remember: the `compute` thinking steps of an
+observation begin with the c that the last observation left. With one thinking step, the gates see x alone; with more,
+they also see what was remembered, through h. h is a sum over thinking steps and would grow with every observation, so
+it is not kept. The paper of the IRU has no memory across steps: this is our own extension.
+
+A sequence [T, ...] and its T single steps give the same outputs. A sequence may contain several episodes.
+
+[1] Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, arXiv:1406.1078; with PyTorch's second bias
+[2] Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; forget bias of Jozefowicz et al., ICML 2015
+[3] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
+[4] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from rljax.agent import MEMORY, Array, Transition
+from rljax.networks.layers import Network
+from rljax.networks.layers import create as create_network
+from rljax.networks.memory_layers import GRU, IRU, LRU, LSTM, GTrXL, Kind
+from rljax.networks.torsos import Settings
+
+__all__ = ["Kind", "Remembering", "create", "embedded", "initial", "layers", "step", "successors"]
+
+
+def initial(settings: Settings) -> Any:
+    """The memory [M...] of one environment at the beginning of an episode; None where there is none."""
+    widths = settings.memory_hidden
+    zeros = tuple(jnp.zeros(width) for width in widths)
+    match settings.memory:
+        case "gru" | "iru":
+            return zeros
+        case "lstm":
+            return tuple((zero, zero) for zero in zeros)
+        case "lru":
+            return tuple(jnp.zeros((2, width)) for width in widths)  # real and imaginary parts
+        case "gtrxl":
+            inputs = tuple(jnp.zeros((settings.memory_length, width)) for width in widths)
+            return {"inputs": inputs, "known": jnp.zeros((), jnp.int32)}
+    return None
+
+
+def layers(settings: Settings) -> nn.Module:
+    """The layers of a memory."""
+    widths, style = settings.memory_hidden, settings.initialisation
+    match settings.memory:
+        case "gru":
+            return GRU(widths, style)
+        case "lstm":
+            return LSTM(widths, style)
+        case "lru":
+            return LRU(widths, style)
+        case "gtrxl":
+            return GTrXL(widths, style, settings.memory_length)
+        case "iru":
+            return IRU(widths, settings.compute, style)
+    raise ValueError(f"no memory '{settings.memory}'.")
+
+
+class Remembering(nn.Module):
+    """A network with a memory: `body` turns observations into features, and `head`, if any, what is remembered.
+
+    `body` and `head` do not see time. Create it with `create`, and use it with `step`, `embedded` and `successors`.
+    """
+
+    body: nn.Module
+    settings: Settings
+    head: nn.Module | None = None
+
+    @nn.compact
+    def __call__(self, observation: Any, first: Array, memory: Any, successor: Any = None) -> tuple[Any, Any, Any]:
+        """Outputs [T, ..., m] for observations [T, ..., O...], the memory after them, and outputs for `successor`.
+
+        `memory` [..., M...] is that before step 0. `first` [T, ...] marks steps in which an episode begins: they see
+        nothing of what came before. `successor` [T, ..., O...] holds an observation after each step, None: none. It
+        sees the memory after that step, and no other step sees it.
+        """
+        head = (lambda x: x) if self.head is None else self.head
+        core = layers(self.settings)
+        after = None if successor is None else self.body(successor)
+        features, memory, following = core(self.body(observation), first, memory, after)
+        return head(features), memory, None if following is None else head(following)
+
+
+def create(
+    body: nn.Module, settings: Settings, key: Array, observation: Any, head: nn.Module | None = None
+) -> tuple[Network, Any]:
+    """A fresh network for an example of observations [O...], and its output [m]; see `Remembering`.
+
+    Without a memory it is `body` and `head` alone.
+    """
+    memory = initial(settings)
+    if memory is None:
+        network = create_network(body if head is None else nn.Sequential([body, head]), key, observation)
+        return network, network(observation)
+    module = Remembering(body, settings, head)
+    variables = module.init(key, jax.tree.map(lambda x: x[None], observation), jnp.zeros(1, jnp.bool_), memory)
+    network = Network(variables["params"], module)
+    return network, step(network, observation, memory)[0]
+
+
+def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, Any]:
+    """Outputs [..., m] for observations [..., O...] of one step and memories [..., M...]; the memories after it.
+
+    Without a network, outputs are the observations. Without a memory, it is None, and None comes back.
+    """
+    if network is None or memory is None:
+        return observation if network is None else network(observation), None
+    leading = _leading(network.module.settings, memory)
+    observation = jax.tree.map(lambda x: x[None], observation)
+    output, memory, _ = network(observation, jnp.zeros((1, *leading), jnp.bool_), memory)
+    return output[0], memory
+
+
+def embedded(network: Network | None, batch: Transition) -> Any:
+    """A network's outputs [T, E, m] for the observations of a batch.
+
+    Where its extras hold a `memory` [E, M...], the batch is a sequence [T, E], whose `first` [T, E] marks episodes'
+    beginnings, and the network remembers. Without a network these are the observations.
+    """
+    if network is None:
+        return batch.observation
+    if MEMORY not in batch.extras:
+        return network(batch.observation)
+    return network(batch.observation, batch.extras["first"], batch.extras[MEMORY])[0]
+
+
+def successors(network: Network | None, batch: Transition) -> tuple[Any, Any]:
+    """The outputs of `embedded`, and those for `next_observation` with the memory after each step."""
+    if network is None:
+        return batch.observation, batch.next_observation
+    if MEMORY not in batch.extras:
+        return network(batch.observation), network(batch.next_observation)
+    found = network(batch.observation, batch.extras["first"], batch.extras[MEMORY], batch.next_observation)
+    return found[0], found[2]
+
+
+def _leading(settings: Settings, memory: Any) -> tuple[int, ...]:
+    """The leading axes of memories."""
+    one, several = jax.tree.leaves(initial(settings))[0], jax.tree.leaves(memory)[0]
+    return several.shape[: several.ndim - one.ndim]

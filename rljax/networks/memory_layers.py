@@ -1,0 +1,360 @@
+"""The layers of memories, which `rljax.networks.memories` describes and chooses.
+
+Each maps features `x` [T, ..., m] of T steps and a memory [..., M...] to its outputs [T, ..., h], the memory after the
+last step, and the outputs for `successor` [T, ..., m], or None without it. `first` [T, ...] marks steps in which an
+episode begins: they see nothing of what came before. A successor comes after its step and sees the memory of then. No
+step sees a successor.
+
+[1] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
+[2] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
+[3] Dai et al., Transformer-XL, arXiv:1901.02860
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from rljax.agent import Array
+from rljax.networks import thinking
+from rljax.networks.layers import Dense, Initialisation, initialisers
+
+Kind = Literal["none", "gru", "lstm", "lru", "gtrxl", "iru"]
+
+HEADS = 4  # of gtrxl's attention, or as many as divide the width
+GATE_BIAS = 2.0  # of gtrxl's gates, so that blocks begin near the identity; [2]
+LONGEST, SHORTEST = 0.999, 0.9  # |lambda| of lru at the start; [1] for long sequences
+LARGEST_PHASE = math.pi / 10  # of lambda at the start; [1]
+
+
+def check(settings: Any) -> None:
+    """Raise `ValueError` for the settings of a torso that fit no memory."""
+    kind, hidden = settings.memory, settings.memory_hidden
+    if kind == "none":
+        return
+    if settings.progressive is not None:
+        raise ValueError(f"--config.progressive is for torsos that forget: use it without --config.memory {kind}.")
+    if not hidden or min(hidden) < 1:
+        raise ValueError(f"--config.memory {kind} needs --config.memory-hidden: one width, of at least 1, per layer.")
+    if kind in ("lru", "gtrxl", "iru") and len(set(hidden)) > 1:
+        shown = " ".join(map(str, hidden))
+        raise ValueError(f"all layers of --config.memory {kind} must have the same width, not {shown}.")
+    if settings.memory_length < 1:
+        raise ValueError(f"--config.memory-length is {settings.memory_length}, it must be at least 1.")
+
+
+def forgotten(first: Array, memory: Any) -> Any:
+    """Memories [..., M] with zeros where `first` [...] is True."""
+    return jax.tree.map(lambda x: jnp.where(first[..., None], 0.0, x), memory)
+
+
+class Recurrent(nn.Module):
+    """Layers of recurrent cells, one on top of the other. Each scans the whole sequence before the next one does."""
+
+    hidden: tuple[int, ...]
+    initialisation: Initialisation = "torch"
+
+    def cell(self, layer: int, inputs: int) -> tuple[Callable[[Array], Any], Callable[[Any, Any], Any]]:
+        """Two functions of a layer: of inputs alone, for all steps at once; of the memory and these, step by step."""
+        raise NotImplementedError
+
+    def output(self, memory: Any) -> Array:
+        """A layer's output [..., m] from its memory after the step."""
+        return memory
+
+    @nn.compact
+    def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
+        """See the top of this file."""
+        last = []
+        for layer, kept in enumerate(memory):
+            prepare, advance = self.cell(layer, x.shape[-1])
+
+            def body(kept: Any, inputs: Any, advance: Any = advance) -> Any:
+                prepared, first = inputs
+                kept = forgotten(first, kept)
+                after = advance(kept, prepared)
+                return after, after
+
+            kept, each = jax.lax.scan(body, kept, (prepare(x), first), unroll=len(x) == 1)
+            last.append(kept)
+            x = self.output(each)
+            if successor is not None:
+                successor = self.output(advance(each, prepare(successor)))
+        return x, tuple(last), successor
+
+    def kernel(self, name: str, inputs: int, outputs: int, initialisation: Initialisation | None = None) -> Array:
+        """Weights [inputs, outputs]."""
+        kernel_init, _ = initialisers(initialisation or self.initialisation, inputs, 1.0)
+        return self.param(name, kernel_init, (inputs, outputs))
+
+    def recurrent(self, name: str, width: int, gates: int) -> Array:
+        """Weights [width, gates x width] of the memory: orthogonal, each gate by itself."""
+        kernel_init, _ = initialisers("orthogonal", width, 1.0)
+
+        def draw(key: Array, shape: tuple[int, ...]) -> Array:
+            keys = jax.random.split(key, gates)
+            return jnp.concatenate([kernel_init(key, (width, width)) for key in keys], axis=1).reshape(shape)
+
+        return self.param(name, draw, (width, gates * width))
+
+    def bias(self, name: str, size: int) -> Array:
+        """Biases [size], at first 0."""
+        return self.param(name, nn.initializers.zeros_init(), (size,))
+
+
+class GRU(Recurrent):
+    """Gated recurrent units."""
+
+    @nn.nowrap
+    def cell(self, layer: int, inputs: int) -> tuple[Callable[[Array], Any], Callable[[Any, Any], Any]]:
+        """See `Recurrent`."""
+        width = self.hidden[layer]
+        of_x, of_h = self.kernel(f"input_{layer}", inputs, 3 * width), self.recurrent(f"memory_{layer}", width, 3)
+        bias, inner = self.bias(f"bias_{layer}", 3 * width), self.bias(f"inner_{layer}", width)
+
+        def advance(h: Array, x: Array) -> Array:
+            y = h @ of_h
+            r, z = jnp.split(jax.nn.sigmoid(x[..., : 2 * width] + y[..., : 2 * width]), 2, axis=-1)
+            n = jnp.tanh(x[..., 2 * width :] + r * (y[..., 2 * width :] + inner))
+            return (1.0 - z) * n + z * h
+
+        return lambda x: x @ of_x + bias, advance
+
+
+class LSTM(Recurrent):
+    """Long short-term memory. A layer's memory is (c, h)."""
+
+    @nn.nowrap
+    def cell(self, layer: int, inputs: int) -> tuple[Callable[[Array], Any], Callable[[Any, Any], Any]]:
+        """See `Recurrent`."""
+        width = self.hidden[layer]
+        of_x, of_h = self.kernel(f"input_{layer}", inputs, 4 * width), self.recurrent(f"memory_{layer}", width, 4)
+        bias = self.bias(f"bias_{layer}", 4 * width) + jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), width)
+
+        def advance(memory: tuple[Array, Array], x: Array) -> tuple[Array, Array]:
+            c, h = memory
+            f, i, g, o = jnp.split(x + h @ of_h, 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            return c, jax.nn.sigmoid(o) * jnp.tanh(c)
+
+        return lambda x: x @ of_x + bias, advance
+
+    def output(self, memory: tuple[Array, Array]) -> Array:
+        """h [..., m]."""
+        return memory[1]
+
+
+class IRU(thinking.IRU):
+    """The interpolation recurrent unit whose cells are kept. Its memory has the cells c [..., m]."""
+
+    @nn.compact
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Array, first: Array, memory: Any, successor: Array | None = None
+    ) -> tuple[Any, Any, Any]:
+        """See the top of this file."""
+        steps = len(x)
+        seen, weights = self.prepared(x if successor is None else jnp.concatenate([x, successor]))
+
+        def body(cells: Any, inputs: Any) -> Any:
+            seen, first = inputs
+            h, cells = self.thought(seen, weights, forgotten(first, cells))
+            return cells, (h, cells)
+
+        inputs = (jax.tree.map(lambda x: x[:steps], seen), first)
+        cells, (outputs, each) = jax.lax.scan(body, memory, inputs, unroll=steps == 1)
+        following = None
+        if successor is not None:
+            following = self.thought(jax.tree.map(lambda x: x[steps:], seen), weights, each)[0]
+        return outputs, cells, following
+
+
+class LRU(nn.Module):
+    """Residual blocks of linear recurrent units."""
+
+    hidden: tuple[int, ...]
+    initialisation: Initialisation = "torch"
+
+    @nn.compact
+    def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
+        """See the top of this file."""
+        width, last = self.hidden[0], []
+        project = Dense(width, self.initialisation, name="input")
+        x, successor = project(x), None if successor is None else project(successor)
+        for layer, kept in enumerate(memory):
+            block = LRUBlock(width, self.initialisation, name=f"block_{layer}")
+            x, kept, successor = block(x, first, kept, successor)
+            last.append(kept)
+        return x, tuple(last), successor
+
+
+class LRUBlock(nn.Module):
+    """One linear recurrent unit with its normalisation and gated output."""
+
+    width: int
+    initialisation: Initialisation
+
+    @nn.compact
+    def __call__(self, x: Array, first: Array, memory: Array, successor: Array | None) -> tuple[Array, Array, Any]:
+        """See the top of this file; `memory` [..., 2, m] has real and imaginary parts."""
+        width, norm = self.width, nn.LayerNorm(name="norm")
+        rate = jnp.exp(self.param("nu", _rates, (width,)))
+        phase = jnp.exp(self.param("theta", _phases, (width,)))
+        decay = jnp.exp(-rate + 1j * phase)
+        scale = jnp.sqrt(-jnp.expm1(-2.0 * rate))  # gamma
+        spread = nn.initializers.normal(1.0 / math.sqrt(2 * width))
+        inputs = [self.param(f"input_{part}", spread, (width, width)) for part in ("real", "imaginary")]
+        outputs = [
+            self.param(f"output_{part}", nn.initializers.normal(1.0 / math.sqrt(width)), (width, width))
+            for part in ("real", "imaginary")
+        ]
+        skip = self.param("skip", nn.initializers.normal(1.0), (width,))
+        value = Dense(width, self.initialisation, name="value")
+        gate = Dense(width, self.initialisation, name="gate")
+
+        def driven(x: Array) -> tuple[Array, Array]:
+            z = norm(x)
+            return z, scale * jax.lax.complex(z @ inputs[0], z @ inputs[1])
+
+        def seen(x: Array, z: Array, state: Array) -> Array:
+            y = jax.nn.gelu(state.real @ outputs[0] - state.imag @ outputs[1] + skip * z)
+            return x + value(y) * jax.nn.sigmoid(gate(y))
+
+        z, drive = driven(x)
+        kept = jnp.where(first[..., None], 0.0, decay)  # of the state before each step, [T, ..., m]
+        before = jax.lax.complex(memory[..., 0, :], memory[..., 1, :])
+        drive = drive.at[0].add(kept[0] * before)
+        _, states = jax.lax.associative_scan(
+            lambda one, two: (two[0] * one[0], two[0] * one[1] + two[1]), (kept, drive)
+        )
+        output, following = seen(x, z, states), None
+        if successor is not None:
+            z_after, drive_after = driven(successor)
+            following = seen(successor, z_after, decay * states + drive_after)
+        return output, jnp.stack([states[-1].real, states[-1].imag], axis=-2), following
+
+
+def _rates(key: Array, shape: tuple[int, ...]) -> Array:
+    """nu of lru: log(-log |lambda|), with |lambda|^2 uniform between the squares of two limits; [1, lemma 3.2]."""
+    uniform = jax.random.uniform(key, shape)
+    return jnp.log(-0.5 * jnp.log(uniform * (LONGEST**2 - SHORTEST**2) + SHORTEST**2))
+
+
+def _phases(key: Array, shape: tuple[int, ...]) -> Array:
+    """theta of lru: the log of a uniform phase."""
+    return jnp.log(jax.random.uniform(key, shape, minval=1e-3, maxval=LARGEST_PHASE))
+
+
+class GTrXL(nn.Module):
+    """Gated Transformer-XL.
+
+    Its memory holds the `inputs` [..., L, m] of each block in the last L steps, the newest last, and how many of them
+    are `known` [...]: those of this episode. No gradient flows into them.
+    """
+
+    hidden: tuple[int, ...]
+    initialisation: Initialisation = "torch"
+    length: int = 64  # L
+
+    @nn.compact
+    def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
+        """See the top of this file."""
+        steps, length, width = len(x), self.length, self.hidden[0]
+        project = Dense(width, self.initialisation, name="input")
+        tokens, time, leading = project(x), jnp.arange(steps), [1] * (x.ndim - 2)
+        begins = jax.lax.cummax(jnp.where(first, time.reshape(-1, *leading), -memory["known"]))  # of episodes, [T, ...]
+        last, since, after = time, begins, jnp.zeros(steps, jnp.int32)  # the last step that each query sees
+        if successor is not None:  # more queries, each a step after the last one that it sees
+            tokens = jnp.concatenate([tokens, project(successor)])
+            last, since = jnp.concatenate([time, time]), jnp.concatenate([begins, begins])
+            after = jnp.concatenate([after, after + 1])
+        keys = jnp.arange(-length, steps)
+        distance = (last + after)[:, None] - keys  # [N, L + T]
+        near = (keys <= last[:, None]) & (distance <= length)
+        allowed = near.reshape(*near.shape, *leading) & (keys.reshape(-1, *leading) >= since[:, None])
+        if successor is not None:  # a successor also sees itself
+            itself = (jnp.arange(2 * steps)[:, None] - steps == time).reshape(2 * steps, steps, *leading)
+            itself = jnp.broadcast_to(itself, (2 * steps, steps, *allowed.shape[2:]))
+            allowed = jnp.concatenate([allowed, itself], axis=1)
+            distance = jnp.concatenate([distance, jnp.zeros((2 * steps, steps), jnp.int32)], axis=1)
+        kept = []
+        for layer, inputs in enumerate(memory["inputs"]):
+            past = jnp.moveaxis(jax.lax.stop_gradient(inputs), -2, 0)  # [L, ..., m]
+            kept.append(jnp.moveaxis(jnp.concatenate([past, tokens[:steps]])[-length:], 0, -2))
+            block = GTrXLBlock(width, length, self.initialisation, name=f"block_{layer}")
+            tokens = block(tokens, jnp.concatenate([past, tokens]), distance, allowed)
+        known = jnp.minimum(steps - begins[-1], length)
+        return (
+            tokens[:steps],
+            {"inputs": tuple(kept), "known": known},
+            tokens[steps:] if successor is not None else None,
+        )
+
+
+class GTrXLBlock(nn.Module):
+    """One block: relative attention [3] and an MLP, each behind a gate."""
+
+    width: int
+    length: int
+    initialisation: Initialisation
+
+    @nn.compact
+    def __call__(self, x: Array, seen: Array, distance: Array, allowed: Array) -> Array:
+        """Outputs [N, ..., m] for queries [N, ..., m] that attend to `seen` [K, ..., m] where `allowed` [N, K, ...].
+
+        `distance` [N, K] says by how many steps a query is behind a key.
+        """
+        width, dense = self.width, functools.partial(Dense, initialisation=self.initialisation)
+        heads = math.gcd(HEADS, width)
+        size = width // heads
+        norm = nn.LayerNorm(name="norm")
+
+        def split(x: Array) -> Array:
+            return x.reshape(*x.shape[:-1], heads, size)
+
+        query = split(dense(width, name="query")(norm(x)))
+        both = dense(2 * width, name="seen")(norm(seen))
+        key, value = split(both[..., :width]), split(both[..., width:])
+        relative = split(dense(width, name="relative")(_waves(self.length, width)))  # [L + 1, H, d]
+        content = self.param("content_bias", nn.initializers.zeros_init(), (heads, size))
+        place = self.param("place_bias", nn.initializers.zeros_init(), (heads, size))
+        by_content = jnp.einsum("n...hd,k...hd->nk...h", query + content, key)
+        by_place = jnp.einsum("n...hd,lhd->nl...h", query + place, relative)
+        index = jnp.clip(distance, 0, self.length)
+        index = index.reshape(*index.shape, *[1] * (by_place.ndim - 2))
+        logits = (by_content + jnp.take_along_axis(by_place, index, axis=1)) / math.sqrt(size)
+        weight = jax.nn.softmax(jnp.where(allowed[..., None], logits, -1e9), axis=1)
+        found = jnp.einsum("nk...h,k...hd->n...hd", weight, value)
+        found = dense(width, name="attended")(found.reshape(x.shape))
+        x = Gate(width, self.initialisation, name="gate_attention")(x, jax.nn.relu(found))
+        hidden = jax.nn.relu(dense(2 * width, name="hidden")(nn.LayerNorm(name="norm_hidden")(x)))
+        return Gate(width, self.initialisation, name="gate_hidden")(x, jax.nn.relu(dense(width, name="output")(hidden)))
+
+
+class Gate(nn.Module):
+    """The gate of a GRU between a block's input x and its result y; [2, section 3.2]."""
+
+    width: int
+    initialisation: Initialisation
+
+    @nn.compact
+    def __call__(self, x: Array, y: Array) -> Array:
+        """Map [..., m] and [..., m] to [..., m]."""
+        of_y = Dense(3 * self.width, self.initialisation, name="of_result")(y)
+        of_x = Dense(2 * self.width, self.initialisation, name="of_input")(x)
+        r = jax.nn.sigmoid(of_y[..., : self.width] + of_x[..., : self.width])
+        z = jax.nn.sigmoid(of_y[..., self.width : 2 * self.width] + of_x[..., self.width :] - GATE_BIAS)
+        inner = Dense(self.width, self.initialisation, name="of_reset")(r * x)
+        return (1.0 - z) * x + z * jnp.tanh(of_y[..., 2 * self.width :] + inner)
+
+
+def _waves(length: int, width: int) -> Array:
+    """Sines and cosines [L + 1, m] of distances 0 to L."""
+    half = -(-width // 2)
+    angle = jnp.arange(length + 1)[:, None] / 10_000.0 ** (jnp.arange(half) / half)
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)[:, :width]

@@ -1,0 +1,223 @@
+"""Layers that think: the same parameters are applied T times to an observation. `rljax.networks.torsos` has equations.
+
+Nothing is kept from one observation to the next, unless a memory keeps the cells of an `IRU`: see
+`rljax.networks.memories`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from rljax import networks
+from rljax.agent import Array
+from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initialisers, joined
+
+UNROLLED = 3  # steps: up to here they are unrolled, which is faster than a loop on the CPU; beyond, it is slower
+SEGMENT_FROM = 16  # steps: from here on gradients store some steps and recompute the others
+DRC_FEATURES = 256  # of the dense layer after the ticks of a DRC; arXiv:1901.03559
+
+
+class Span(NamedTuple):
+    """A part of the thinking steps. Gradients flow from step `start` on, and steps from `stop` on are skipped."""
+
+    start: Array  # [] int32
+    stop: Array  # [] int32
+
+
+def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | None = None) -> Any:
+    """`state` after `compute` steps, or after the steps of `span` if one is given."""
+
+    def whole(state: Any, t: Array) -> tuple[Any, None]:
+        del t
+        return step(state), None
+
+    def part(span: Span, state: Any, t: Array) -> tuple[Any, None]:
+        cut = (t == span.start) & (t > 0)
+        state = jax.tree.map(lambda x: jnp.where(cut, jax.lax.stop_gradient(x), x), state)
+        return jax.tree.map(lambda new, old: jnp.where(t < span.stop, new, old), step(state), state), None
+
+    body = whole if span is None else functools.partial(part, span)
+
+    def steps(state: Any, times: Array) -> tuple[Any, None]:
+        return jax.lax.scan(body, state, times, unroll=compute <= UNROLLED)
+
+    times = jnp.arange(compute)
+    if compute < SEGMENT_FROM:
+        return steps(state, times)[0]
+    segment = math.isqrt(compute)
+    rest = compute % segment
+    state, _ = jax.checkpoint(steps)(state, times[:rest])
+    return jax.lax.scan(jax.checkpoint(steps), state, times[rest:].reshape(-1, segment))[0]
+
+
+class Seen(NamedTuple):
+    """The part of an `IRU`'s computation that depends on its input x alone: it is the same in all steps."""
+
+    gates: tuple[Array, ...]  # of x, per cell, [..., 2 m]
+    mean: Array  # of x, [..., 1]
+    spread: Array  # of x, [..., 1]
+
+
+class IRU(nn.Module):
+    """The interpolation recurrent unit."""
+
+    hidden: tuple[int, ...]  # the width m, once per cell
+    compute: int  # T
+    initialisation: Initialisation = "torch"
+
+    @nn.compact
+    def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
+        seen, weights = self.prepared(joined(inputs))
+        cells = tuple(jnp.zeros_like(gates[..., : self.hidden[0]]) for gates in seen.gates)
+        return self.thought(seen, weights, cells, span)[0]
+
+    def prepared(self, inputs: Array) -> tuple[Seen, list[Any]]:
+        """What the steps need of inputs [..., I], and the weights of all cells."""
+        x = nn.LayerNorm(name="norm")(Dense(self.hidden[0], self.initialisation, name="input")(inputs))
+        cells = [self._cell(i, x) for i in range(len(self.hidden))]
+        return Seen(tuple(of_x for of_x, *_ in cells), *spread(x)), [weights for _, *weights in cells]
+
+    def thought(self, seen: Seen, weights: list[Any], cells: tuple[Array, ...], span: Span | None = None) -> Any:
+        """h [..., m] and the cells c [..., m] after T steps from h = 0 and `cells`."""
+        width = self.hidden[0]
+
+        def step(state: tuple[Array, tuple[Array, ...]]) -> tuple[Array, tuple[Array, ...]]:
+            h, memory = state
+            below, after = h, []
+            for of_x, (kernel, total, bias), c in zip(seen.gates, weights, memory, strict=True):
+                h_mean, h_spread = spread(below)
+                mean = 0.5 * (seen.mean + h_mean)
+                variance = (seen.spread + h_spread) / (2 * width) + jnp.square(0.5 * (seen.mean - h_mean))
+                gates = jax.lax.rsqrt(variance + 1e-5) * (of_x + below @ kernel - mean * total) + bias
+                f, i = jax.nn.sigmoid(gates[..., :width]), jnp.tanh(gates[..., width:])
+                after.append(f * c + (1.0 - f) * i)
+                below = jnp.tanh(after[-1])
+            return h + below, tuple(after)
+
+        return think(step, (jnp.zeros_like(cells[0]), cells), self.compute, span)
+
+    def _cell(self, index: int, x: Array) -> tuple[Array, Array, Array, Array]:
+        """The constant terms of a cell, for its f and then its i, [..., 2 m] each; the kernel of h is [m, 2 m].
+
+        Normalisation comes after the product, by the product's sums over rows. So x is multiplied once, not in every
+        step: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
+        """
+        width = x.shape[-1]
+        kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)
+        shape, ones = (2 * width, width), nn.initializers.ones_init()
+        kernel = [self.param(f"{name}_kernel_{index}", kernel_init, shape) for name in ("forget", "input")]
+        bias = [
+            self.param(f"forget_bias_{index}", ones, (width,)),
+            self.param(f"input_bias_{index}", bias_init, (width,)),
+        ]
+        scale = self.param(f"scale_{index}", ones, (2 * width,))
+        shift = self.param(f"shift_{index}", nn.initializers.zeros_init(), (2 * width,))
+        both = jnp.concatenate(kernel, axis=1)
+        scaled = scale[:, None] * both
+        return x @ scaled[:width], scaled[width:], scaled.sum(axis=0), shift @ both + jnp.concatenate(bias)
+
+
+def spread(x: Array) -> tuple[Array, Array]:
+    """The mean of x [..., m], and the sum of squared distances from it, [..., 1] each."""
+    mean = x.mean(axis=-1, keepdims=True)
+    return mean, jnp.square(x - mean).sum(axis=-1, keepdims=True)
+
+
+class Recall(nn.Module):
+    """Deep Thinking's blocks, which receive the input again in every step."""
+
+    hidden: tuple[int, ...]  # the width m, once per residual block
+    compute: int  # T
+    activation: Activation = "relu"
+    initialisation: Initialisation = "torch"
+
+    @nn.compact
+    def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
+        """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
+        width, act = self.hidden[0], ACTIVATIONS[self.activation]
+        seen = joined(inputs)
+        first = act(Dense(width, self.initialisation, math.sqrt(2.0), name="input")(seen))
+        recall = dense(self, "recall", width + seen.shape[-1], width, 1.0)
+        blocks = [[dense(self, f"hidden_{i}_{j}", width, width) for j in range(2)] for i in range(len(self.hidden))]
+
+        def step(h: Array) -> Array:
+            h = recall(jnp.concatenate([h, seen], axis=-1))
+            for one, two in blocks:
+                h = act(h + two(act(one(h))))
+            return h
+
+        return think(step, first, self.compute, span)
+
+
+class DRC(nn.Module):
+    """Stacked convolutional LSTMs that tick T times."""
+
+    hidden: tuple[int, ...]  # channels of each layer
+    compute: int  # T
+    activation: Activation = "relu"
+    initialisation: Initialisation = "torch"
+    grid: tuple[int, int] | None = None  # rows and columns of pictures that are given as vectors, channel by channel
+
+    @nn.compact
+    def __call__(self, observation: Array, *, span: Span | None = None) -> Array:
+        """Map pictures [..., H, W, K], or vectors [..., K H W] with a `grid`, to [..., `DRC_FEATURES`]."""
+        act, layers = ACTIVATIONS[self.activation], range(len(self.hidden))
+        if self.grid is not None:
+            planes = observation.reshape(*observation.shape[:-1], -1, *self.grid)
+            observation = jnp.moveaxis(planes, -3, -1)
+        leading, pictures = observation.shape[:-3], observation.reshape(-1, *observation.shape[-3:])
+        if pictures.dtype == jnp.uint8:
+            pictures = pictures.astype(jnp.float32) / 255.0
+        size = pictures.shape[:-1]  # [N, H, W]
+        encoder = dense(self, "encoder", 9 * pictures.shape[-1], self.hidden[0], math.sqrt(2.0))
+        encoded = act(encoder(around(pictures)))
+        inside = jnp.pad(jnp.zeros(size[1:]), 1, constant_values=1.0)[None, :, :, None]
+        edge = jnp.broadcast_to(networks.patches(inside, 3, 1), (*size, 9))  # marks cells outside the picture
+        below = [self.hidden[d - 1] for d in layers]
+        channels = [self.hidden[0] + below[d] + 2 * self.hidden[d] for d in layers]
+        gates = [dense(self, f"gates_{d}", 9 * (channels[d] + 1), 4 * self.hidden[d]) for d in layers]
+        pools = [dense(self, f"pool_{d}", 2 * self.hidden[d], self.hidden[d]) for d in layers]
+
+        def step(state: tuple[tuple[Array, ...], tuple[Array, ...]]) -> Any:
+            hidden, memory = list(state[0]), list(state[1])
+            for d in layers:
+                own = hidden[d]
+                largest = -networks.smallest(-own.reshape(len(own), -1, own.shape[-1]), axis=1)
+                pooled = pools[d](jnp.concatenate([own.mean(axis=(1, 2)), largest], axis=-1))
+                pooled = jnp.broadcast_to(pooled[:, None, None], own.shape)
+                seen = around(jnp.concatenate([encoded, hidden[d - 1], own, pooled], axis=-1))
+                f, i, j, o = jnp.split(gates[d](jnp.concatenate([seen, edge], axis=-1)), 4, axis=-1)
+                memory[d] = jax.nn.sigmoid(f) * memory[d] + jax.nn.sigmoid(i) * jnp.tanh(j)
+                hidden[d] = jax.nn.sigmoid(o) * jnp.tanh(memory[d])
+            return tuple(hidden), tuple(memory)
+
+        zeros = tuple(jnp.zeros((*size, width)) for width in self.hidden)
+        top = think(step, (zeros, zeros), self.compute, span)[0][-1]
+        flat = jnp.concatenate([top, encoded], axis=-1).reshape(*leading, -1)
+        return act(Dense(DRC_FEATURES, self.initialisation, math.sqrt(2.0), name="dense")(flat))
+
+
+def dense(
+    module: nn.Module, name: str, inputs: int, features: int, scale: float = math.sqrt(2.0)
+) -> Callable[[Array], Array]:
+    """A dense layer as a function that can be called inside a loop. Its parameters belong to `module`.
+
+    `module` is a `Recall` or `DRC`, inside its call.
+    """
+    kernel_init, bias_init = initialisers(module.initialisation, inputs, scale)  # type: ignore[attr-defined]
+    kernel = module.param(f"{name}_kernel", kernel_init, (inputs, features))
+    bias = module.param(f"{name}_bias", bias_init, (features,))
+    return lambda x: x @ kernel + bias
+
+
+def around(pictures: Array) -> Array:
+    """The 3x3 patch around each cell, [N, H, W, K] to [N, H, W, 9 K], with zeros outside the picture."""
+    return networks.patches(jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)

@@ -1,0 +1,244 @@
+"""Memories: their equations in float64 NumPy, and sequences against single steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import networks
+from rljax.agent import Transition, choose
+from rljax.networks import memories, memory_layers, torsos
+
+STEPS, ENVS, SIZE, WIDTH, LENGTH = 7, 3, 5, 4, 3
+KINDS = ("gru", "lstm", "lru", "gtrxl", "iru")
+FIRST = np.zeros((STEPS, ENVS), bool)
+FIRST[3, 0] = FIRST[5, 1] = FIRST[0, 2] = FIRST[6, 2] = True
+
+
+def settings(kind: Any, layers: int = 2, **changes: Any) -> torsos.Settings:
+    """Two layers of a memory."""
+    sizes: dict[str, Any] = {"memory_hidden": (WIDTH,) * layers, "memory_length": LENGTH}
+    return torsos.Settings("mlp", 2, None, "tanh", "torch", memory=kind, **sizes)._replace(**changes)
+
+
+def drawn(kind: str, layers: int = 2) -> networks.Network:
+    """A memory alone, without a body before it, its parameters drawn by NumPy."""
+    identity: Any = networks.MLP((), None)
+    network, _ = memories.create(identity, settings(kind, layers), jax.random.key(0), jnp.zeros(SIZE))
+    generator = np.random.default_rng(1)
+    params = jax.tree.map(lambda x: jnp.asarray(generator.normal(0.0, 0.5, x.shape), x.dtype), network.params)
+    return network.replace(params=params)
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    """Normal numbers."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+X, NEXT = numbers(STEPS, ENVS, SIZE), numbers(STEPS, ENVS, SIZE, seed=2)
+
+
+def fresh(kind: str, *leading: int) -> Any:
+    """Memories where episodes begin."""
+    memory = memories.initial(settings(kind))
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *x.shape)), memory)
+
+
+def used(kind: str, network: networks.Network) -> Any:
+    """Memories after some steps of an episode."""
+    return network(jnp.asarray(numbers(4, ENVS, SIZE, seed=3)), jnp.zeros((4, ENVS), bool), fresh(kind, ENVS))[1]
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def normed(x: np.ndarray, p: Any) -> np.ndarray:
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + 1e-6) * p["scale"] + p["bias"]
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def dense(x: np.ndarray, p: Any) -> np.ndarray:
+    return x @ p["kernel"] + p["bias"]
+
+
+def gru(p: Any, layer: int, x: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One step of one layer, gate by gate."""
+    w, u = np.split(p[f"input_{layer}"], 3, axis=1), np.split(p[f"memory_{layer}"], 3, axis=1)
+    b, inner = np.split(p[f"bias_{layer}"], 3), p[f"inner_{layer}"]
+    r, z = (sigmoid(x @ w[i] + b[i] + h @ u[i]) for i in (0, 1))
+    n = np.tanh(x @ w[2] + b[2] + r * (h @ u[2] + inner))
+    h = (1.0 - z) * n + z * h
+    return h, h
+
+
+def lstm(p: Any, layer: int, x: np.ndarray, memory: Any) -> tuple[np.ndarray, Any]:
+    """One step of one layer, gate by gate."""
+    c, h = memory
+    w, u = np.split(p[f"input_{layer}"], 4, axis=1), np.split(p[f"memory_{layer}"], 4, axis=1)
+    b = np.split(p[f"bias_{layer}"], 4)
+    f, i, g, o = (x @ w[k] + b[k] + h @ u[k] for k in range(4))
+    c = sigmoid(f + 1.0) * c + sigmoid(i) * np.tanh(g)
+    h = sigmoid(o) * np.tanh(c)
+    return h, (c, h)
+
+
+def lru(p: Any, layer: int, x: np.ndarray, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One step of one block, in complex numbers."""
+    p = p[f"block_{layer}"]
+    decay = np.exp(-np.exp(p["nu"]) + 1j * np.exp(p["theta"]))
+    z = normed(x, p["norm"])
+    state = decay * (memory[0] + 1j * memory[1])
+    state = state + np.sqrt(1.0 - np.abs(decay) ** 2) * (z @ (p["input_real"] + 1j * p["input_imaginary"]))
+    y = gelu((state @ (p["output_real"] + 1j * p["output_imaginary"])).real + p["skip"] * z)
+    return x + dense(y, p["value"]) * sigmoid(dense(y, p["gate"])), np.stack([state.real, state.imag])
+
+
+CELLS = {"gru": gru, "lstm": lstm, "lru": lru}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_layers_equal_their_equations(kind: str) -> None:
+    network, cell = drawn(kind), CELLS[kind]
+    memory = used(kind, network)
+    output, after, _ = network(jnp.asarray(X), jnp.asarray(FIRST), memory)
+    core = next(iter(network.params.values()))
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), core)
+    for e in range(ENVS):
+        kept = jax.tree.map(lambda x, e=e: np.asarray(x[e], np.float64), memory)
+        kept = list(kept)
+        for t in range(STEPS):
+            if FIRST[t, e]:
+                kept = jax.tree.map(np.zeros_like, kept)
+            x = X[t, e].astype(np.float64)
+            if kind == "lru":
+                x = dense(x, p["input"])
+            for layer in range(2):
+                x, kept[layer] = cell(p, layer, x, kept[layer])
+            np.testing.assert_allclose(output[t, e], x, rtol=1e-4, atol=1e-5)
+        jax.tree.map(lambda a, b, e=e: np.testing.assert_allclose(a[e], b, rtol=1e-4, atol=1e-5), list(after), kept)
+
+
+def test_gtrxl_attends_as_its_equations_say() -> None:
+    network = drawn("gtrxl", layers=1)
+    memory = memories.initial(settings("gtrxl", 1))
+    past = numbers(LENGTH, WIDTH, seed=5)
+    memory = {"inputs": (jnp.asarray(past)[None],), "known": jnp.array([2])}  # of three steps two are this episode's
+    first = np.zeros((4, 1), bool)
+    first[2] = True
+    output, after, _ = network(jnp.asarray(X[:4, :1]), jnp.asarray(first), memory)
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), next(iter(network.params.values())))
+    block = p["block_0"]
+    tokens = dense(X[:4, 0].astype(np.float64), p["input"])
+    seen = np.concatenate([past, tokens])
+    half = WIDTH // 2
+    for t in range(4):
+        begins = 2 if t >= 2 else -2
+        keys = [k for k in range(-LENGTH, t + 1) if k >= begins and t - k <= LENGTH]
+        query = dense(normed(tokens[t], block["norm"]), block["query"]).reshape(4, 1)
+        logits, values = [], []
+        for k in keys:
+            both = dense(normed(seen[k + LENGTH], block["norm"]), block["seen"])
+            key, value = both[:WIDTH].reshape(4, 1), both[WIDTH:].reshape(4, 1)
+            angle = (t - k) / 10_000.0 ** (np.arange(half) / half)
+            wave = dense(np.concatenate([np.sin(angle), np.cos(angle)]), block["relative"]).reshape(4, 1)
+            of_content = ((query + block["content_bias"]) * key).sum(axis=1)
+            of_place = ((query + block["place_bias"]) * wave).sum(axis=1)
+            logits.append(of_content + of_place)
+            values.append(value)
+        weight = np.exp(np.stack(logits) - np.max(logits, axis=0))
+        weight = weight / weight.sum(axis=0)
+        found = (weight[..., None] * np.stack(values)).sum(axis=0).reshape(WIDTH)
+        x = gated(block["gate_attention"], tokens[t], np.maximum(dense(found, block["attended"]), 0.0))
+        hidden = np.maximum(dense(normed(x, block["norm_hidden"]), block["hidden"]), 0.0)
+        x = gated(block["gate_hidden"], x, np.maximum(dense(hidden, block["output"]), 0.0))
+        np.testing.assert_allclose(output[t, 0], x, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(after["inputs"][0][0], tokens[1:], rtol=1e-5, atol=1e-6)
+    assert int(after["known"][0]) == 2, "the episode began two steps ago"
+
+
+def gated(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The gate of GTrXL's blocks."""
+    of_y, of_x = np.split(dense(y, p["of_result"]), 3), np.split(dense(x, p["of_input"]), 2)
+    r, z = sigmoid(of_y[0] + of_x[0]), sigmoid(of_y[1] + of_x[1] - 2.0)
+    return (1.0 - z) * x + z * np.tanh(of_y[2] + dense(r * x, p["of_reset"]))
+
+
+def test_the_first_step_of_an_iru_is_that_of_the_torso() -> None:
+    network = drawn("iru")
+    output, cells, _ = network(jnp.asarray(X), jnp.ones((STEPS, ENVS), bool), fresh("iru", ENVS))
+    torso = networks.Network(next(iter(network.params.values())), torsos.IRU((WIDTH,) * 2, 2))
+    np.testing.assert_allclose(output, torso(X), rtol=1e-5, atol=1e-6)
+    remembered = network(jnp.asarray(X), jnp.zeros((STEPS, ENVS), bool), cells)[0]
+    assert np.abs(np.asarray(remembered) - np.asarray(output)).min(axis=-1).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sequence_equals_its_single_steps(kind: str) -> None:
+    network = drawn(kind)
+    memory = kept = used(kind, network)
+
+    @jax.jit
+    def step(x: Any, first: Any, memory: Any) -> Any:
+        return memories.step(network, x, choose(first, fresh(kind, ENVS), memory))
+
+    outputs, successors = [], []
+    for t in range(STEPS):
+        output, memory = step(X[t], FIRST[t], memory)
+        outputs.append(output)
+        successors.append(step(NEXT[t], np.zeros(ENVS, bool), memory)[0])
+    whole = jax.jit(lambda *given: network(*given))(X, FIRST, kept, NEXT)
+    np.testing.assert_allclose(whole[0], outputs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(whole[2], successors, rtol=1e-4, atol=1e-5)
+    again = [step(NEXT[0], np.zeros(ENVS, bool), memory)[0] for memory in (memory, whole[1])]
+    np.testing.assert_allclose(*again, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_crosses_the_beginning_of_an_episode(kind: str) -> None:
+    network = drawn(kind)
+    first = jnp.asarray(FIRST[:, :1])
+
+    def later(x: Any, memory: Any) -> Any:
+        return network(x, first, memory)[0][3:].sum()
+
+    memory = jax.tree.map(lambda x: x[:1].astype(jnp.float32), used(kind, network))
+    known = {"known": jnp.array([3])} if kind == "gtrxl" else {}
+    of_x, of_memory = jax.jit(jax.grad(lambda x, memory: later(x, memory | known if known else memory), (0, 1)))(
+        jnp.asarray(X[:, :1]), memory
+    )
+    assert np.all(np.asarray(of_x)[:3] == 0)
+    assert np.abs(np.asarray(of_x)[3]).max() > 0
+    assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(of_memory))
+
+
+def test_batches_without_a_memory_are_seen_row_by_row() -> None:
+    network = networks.create(networks.MLP((4,), None), jax.random.key(0), jnp.zeros(SIZE))
+    rows: Any = [None] * 4
+    batch = Transition(jnp.asarray(X), *rows, next_observation=jnp.asarray(NEXT))
+    seen = memories.successors(network, batch)
+    jax.tree.map(np.testing.assert_array_equal, seen, (network(X), network(NEXT)))
+    np.testing.assert_array_equal(memories.embedded(network, batch), network(X))
+    np.testing.assert_array_equal(memories.embedded(None, batch), X)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory": "gru", "memory_hidden": ()}, "memory-hidden"),
+        ({"memory": "lru", "memory_hidden": (4, 8)}, "same width"),
+        ({"memory": "gtrxl", "memory_length": 0}, "memory-length is 0"),
+        ({"memory": "gru", "progressive": 0.5}, "without --config.memory gru"),
+    ],
+)
+def test_settings_that_fit_no_memory_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        memory_layers.check(settings("gru")._replace(**changes))

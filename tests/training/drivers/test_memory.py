@@ -1,0 +1,207 @@
+"""Memories through time: drivers, evaluation and policies keep one per environment, which ends with the episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rljax
+from rljax import buffers, cli
+from rljax.agent import Step
+from rljax.envs.autoreset import AutoReset
+from rljax.runs import checkpoints, policy, run
+from rljax.training.drivers.compiled import CompiledDriver
+from rljax.training.drivers.embedded import EmbeddedDriver
+from rljax.training.drivers.hosted import HostedDriver
+from rljax.training.evaluation import CompiledEvaluator, Held, HostedEvaluator, averaged
+from rljax.training.learner import Learner
+from tests import small_runs
+from tests.fakes import Counter, Fake, HostedCounter, assert_equal, settings
+
+LIMIT, STEPS, ENVS = 5, 3, 2  # of an episode and of a rollout, which do not divide each other
+SIZES: dict[str, Any] = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STEPS * ENVS}
+
+
+class Remembering(Fake):
+    """It remembers how many observations of the episode it has seen, and their sum; a `Counter` shows the same."""
+
+    def experience(self, config: Any) -> Any:
+        """Rollouts with the memories before them."""
+        sizes = {name: getattr(config, name) for name in ("num_envs", "num_steps", "batch_size")}
+        return buffers.Rollout(**sizes, remembers=True)
+
+    def remember(self, spec: Any, config: Any) -> Any:
+        """Nothing seen."""
+        return {"seen": jnp.zeros((), jnp.int32), "sum": jnp.zeros(2)}
+
+    def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any = None) -> Any:
+        """The number of observations seen, as an action."""
+        memory = {"seen": memory["seen"] + 1, "sum": memory["sum"] + observation}
+        return memory["seen"][..., None].astype(jnp.float32), {"sum": memory["sum"]}, memory
+
+    def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
+        """Compare what was remembered with what the observations show."""
+        times = batch.observation[..., 0]
+        wrong = {
+            "action": batch.action[..., 0] != times + 1,
+            "memory": batch.extras["memory"]["seen"] != times[0],
+            "sum": batch.extras["memory"]["sum"] + batch.observation[0] != batch.extras["sum"][0].reshape(-1, 2),
+            "first": batch.extras["first"] != ((times == 0) & (jnp.arange(STEPS) > 0)[:, None]),
+        }
+        return state, {name: x.mean() for name, x in wrong.items()} | {"firsts": batch.extras["first"].mean()}
+
+
+class Saved(HostedCounter):
+    """A counter on the host whose state can be saved."""
+
+    def save(self, rows: Any) -> bytes:
+        """Times and returns, and the last actions."""
+        return np.stack([self.time, self.returns, self.last]).astype(np.float64).tobytes()
+
+    def restore(self, saved: bytes) -> np.ndarray:
+        """The observations then."""
+        time, returns, self.last = np.frombuffer(saved).reshape(3, -1)
+        self.num_envs, self.time, self.returns = len(time), time.astype(np.int32), returns.astype(np.float32)
+        return np.stack([time, self.last], axis=1).astype(np.float32)
+
+    def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
+        """Nothing done yet."""
+        self.last = np.zeros(self.num_envs if seeds is None else len(seeds))
+        return super().reset(range(self.num_envs) if seeds is None else seeds)
+
+    def step(self, action: np.ndarray) -> Step:
+        """Count."""
+        step = super().step(action)
+        self.last = np.asarray(step.observation)[:, 1]
+        return step
+
+
+def driver(kind: Any, num_learners: int = 2) -> Any:
+    """A driver of `Remembering` in counters of episodes of five steps."""
+    config = settings(num_learners, **SIZES)
+    if kind is CompiledDriver:
+        environment: Any = AutoReset(Counter(LIMIT))
+    else:
+        environment = Saved(LIMIT)
+    return kind(Learner(Remembering(), environment.spec, num_learners), environment, config)
+
+
+def plain(arrays: Any) -> Any:
+    """Arrays with random keys as numbers."""
+    is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, arrays)
+
+
+KINDS = [CompiledDriver, HostedDriver, EmbeddedDriver]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memories_follow_episodes(kind: Any) -> None:
+    made = driver(kind)
+    made.start([1, 2])
+    made.advance(2 * LIMIT)
+    metrics = made.report().metrics
+    assert {name: np.max(metrics[name]) for name in ("action", "memory", "sum", "first")} == dict.fromkeys(
+        ("action", "memory", "sum", "first"), 0.0
+    )
+    assert np.all(metrics["firsts"] > 0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memories_are_restored(kind: Any) -> None:
+    whole, broken = driver(kind), driver(kind)
+    for made in (whole, broken):
+        made.start([1, 2])
+        made.advance(3)  # in the middle of an episode
+        made.report()
+    saved, environments = jax.tree.map(jnp.array, broken.arrays()), broken.environments()
+    restored = driver(kind)
+    restored.restore(saved, environments)
+    for made in (whole, restored):
+        made.advance(3)
+        made.report()
+    assert_equal(plain(whole.arrays()), plain(restored.arrays()))
+    template = driver(kind).template([1, 2])
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), template) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), restored.arrays()
+    )
+
+
+@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
+def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
+    made = driver(kind)
+    made.start([1, 2])
+    made.advance(3)
+    made.report()
+    made.restore(jax.tree.map(jnp.array, made.arrays()), None)
+    made.advance(4)
+    metrics = made.report().metrics
+    assert np.max(metrics["action"]) == np.max(metrics["memory"]) == 0
+
+
+@pytest.mark.parametrize("hold", [1, 2, 7])
+@pytest.mark.parametrize("inside", [True, False])
+def test_evaluation_remembers(inside: bool, hold: int) -> None:
+    environment: Any = AutoReset(Counter(LIMIT)) if inside else Saved(LIMIT)
+    environment.num_envs, environment.success = 4, np.full(4, np.nan)
+    kind: Any = CompiledEvaluator if inside else HostedEvaluator
+    agent, config = Remembering(), settings(2, **SIZES)
+    keys = jax.random.split(jax.random.key(0), 2)
+    state = jax.vmap(lambda key: agent.init(key, environment.spec, Fake.Config(**SIZES)))(keys)
+    held: Any = agent if hold == 1 else Held(agent, hold)
+    played = kind(held, environment, 2)(state, range(4), config)
+    actions = [1 + time // hold for time in range(LIMIT)]  # the number of decisions so far: nothing is seen in between
+    np.testing.assert_array_equal(played.returns, np.full((2, 2), sum(range(LIMIT + 1)) + sum(actions)))
+
+
+def test_returns_are_averaged_over_lengths_of_holding() -> None:
+    assert averaged([4.0], [1]) == 4.0
+    assert averaged([4.0, 2.0], [1, 2]) == 3.0
+    assert averaged([4.0, 2.0, 0.0], [1, 2, 4]) == pytest.approx((3.0 * 1 + 1.0 * 2) / 3)
+
+
+def trained(env: str, steps: int, out: Path, **changes: Any) -> Path:
+    """A PPO with a memory."""
+    config = {"memory": "lstm", "memory_hidden": (8,), "batch_size": 25} | changes
+    return small_runs.train("ppo", env, steps, out, config, seeds=2)
+
+
+@pytest.mark.parametrize("env", ["rljax/Pendulum", pytest.param("Hopper-v5", marks=pytest.mark.learn)])
+def test_runs_resume_with_what_they_remember(env: str, tmp_path: Path) -> None:
+    trained(env, 200, tmp_path / "whole")
+    trained(env, 100, tmp_path / "half")
+    run.resume(tmp_path / "half", 200)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    assert checkpoints.steps(tmp_path / "half" / "checkpoints")[-1] == 200
+
+    loaded = rljax.load(tmp_path / "half")
+    seen = np.random.default_rng(0).normal(size=(3, *loaded.spec.observation_shape)).astype(np.float32)
+    with pytest.raises(ValueError, match="step=0"):
+        loaded(seen[0])
+    with pytest.raises(ValueError, match="Begin an episode with step=0"):
+        loaded(seen[0], step=1)
+    first, second = loaded(seen[0], step=0), loaded(seen[1], step=1)
+    anew = loaded(seen[1], step=0)
+    assert np.abs(second - anew).max() > 0
+    np.testing.assert_array_equal(loaded(seen[0], step=0), first)
+    together = [loaded(seen[:2], step=0), loaded(seen[[1, 0]], step=np.array([1, 0]))]
+    np.testing.assert_allclose(together[0][0], first, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(together[1], [second, first], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="as many environments"):
+        loaded(seen, step=2)
+
+
+def test_actions_are_held_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = small_runs.trained("ppo", "rljax/Pendulum", 100, tmp_path / "run")
+    cli.main(["eval", str(out), "--episodes", "2", "--hold", "1", "4"])
+    shown = capsys.readouterr().out
+    assert "each action held for 4 steps" in shown
+    assert "frequency-averaged return over holds of 1 to 4 steps: -" in shown
+    with pytest.raises(ValueError, match="--hold is 0, it must be at least 1"):
+        policy.evaluate_run(out, hold=0)
