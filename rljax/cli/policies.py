@@ -41,16 +41,12 @@ def evaluate(arguments: list[str]) -> None:
 
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):
-<<<<<<< HEAD
-        show(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
-=======
         results = []
         for hold in options.hold or (1,):
             results.append(policy.evaluate_run(options.run, **same, compute=compute, hold=hold))
-            console.show(policy.table(results[-1]))
+            show(policy.table(results[-1]))
         if len({result["hold"] for result in results}) > 1:
-            console.show(policy.averaged(results))
->>>>>>> main
+            show(policy.averaged(results))
 
 
 def play(arguments: list[str]) -> None:
