@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import agent as contract
 from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
 from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
 from rljax.networks import normalise
@@ -40,6 +41,7 @@ OPTIONAL = {
     "schedule": ["config", "steps"],
     "value": ["state", "observation", "action", "config"],
     "use_base": ["state", "base", "config"],
+    "remember": ["spec", "config"],
 }
 DECLARATIONS = {"replay": Replay, "rollout": Rollout, "stream": Stream, "dataset": Dataset}
 FOLLOWING = {  # fields of a declaration that are the Config's, where that has them
@@ -96,8 +98,14 @@ def subject(name: str) -> Subject:
     def update(state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
         return compiled(state, batch, key, step, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config))
 
-    act = jax.jit(module.act, static_argnames="explore")
+    act = jax.jit(functools.partial(acted, module, spec), static_argnames="explore")
     return Subject(module, spec, config, batch, init(KEY, spec, config), update, act, init, traces)
+
+
+def acted(module: Any, spec: EnvSpec, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
+    """Actions and extras where episodes begin."""
+    memory = contract.first_memory(module, spec, config, *observation.shape[: observation.ndim - 1])
+    return contract.act(module, state, observation, key, config, explore, memory)[:2]
 
 
 def several(batch: Transition) -> Any:
@@ -143,7 +151,8 @@ def assert_close(actual: Any, expected: Any) -> None:
 def test_has_the_names_of_the_contract(name: str) -> None:
     module = importlib.import_module(f"rljax.agents.{name}")
     found = {part: list(inspect.signature(getattr(module, part)).parameters) for part in SIGNATURES}
-    assert found == SIGNATURES
+    remembers = ["memory"] if hasattr(module, "remember") else []
+    assert found == SIGNATURES | {"act": [*SIGNATURES["act"], *remembers]}
     for part, parameters in OPTIONAL.items():
         if hasattr(module, part):
             assert list(inspect.signature(getattr(module, part)).parameters) == parameters
@@ -344,8 +353,8 @@ def test_settings_that_shape_the_program_are_compiled_anew() -> None:
 
 @agents
 def test_acting_does_not_depend_on_being_compiled(name: str) -> None:
-    module, _, config, batch, state, _, act, *_ = subject(name)
-    plain = module.act(state, several(batch), KEY, config, explore=False)
+    module, spec, config, batch, state, _, act, *_ = subject(name)
+    plain = acted(module, spec, state, several(batch), KEY, config, explore=False)
     assert_close(plain, act(state, several(batch), KEY, config, explore=False))
 
 

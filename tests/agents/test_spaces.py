@@ -76,9 +76,17 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
     return made
 
 
-@pytest.mark.parametrize(
-    ("name", "observation", "action"), [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
-)
+FROM_DATA = [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
+
+
+def quick_from_data() -> list[Any]:
+    """Parameters of which those take long whose actions tests/agents/test_choices.py learns from data with."""
+    first = {name: action for name, _, action in reversed(FROM_DATA)}
+    kept = [(name, observation, action) for name, observation, action in FROM_DATA if action in ("masked", first[name])]
+    return [pytest.param(*x, marks=() if x in kept else pytest.mark.learn) for x in FROM_DATA]
+
+
+@pytest.mark.parametrize(("name", "observation", "action"), quick_from_data())
 def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, action: str) -> None:
     """Updates on a data set fit the agent; they are traced. Agents that need new experience see it beside the data."""
     module: Any = registry.load_agent(name)
