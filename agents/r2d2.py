@@ -195,9 +195,8 @@ def act(
 
     Without a memory it is that with which an episode begins.
     """
-    mask = agent.mask_of(observation)
-    leading = jax.tree.leaves(observation)[0].ndim - len(jax.tree.leaves(state.spec.observation)[0].shape)
-    shape = jax.tree.leaves(observation)[0].shape[:leading]
+    mask, (seen, one) = agent.mask_of(observation), (jax.tree.leaves(x)[0] for x in (observation, state.spec.example()))
+    shape = seen.shape[: seen.ndim - one.ndim]
     memory = begun(config, *shape) if memory is None else memory
     outputs, memory = memories.step(state.critic, scaled(state, observation, config), memory)
     q = distributions.allowed(of_actions(outputs, config), mask)

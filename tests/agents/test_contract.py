@@ -40,6 +40,7 @@ OPTIONAL = {
     "schedule": ["config", "steps"],
     "value": ["state", "observation", "action", "config"],
     "use_base": ["state", "base", "config"],
+    "remember": ["spec", "config"],
 }
 DECLARATIONS = {"replay": Replay, "rollout": Rollout, "stream": Stream, "dataset": Dataset}
 FOLLOWING = {  # fields of a declaration that are the Config's, where that has them
@@ -59,7 +60,10 @@ def source(name: str) -> str:
 PREPARED, VALUED = ([name for name in AGENTS if f"\ndef {part}(" in source(name)] for part in ("prepare", "value"))
 PRIORITISED = [name for name in AGENTS if "    prioritised: float" in source(name)]
 # Settings under which what is declared has floats that the defaults do not have
-DRAWS: dict[str, list[dict[str, Any]]] = {"dqn": [{"n_step": 3}, {"hindsight": 0.5}, {"prioritised": 0.5}]}
+DRAWS: dict[str, list[dict[str, Any]]] = {
+    "dqn": [{"n_step": 3}, {"hindsight": 0.5}, {"prioritised": 0.5}],
+    "r2d2": [{"priority_exponent": 0.0}],
+}
 
 agents = pytest.mark.parametrize("name", AGENTS)
 
@@ -124,7 +128,8 @@ def assert_close(actual: Any, expected: Any) -> None:
 def test_has_the_names_of_the_contract(name: str) -> None:
     module = importlib.import_module(f"rljax.agents.{name}")
     found = {part: list(inspect.signature(getattr(module, part)).parameters) for part in SIGNATURES}
-    assert found == SIGNATURES
+    remembering = {"act": [*SIGNATURES["act"], "memory"]} if hasattr(module, "remember") else {}
+    assert found == SIGNATURES | remembering
     for part, parameters in OPTIONAL.items():
         if hasattr(module, part):
             assert list(inspect.signature(getattr(module, part)).parameters) == parameters
@@ -172,7 +177,7 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
 
 def test_declarations_with_floats_are_tried() -> None:
     having = {name for name in AGENTS if any(jax.tree.leaves(experience) for _, experience in declared(name))}
-    assert having == {"bc", "dqn", "gciql", "iql", "riql"}
+    assert having == {"bc", "dqn", "gciql", "iql", "r2d2", "riql"}
 
 
 @agents
@@ -287,7 +292,7 @@ def test_act_hands_out_actions(name: str) -> None:
     for explore in (False, True):
         for shape in ((), (4,), (2, 3)):
             observation = jax.ShapeDtypeStruct((*shape, *spec.observation_shape), jnp.float32)
-            found, extras = jax.eval_shape(functools.partial(act, explore=explore), state, observation, KEY, config)
+            found, extras, *_ = jax.eval_shape(functools.partial(act, explore=explore), state, observation, KEY, config)
             assert (found.shape, found.dtype) == ((*shape, *spec.action_shape), spec.action_dtype)
             assert all(leaf.shape[: len(shape)] == shape for leaf in jax.tree.leaves(extras))
         action = act(state, batch.observation, KEY, config, explore=explore)[0]
