@@ -60,7 +60,6 @@ class Config:
     num_envs: int = 16  # environments stepped side by side; 256 in [1]
     num_steps: int = 4  # steps of each environment per iteration; own choice
     num_updates: int = 1  # updates per iteration, each on a fresh batch
-    clip_rewards: bool = False  # to [-1, 1]; not in [1], which rescales values
     length: int = 20  # steps of a sequence that are learnt from; 80 in [1]
     burn_in: int = 10  # steps before them, of which only the memory is computed; 40 in [1], 0 for none
     overlap: int = 10  # steps that a sequence shares with the next one; 40 in [1]
@@ -112,7 +111,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of sequences, each of `burn_in` + `length` steps."""
-    sizes = ("replay_size", "batch_size", "warmup_steps", "num_envs", "num_steps", "num_updates", "clip_rewards")
+    sizes = ("replay_size", "batch_size", "warmup_steps", "num_envs", "num_steps", "num_updates")
     declared: Any = {name: getattr(config, name) for name in sizes}
     draw = buffers.Sequences(
         length=config.burn_in + config.length,
@@ -120,8 +119,8 @@ def experience(config: Config) -> buffers.Replay:
         exponent=config.priority_exponent if np.max(config.priority_exponent) > 0 else None,
         correction=config.correction,
     )
-    remembers = config.memory != "none" and config.stored_memory
-    return buffers.Replay(**declared, draw=draw, perceives=config.normalise_observations, remembers=remembers)
+    declared |= {"remembers": config.memory != "none" and config.stored_memory}
+    return buffers.Replay(**declared, draw=draw, perceives=config.normalise_observations)
 
 
 def schedule(config: Config, steps: float) -> Config:
@@ -290,9 +289,8 @@ def critic_loss(
     loss = 0.5 * buffers.weighted(jnp.square(error), online).mean()
     size = jnp.abs(error)
     priority = config.priority_max * size.max(axis=0) + (1.0 - config.priority_max) * size.mean(axis=0)
-    metrics = {"critic/loss": loss, "critic/q": unscaled(q, config).mean()}
-    metrics |= {"critic/target": unscaled(target, config).mean()}
-    return loss, metrics | buffers.priorities(priority[None], online)
+    means = {"critic/q": unscaled(q, config).mean(), "critic/target": unscaled(target, config).mean()}
+    return loss, {"critic/loss": loss} | means | buffers.priorities(priority[None], online)
 
 
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:

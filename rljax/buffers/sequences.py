@@ -5,8 +5,8 @@ about T / `every` windows, and a memory is stored once per `every` steps. A wind
 says where an episode begins, and nothing of it is padded. It is drawn once all of its steps are stored, and until the
 first of them is overwritten.
 
-p_i priority of window i;  alpha exponent, beta correction: the probabilities and weights of `rljax.buffers.prioritised`,
-with windows in place of rows.
+Probabilities and weights of windows are those of rows in `rljax.buffers.prioritised`: P(i) ~ (p_i + e)^alpha, with p_i
+the priority of window i.
 
 Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019. Its windows end with
 their episode, and begin with it.

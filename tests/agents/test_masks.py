@@ -18,7 +18,7 @@ from tests.agents import reference
 ACTIONS, ROWS = 4, 64
 PARTS = (Part(MASK, (ACTIONS,), "bool"), Part("observation", (3,)))
 SPEC = EnvSpec("test/Masked-v0", (), ACTIONS, discrete=True, parts=PARTS)
-NAMES = ("bc", "cql_discrete", "dqn", "iql", "ppo", "pqn", "riql", "sac_discrete")
+NAMES = ("bc", "cql_discrete", "dqn", "iql", "ppo", "pqn", "r2d2", "riql", "sac_discrete")
 
 
 def observations(seed: int) -> dict[str, np.ndarray]:

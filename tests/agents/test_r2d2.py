@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
 from rljax.agents import r2d2
 from rljax.networks import memories
+from rljax.runs import run
 from tests import small_runs
 from tests.agents import reference
 from tests.agents.test_memory import sigmoid
@@ -284,7 +286,10 @@ def test_forbidden_actions_are_neither_chosen_nor_learnt_from() -> None:
         plain = dataclasses.replace(CONFIG, dueling=False)
         shapes = reference.state(r2d2, spec, plain)
         parts = shapes.critic.params
-        raised = {**parts, "head": {"output": {**parts["head"]["output"], "bias": jnp.asarray([value, 0.3, value, value])}}}
+        raised = {
+            **parts,
+            "head": {"output": {**parts["head"]["output"], "bias": jnp.asarray([value, 0.3, value, value])}},
+        }
         critics = {name: shapes.critic.replace(params=raised) for name in ("critic", "target_critic")}
         targets.append(update(shapes.replace(**critics), given, KEY, 0, plain)[1]["critic/target"])
     np.testing.assert_array_equal(*targets)
@@ -311,4 +316,42 @@ def test_continuous_actions_are_refused() -> None:
 
 def test_a_replay_that_holds_no_sequence_is_refused_before_anything_compiles(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"sequences of 30 steps in --config.num-envs 16 environments need"):
-        small_runs.train("r2d2", "rljax/Memory-discrete", 100, tmp_path / "run", {"num_envs": 16, "length": 24, "burn_in": 6, "replay_size": 100})
+        small_runs.train(
+            "r2d2",
+            "rljax/Memory-discrete",
+            100,
+            tmp_path / "run",
+            {"num_envs": 16, "length": 24, "burn_in": 6, "replay_size": 100},
+        )
+
+
+RESUMED = [
+    pytest.param("rljax/Memory-discrete", {}, 2, id="program-population"),
+    pytest.param("rljax/Memory-discrete", {"stored_memory": False, "priority_exponent": 0.0}, 1, id="program-zero"),
+    pytest.param("CartPole-v1", {"memory": "lstm"}, 2, id="host-population"),
+]
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "seeds"),
+    [RESUMED[0], *[pytest.param(*case.values, id=case.id, marks=pytest.mark.learn) for case in RESUMED[1:]]],
+)
+def test_a_resumed_run_is_the_same_bit_for_bit(env: str, changes: dict[str, Any], seeds: int, tmp_path: Path) -> None:
+    config = {"hidden": (4,), "memory_hidden": (4,), "warmup_steps": 20} | changes
+    settings: dict[str, Any] = {"seeds": seeds, "log_every": 40, "eval_every": 200, "checkpoint_every": 200}
+    small_runs.train("r2d2", env, 400, tmp_path / "whole", config, **settings)
+    small_runs.train("r2d2", env, 200, tmp_path / "half", config, **settings)
+    run.resume(tmp_path / "half", 400)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+
+
+@pytest.mark.learn
+def test_learns_what_an_agent_without_memory_cannot(tmp_path: Path) -> None:
+    """MemoryChain: the first observation says which last action is right."""
+    returns = {}
+    for agent in ("r2d2", "dqn"):
+        out = tmp_path / agent
+        run.train(agent, "gymnax/MemoryChain-bsuite", 20_480, seeds=3, out=out, eval_every=20_480, eval_episodes=100)
+        returns[agent] = json.loads((out / "summary.json").read_text())["final"]["mean"]
+    assert returns["r2d2"] >= 0.9
+    assert abs(returns["dqn"]) <= 0.3
