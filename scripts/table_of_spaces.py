@@ -62,7 +62,9 @@ def source(agent: str) -> str:
     """Whether an agent learns from a data set: from it alone, or from it beside new experience."""
     module: Any = registry.load_agent(agent)
     experience = module.experience(module.Config())
-    return "alone" if experience.needs_data else "beside new experience" if experience.mixes_data else ""
+    if experience.needs_data:
+        return "alone"
+    return "beside new experience" if experience.mixes_data and experience.draw.from_data else ""
 
 
 def table() -> str:

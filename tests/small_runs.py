@@ -28,11 +28,14 @@ ON_POLICY: dict[str, Any] = {
     "batch_size": 25,
 }
 STREAM: dict[str, Any] = {"hidden": (16, 16)}
+SEQUENCES: dict[str, Any] = SMALL | {"batch_size": 8, "num_envs": 2, "length": 4, "burn_in": 2, "overlap": 2}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
 
 
 def small(agent: str) -> dict[str, Any]:
     """Hyperparameters for a run of seconds."""
+    if agent == "r2d2":
+        return SEQUENCES
     return ON_POLICY if agent == "ppo" else STREAM if agent.startswith("stream_") else SMALL
 
 

@@ -7,13 +7,13 @@ def experience(config: Config) -> buffers.Replay:
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
 from rljax.buffers.dataset import Dataset, UniformRows
 from rljax.buffers.draws import Hindsight, NStep, Uniform
-from rljax.buffers.experience import Column, Experience
+from rljax.buffers.experience import Column, Experience, Stream
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
 from rljax.buffers.replay import Replay
 from rljax.buffers.rollout import Rollout, discounted_sums, minibatches
-from rljax.buffers.stream import Stream
+from rljax.buffers.sequences import Sequences
 
 __all__ = [
     "Column",
@@ -28,6 +28,7 @@ __all__ = [
     "Replay",
     "ReturnToGo",
     "Rollout",
+    "Sequences",
     "Source",
     "Stream",
     "Uniform",

@@ -26,6 +26,11 @@ class Draw:
     def check(self, experience: Replay) -> None:
         """Raise `ValueError` where the replay is too small for this draw."""
 
+    def fewest(self, experience: Replay) -> int:
+        """Environment steps of each learner before anything can be drawn."""
+        del experience
+        return 1
+
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
         raise NotImplementedError

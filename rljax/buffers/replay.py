@@ -13,6 +13,8 @@ from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.draws import Draw, Uniform
 from rljax.buffers.experience import Experience, declaration, rows_of
 from rljax.buffers.prioritised import Pending, Priorities, Prioritised
+from rljax.buffers.rollout import apart
+from rljax.buffers.sequences import Sequences, Windows
 from rljax.buffers.successors import Successors, is_large, newest_frame
 
 
@@ -171,6 +173,36 @@ class PrioritisedBuffer(ReplayBuffer):
         return self.replace(priorities=self.priorities.written(pending, new, jnp.asarray(experience.draw.exponent)))
 
 
+class SequenceBuffer(ReplayBuffer):
+    """A ring from which windows of consecutive steps are drawn. Checkpoints of other rings do not know of them."""
+
+    windows: Windows = None  # type: ignore[assignment]
+
+    def add(self, transitions: Transition) -> SequenceBuffer:
+        """Write transitions [P, E, ...] at the ring's position, and the memory in their extras where windows begin."""
+        transitions, memory = apart(transitions)
+        step = self.position // transitions.reward.shape[1]
+        added: Any = super().add(transitions)
+        return added.replace(windows=self.windows.remembered(memory, step))
+
+    @property
+    def axes(self) -> SequenceBuffer:
+        """Which parts have the axis P, for `jax.vmap`."""
+        parts = super().axes
+        return SequenceBuffer(parts.data, parts.position, parts.size, parts.beside, self.windows.axes)
+
+    def of_learner(self, index: int) -> ReplayBuffer:
+        """The ring of one of P learners."""
+        return super().of_learner(index).replace(windows=self.windows.of_learner(index))
+
+    def prioritised(self, pending: Pending, experience: Replay) -> SequenceBuffer:
+        """The ring after a step of E environments was added: with the `pending` priorities, and new windows."""
+        assert isinstance(experience.draw, Sequences)
+        step = (self.position // experience.num_envs - 1) % (self.capacity // experience.num_envs)
+        exponent = jnp.asarray(experience.draw.exponent)
+        return self.replace(windows=self.windows.written(pending, step, experience.num_envs, exponent))
+
+
 @declaration
 class Replay(Experience):
     """Batches from the newest `replay_size` transitions. With `--data`, a share of each batch is from the data set."""
@@ -229,16 +261,25 @@ class Replay(Experience):
             raise ValueError(
                 f"--config.shift is {self.shift}, and no part of the observations is a picture: use --config.shift 0."
             )
+        if isinstance(self.draw, Sequences):
+            return self._of_sequences(example, self.draw, stack)
         ring = ReplayBuffer.create(example, self.replay_size, stack)
         if not isinstance(self.draw, Prioritised):
             return ring
         priorities = Priorities.create(len(example.reward), ring.capacity)
         return PrioritisedBuffer(ring.data, ring.position, ring.size, ring.beside, priorities)
 
+    def _of_sequences(self, example: Transition, draw: Sequences, stack: int) -> SequenceBuffer:
+        example, memory = apart(example)
+        learners, steps = len(example.reward), draw.steps(self)
+        ring = ReplayBuffer.create(example, steps * self.num_envs, stack)
+        windows = Windows.create(memory, learners, self.num_envs, steps, draw)
+        return SequenceBuffer(ring.data, ring.position, ring.size, ring.beside, windows)
+
     @property
     def steps_before_updates(self) -> int:
-        """Environment steps of each learner before the first update: the warm-up, or those of one batch."""
-        return max(self.warmup_steps, self.batch_size)
+        """Environment steps of each learner before the first update: the warm-up, or those of one batch or window."""
+        return max(self.warmup_steps, self.batch_size, self.draw.fewest(self))
 
     def ready(self, steps: Any) -> Any:
         """Whether the warm-up is over and there are enough transitions for one batch."""

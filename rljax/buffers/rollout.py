@@ -26,7 +26,7 @@ class RolloutBuffer(struct.PyTreeNode):
         def empty(x: Any) -> Array:
             return jnp.zeros((x.shape[0], num_steps, *x.shape[1:]), x.dtype)
 
-        example, memory = _apart(example)
+        example, memory = apart(example)
         data, zero = jax.tree.map(empty, example), jnp.zeros((), jnp.int32)
         if memory is None:
             return RolloutBuffer(data, zero)
@@ -56,14 +56,14 @@ class RememberingRollout(RolloutBuffer):
 
     def add(self, transitions: Transition) -> RememberingRollout:
         """Write one step [P, E, ...]."""
-        transitions, memory = _apart(transitions)
+        transitions, memory = apart(transitions)
         first = self.position == 0
         memory = jax.tree.map(lambda new, old: jnp.where(first, new, old), memory, self.memory)
         written: Any = super().add(transitions)
         return written.replace(memory=memory)
 
 
-def _apart(transitions: Transition) -> tuple[Transition, Any]:
+def apart(transitions: Transition) -> tuple[Transition, Any]:
     """Transitions without the memory in their extras, and this memory; None where there is none."""
     extras = dict(transitions.extras)
     memory = extras.pop(MEMORY, None)
@@ -94,7 +94,7 @@ def minibatches(key: Array, rollout: Any, size: int) -> Any:
         order = permutation(key, length * number).reshape(-1, size)
         return jax.tree.map(lambda x: x.reshape(length * number, *x.shape[2:])[order], rollout)
     order = permutation(key, number).reshape(-1, size // length)
-    batch, _ = _apart(batch)
+    batch, _ = apart(batch)
     drawn = jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), (batch, *rollout[1:]))
     extras = drawn[0].extras | {MEMORY: jax.tree.map(lambda x: x[order], memory)}
     return drawn[0].replace(extras=extras), *drawn[1:]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import EnvSpec
-from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
+from rljax.buffers import Dataset, Experience, Replay, Rollout, Sequences, Stream
 from rljax.buffers.draws import NStep
 from rljax.buffers.experience import rows_of
 from rljax.distributed import hardware, processes
@@ -130,6 +130,8 @@ def _batches(experience: Experience, storage: Any, data: Any, num_learners: int)
         row += (2 * storage.beside.stack - 1) * hardware.nbytes(stored.observation) / stored.reward.size
     if isinstance(draw, NStep):
         row += 16 * draw.steps  # rows, rewards and ends of the following steps
+    if isinstance(draw, Sequences):
+        row *= draw.length
     return int(num_learners * experience.num_updates * _batch_size(experience) * row)
 
 

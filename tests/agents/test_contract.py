@@ -61,7 +61,10 @@ def source(name: str) -> str:
 PREPARED, VALUED = ([name for name in AGENTS if f"\ndef {part}(" in source(name)] for part in ("prepare", "value"))
 PRIORITISED = [name for name in AGENTS if "    prioritised: float" in source(name)]
 # Settings under which what is declared has floats that the defaults do not have
-DRAWS: dict[str, list[dict[str, Any]]] = {"dqn": [{"n_step": 3}, {"hindsight": 0.5}, {"prioritised": 0.5}]}
+DRAWS: dict[str, list[dict[str, Any]]] = {
+    "dqn": [{"n_step": 3}, {"hindsight": 0.5}, {"prioritised": 0.5}],
+    "r2d2": [{"priority_exponent": 0.0}],
+}
 
 agents = pytest.mark.parametrize("name", AGENTS)
 
@@ -200,7 +203,7 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
 
 def test_declarations_with_floats_are_tried() -> None:
     having = {name for name in AGENTS if any(jax.tree.leaves(experience) for _, experience in declared(name))}
-    assert having == {"bc", "dqn", "gciql", "iql", "riql"}
+    assert having == {"bc", "dqn", "gciql", "iql", "r2d2", "riql"}
 
 
 @agents
@@ -315,7 +318,7 @@ def test_act_hands_out_actions(name: str) -> None:
     for explore in (False, True):
         for shape in ((), (4,), several(batch).shape[:2]):
             observation = jax.ShapeDtypeStruct((*shape, *spec.observation_shape), jnp.float32)
-            found, extras = jax.eval_shape(functools.partial(act, explore=explore), state, observation, KEY, config)
+            found, extras, *_ = jax.eval_shape(functools.partial(act, explore=explore), state, observation, KEY, config)
             assert (found.shape, found.dtype) == ((*shape, *spec.action_shape), spec.action_dtype)
             assert all(leaf.shape[: len(shape)] == shape for leaf in jax.tree.leaves(extras))
         action = act(state, several(batch), KEY, config, explore=explore)[0]

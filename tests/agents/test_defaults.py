@@ -25,11 +25,12 @@ ONLINE = {
     "ppo": 80_000,
     "dqn": 60_000,
     "pqn": 160_000,
+    "r2d2": 60_000,
     "stream_ac": 100_000,
     "stream_q": 100_000,
     "stream_sarsa": 100_000,
 }
-DISCRETE = {"cql_discrete", "dqn", "pqn", "sac_discrete", "stream_q", "stream_sarsa"}
+DISCRETE = {"cql_discrete", "dqn", "pqn", "r2d2", "sac_discrete", "stream_q", "stream_sarsa"}
 FROM_DATA = {  # updates
     "bc": 1_500,
     "td3_bc": 3_000,

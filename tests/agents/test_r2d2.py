@@ -1,0 +1,357 @@
+"""R2D2 against float64 NumPy: whole updates with an unrolled memory, values rescaled and back, exploration."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
+from rljax.agents import r2d2
+from rljax.networks import memories
+from rljax.runs import run
+from tests import small_runs
+from tests.agents import reference
+from tests.agents.test_memory import sigmoid
+
+ACTIONS, STEPS, BURN_IN, SIZE, WIDTH = 4, 7, 2, 3, 4
+SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
+CONFIG = r2d2.Config(
+    batch_size=SIZE,
+    length=STEPS - BURN_IN,
+    burn_in=BURN_IN,
+    overlap=2,
+    n_step=3,
+    hidden=(6,),
+    memory_hidden=(WIDTH,),
+    learning_rate=1e-2,
+    target_every=1,
+    target_rate=0.5,
+    discount=0.9,
+    rescale_slope=0.1,
+    activation="tanh",
+)
+KEY = jax.random.key(0)
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(r2d2.update)
+act = jax.jit(r2d2.act, static_argnames="explore")
+
+
+def sequences(seed: int = 0) -> Transition:
+    """Sequences [T, B] with every kind of end, the memories before them, and weights."""
+    generator = np.random.default_rng(seed)
+    batch = jax.tree.map(lambda x: x.reshape(STEPS, SIZE, *x.shape[1:]), reference.choices(ACTIONS, seed, STEPS * SIZE))
+    kinds = generator.permutation(STEPS * SIZE).reshape(STEPS, SIZE)
+    terminated, truncated = (kinds == 0) | (kinds == 1), (kinds == 1) | (kinds == 2) | (kinds == 3)
+    first = np.concatenate([np.zeros((1, SIZE), bool), (terminated | truncated)[:-1]])
+    extras = {
+        MEMORY: (jnp.asarray(generator.normal(size=(SIZE, WIDTH)), jnp.float32),),
+        "first": jnp.asarray(first),
+        "weight": jnp.asarray(generator.uniform(0.2, 1.0, SIZE), jnp.float32),
+        "row": jnp.arange(SIZE, dtype=jnp.int32),
+    }
+    ends = {"terminated": jnp.asarray(terminated), "truncated": jnp.asarray(truncated)}
+    return batch.replace(**ends, extras=extras)
+
+
+def example() -> tuple[EnvSpec, r2d2.Config, Transition]:
+    """What the contract's tests run on."""
+    batch = sequences()
+    return SPEC, CONFIG, batch.replace(extras={name: x for name, x in batch.extras.items() if name != "row"})
+
+
+def fresh(config: r2d2.Config) -> r2d2.State:
+    """A State to start from, whose parameters are drawn by NumPy."""
+    return reference.state(r2d2, SPEC, config, critic_optimiser=r2d2.optimiser(config).init(critic(config)))
+
+
+def critic(config: r2d2.Config) -> Any:
+    """A critic of zeros."""
+    shapes = jax.eval_shape(lambda key: r2d2.init(key, SPEC, config), KEY).critic
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+NAMES = ("input", "memory", "bias", "inner")  # of a GRU
+
+
+class Reference:
+    """R2D2 in float64, one step of one sequence at a time; gradients by differences."""
+
+    def __init__(self, state: r2d2.State, config: r2d2.Config) -> None:
+        self.config, self.adam = config, reference.Adam(config.learning_rate, config.adam_epsilon)
+        self.critic, self.target = (self.parameters(x) for x in (state.critic, state.target_critic))
+
+    def parameters(self, network: Any) -> list[np.ndarray]:
+        """All of a network's, in an order of this class."""
+        parts = network.params
+        (core,) = (part for name, part in parts.items() if name not in ("body", "head"))
+        kept = [parts["body"]["hidden_0"][name] for name in ("kernel", "bias")]
+        kept += [core[f"{name}_0"] for name in NAMES]
+        kept += [parts["head"]["output"][name] for name in ("kernel", "bias")]
+        return [np.asarray(x, np.float64) for x in kept]
+
+    def step(self, p: list[np.ndarray], observation: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """h(Q) of all actions, and the next memory."""
+        x = np.tanh(observation @ p[0] + p[1])
+        w, u, b = np.split(p[2], 3, axis=1), np.split(p[3], 3, axis=1), np.split(p[4], 3)
+        r, z = (sigmoid(x @ w[i] + b[i] + h @ u[i]) for i in (0, 1))
+        h = (1.0 - z) * np.tanh(x @ w[2] + b[2] + r * (h @ u[2] + p[5])) + z * h
+        q = h @ p[6] + p[7]
+        return (q[:1] + q[1:] - q[1:].mean() if self.config.dueling else q), h
+
+    def unrolled(self, p: Any, batch: Any, b: int, h: np.ndarray, begin: int, end: int) -> tuple[Any, Any, np.ndarray]:
+        """Of steps from `begin` to `end` of sequence b: values, those of successors, and the memory after them."""
+        now, after = [], []
+        for t in range(begin, end):
+            h = np.zeros(WIDTH) if batch.extras["first"][t, b] else h
+            q, h = self.step(p, batch.observation[t, b], h)
+            now.append(q)
+            after.append(self.step(p, batch.next_observation[t, b], h)[0])
+        return np.asarray(now), np.asarray(after), h
+
+    def squash(self, x: float) -> float:
+        """h(x)."""
+        if not self.config.rescale:
+            return x
+        return float(np.sign(x) * (np.sqrt(abs(x) + 1) - 1) + self.config.rescale_slope * x)
+
+    def unsquash(self, y: float) -> float:
+        """h^-1(y), by bisection."""
+        if not self.config.rescale:
+            return y
+        low, high = -1e4, 1e4
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.squash(middle) < y else (low, middle)
+        return low
+
+    def begins(self, batch: Any, b: int) -> np.ndarray:
+        """The memory before a sequence."""
+        return batch.extras[MEMORY][0][b] if self.config.stored_memory else np.zeros(WIDTH)
+
+    def targets(self, batch: Any) -> np.ndarray:
+        """h(R^n_t) of the steps after the burn-in, [T, B]."""
+        config = self.config
+        found = np.zeros((STEPS - config.burn_in, SIZE))
+        for b in range(SIZE):
+            after = {}
+            for name, p in (("critic", self.critic), ("target", self.target)):
+                h = self.unrolled(p, batch, b, self.begins(batch, b), 0, config.burn_in)[2]
+                after[name] = self.unrolled(p, batch, b, h, config.burn_in, STEPS)[1]
+            for t in range(config.burn_in, STEPS):
+                total, factor = 0.0, 1.0
+                for later in range(t, min(t + config.n_step, STEPS)):
+                    total, factor = total + factor * batch.reward[later, b], factor * config.discount
+                    if batch.terminated[later, b] or batch.truncated[later, b]:
+                        break
+                row = later - config.burn_in
+                action = after["critic" if config.double else "target"][row].argmax()
+                value = self.unsquash(after["target"][row][action])
+                total += 0.0 if batch.terminated[later, b] else factor * value
+                found[t - config.burn_in, b] = self.squash(total)
+        return found
+
+    def update(self, batch: Any) -> dict[str, Any]:
+        """One update, and its metrics."""
+        batch = jax.tree.map(lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch)
+        config, target = self.config, self.targets(batch)
+        begin = config.burn_in
+        kept = [self.unrolled(self.critic, batch, b, self.begins(batch, b), 0, begin)[2] for b in range(SIZE)]
+
+        def values(p: Any) -> np.ndarray:
+            each = [self.unrolled(p, batch, b, kept[b], begin, STEPS)[0] for b in range(SIZE)]  # the memory is given
+            return np.stack([q[np.arange(len(q)), batch.action[begin:, b]] for b, q in enumerate(each)], axis=1)
+
+        def loss(p: Any) -> float:
+            return float((batch.extras["weight"] * np.square(values(p) - target)).mean() / 2)
+
+        q = values(self.critic)
+        error = np.abs(q - target)
+        metrics: dict[str, Any] = {"critic/loss": loss(self.critic)}
+        metrics |= {"critic/q": np.mean([self.unsquash(x) for x in q.ravel()])}
+        metrics |= {"critic/target": np.mean([self.unsquash(x) for x in target.ravel()])}
+        eta = config.priority_max
+        metrics |= {"priorities": eta * error.max(axis=0) + (1 - eta) * error.mean(axis=0)}
+        gradient = reference.limited(reference.differences(loss, self.critic), config.max_grad_norm)
+        self.critic = self.adam.step(self.critic, gradient)
+        rate = config.target_rate
+        self.target = [(1 - rate) * old + rate * new for old, new in zip(self.target, self.critic, strict=True)]
+        return metrics
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "no-burn-in": {"burn_in": 0, "length": STEPS, "rescale": False},
+    "zero": {"stored_memory": False, "double": False, "max_grad_norm": 0.1},
+    "plain": {"dueling": False, "n_step": 1, "memory": "gru"},
+    "long": {"n_step": 20},
+}
+
+
+@reference.cases(CASES, quick=2)
+def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    state = fresh(config)
+    expected = Reference(state, config)
+    for seed in range(2):
+        batch = sequences(seed)
+        given = batch
+        if not config.stored_memory:
+            given = batch.replace(extras={name: x for name, x in batch.extras.items() if name != MEMORY})
+        state, metrics = update(state, given, KEY, seed, config)
+        wanted = expected.update(batch)
+        assert metrics.keys() == wanted.keys()
+        for name, value in wanted.items():
+            np.testing.assert_allclose(metrics[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
+        for network, parameters in ((state.critic, expected.critic), (state.target_critic, expected.target)):
+            for found, exact in zip(expected.parameters(network), parameters, strict=True):
+                np.testing.assert_allclose(found, exact, rtol=2e-3, atol=2e-5)
+
+
+def test_values_are_rescaled_and_back() -> None:
+    x = np.concatenate([[0.0], *(sign * np.logspace(-4, 5, 50) for sign in (-1.0, 1.0))]).astype(np.float32)
+    for slope in (1e-3, 0.1, 0.0):
+        config = dataclasses.replace(CONFIG, rescale_slope=slope)
+        exact = np.sign(x) * (np.sqrt(np.abs(x, dtype=np.float64) + 1.0) - 1.0) + slope * x
+        y = r2d2.rescaled(jnp.asarray(x), config)
+        np.testing.assert_allclose(y, exact, rtol=1e-3, atol=2e-7)
+        np.testing.assert_allclose(r2d2.unscaled(y, config), x, rtol=1e-3, atol=1e-6)
+        # The equation of the paper, in float64
+        if slope:
+            u = np.abs(exact) + 1.0 + slope
+            inverse = np.sign(exact) * (np.square((np.sqrt(1.0 + 4.0 * slope * u) - 1.0) / (2.0 * slope)) - 1.0)
+            np.testing.assert_allclose(inverse, x, rtol=1e-6, atol=1e-8)
+    plain = dataclasses.replace(CONFIG, rescale=False)
+    np.testing.assert_array_equal(r2d2.unscaled(r2d2.rescaled(jnp.asarray(x), plain), plain), x)
+
+
+def test_each_environment_explores_by_its_rank() -> None:
+    state = fresh(CONFIG)
+    expected = [0.4 ** (1.0 + 7.0 * i / 4) for i in range(5)]
+    np.testing.assert_allclose(r2d2.epsilon(state, (5,), CONFIG), expected, rtol=1e-5)
+    np.testing.assert_allclose(r2d2.epsilon(state, (1,), CONFIG), [0.4], rtol=1e-6)
+    observation = jnp.broadcast_to(jnp.ones(3), (3000, 5, 3))
+    explored, _, _ = act(state, observation, KEY, CONFIG, explore=True)
+    greedy, _, _ = act(state, observation, KEY, CONFIG, explore=False)
+    share = (np.asarray(explored) != np.asarray(greedy)).mean(axis=0) * ACTIONS / (ACTIONS - 1)
+    np.testing.assert_allclose(share, expected, atol=0.03)
+
+
+def test_the_share_of_uniform_actions_can_fall() -> None:
+    config = dataclasses.replace(CONFIG, exploration="falling", epsilon_steps=640.0, num_envs=4, num_steps=8)
+    for steps, expected in ((0, 1.0), (10, 1.0 - 0.95 / 2), (20, 0.05), (90, 0.05)):
+        state = fresh(config).replace(steps=jnp.asarray(steps, jnp.int32))
+        np.testing.assert_allclose(r2d2.epsilon(state, (4,), config), expected, rtol=1e-5)
+    assert r2d2.schedule(config, 2_000.0).epsilon_steps == 640.0
+    assert r2d2.schedule(dataclasses.replace(config, epsilon_steps=0.25), 2_000.0).epsilon_steps == 500.0
+
+
+def test_acting_step_by_step_is_the_sequence() -> None:
+    state, batch = fresh(CONFIG), sequences()
+    memory, actions = batch.extras[MEMORY], []
+    for t in range(STEPS):
+        memory = jax.tree.map(lambda x, t=t: jnp.where(batch.extras["first"][t][:, None], 0.0, x), memory)
+        action, _, memory = act(state, batch.observation[t], KEY, CONFIG, explore=False, memory=memory)
+        actions.append(action)
+    outputs = memories.embedded(state.critic, batch)
+    np.testing.assert_array_equal(jnp.stack(actions), r2d2.of_actions(outputs, CONFIG).argmax(axis=-1))
+
+
+def test_forbidden_actions_are_neither_chosen_nor_learnt_from() -> None:
+    spec = EnvSpec(
+        "test/Masked-v0", (), ACTIONS, discrete=True, parts=(Part(MASK, (ACTIONS,), "bool"), Part("state", (3,)))
+    )
+    state, batch = reference.state(r2d2, spec, CONFIG), sequences()
+    mask = np.random.default_rng(0).random((STEPS, SIZE, ACTIONS)) < 0.5
+    mask[..., 1] = True
+    masked = batch.replace(
+        observation={"state": batch.observation, MASK: jnp.asarray(mask)},
+        next_observation={"state": batch.next_observation, MASK: jnp.asarray(mask)},
+    )
+    action, _, _ = act(state, masked.observation, KEY, CONFIG, explore=True)
+    assert np.take_along_axis(mask, np.asarray(action)[..., None], axis=-1).all()
+    greedy, _, _ = act(state, masked.observation, KEY, CONFIG, explore=False)
+    assert np.take_along_axis(mask, np.asarray(greedy)[..., None], axis=-1).all()
+    targets = []
+    for value in (0.0, 50.0):  # of the forbidden actions' weights in both critics: nothing of it is seen
+        only = jnp.zeros((STEPS, SIZE, ACTIONS), bool).at[..., 1].set(True)
+        given = masked.replace(next_observation={"state": batch.next_observation, MASK: only})
+        plain = dataclasses.replace(CONFIG, dueling=False)
+        shapes = reference.state(r2d2, spec, plain)
+        parts = shapes.critic.params
+        raised = {
+            **parts,
+            "head": {"output": {**parts["head"]["output"], "bias": jnp.asarray([value, 0.3, value, value])}},
+        }
+        critics = {name: shapes.critic.replace(params=raised) for name in ("critic", "target_critic")}
+        targets.append(update(shapes.replace(**critics), given, KEY, 0, plain)[1]["critic/target"])
+    np.testing.assert_array_equal(*targets)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"overlap": 5}, r"--config.overlap is 5, it must be less than --config.length 5"),
+        ({"burn_in": -1}, r"--config.burn-in is -1"),
+        ({"memory_hidden": ()}, r"--config.memory gru needs --config.memory-hidden"),
+        ({"priority_max": 1.5}, r"--config.priority-max is 1.5"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        r2d2.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+def test_continuous_actions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"agent 'r2d2' .*ppo"):
+        r2d2.check(dataclasses.replace(SPEC, discrete=False), CONFIG)
+
+
+def test_a_replay_that_holds_no_sequence_is_refused_before_anything_compiles(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"sequences of 30 steps in --config.num-envs 16 environments need"):
+        small_runs.train(
+            "r2d2",
+            "rljax/Memory-discrete",
+            100,
+            tmp_path / "run",
+            {"num_envs": 16, "length": 24, "burn_in": 6, "replay_size": 100},
+        )
+
+
+RESUMED = [
+    pytest.param("rljax/Memory-discrete", {}, 2, id="program-population"),
+    pytest.param("rljax/Memory-discrete", {"stored_memory": False, "priority_exponent": 0.0}, 1, id="program-zero"),
+    pytest.param("CartPole-v1", {"memory": "lstm"}, 2, id="host-population"),
+]
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "seeds"),
+    [RESUMED[0], *[pytest.param(*case.values, id=case.id, marks=pytest.mark.learn) for case in RESUMED[1:]]],
+)
+def test_a_resumed_run_is_the_same_bit_for_bit(env: str, changes: dict[str, Any], seeds: int, tmp_path: Path) -> None:
+    config = {"hidden": (4,), "memory_hidden": (4,), "warmup_steps": 20} | changes
+    settings: dict[str, Any] = {"seeds": seeds, "log_every": 40, "eval_every": 200, "checkpoint_every": 200}
+    small_runs.train("r2d2", env, 400, tmp_path / "whole", config, **settings)
+    small_runs.train("r2d2", env, 200, tmp_path / "half", config, **settings)
+    run.resume(tmp_path / "half", 400)
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+
+
+@pytest.mark.learn
+def test_learns_what_an_agent_without_memory_cannot(tmp_path: Path) -> None:
+    """MemoryChain: the first observation says which last action is right."""
+    returns = {}
+    for agent in ("r2d2", "dqn"):
+        out = tmp_path / agent
+        run.train(agent, "gymnax/MemoryChain-bsuite", 20_480, seeds=3, out=out, eval_every=20_480, eval_episodes=100)
+        returns[agent] = json.loads((out / "summary.json").read_text())["final"]["mean"]
+    assert returns["r2d2"] >= 0.9
+    assert abs(returns["dqn"]) <= 0.3
