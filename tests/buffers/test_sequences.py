@@ -14,8 +14,13 @@ from rljax.agent import MEMORY, Transition
 from rljax.buffers import successors
 from rljax.buffers.prioritised import Pending
 from rljax.buffers.replay import SequenceBuffer
+from rljax.training.drivers.embedded import EmbeddedDriver
+from rljax.training.drivers.hosted import HostedDriver
+from rljax.training.learner import Learner
 from tests.buffers.test_sum_tree import chi_square
+from tests.fakes import Counter, HostedCounter, assert_equal, driven, replay, settings
 from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.training.drivers.test_memory import STEPS, Remembering
 
 LENGTH, EVERY, ENVS = 5, 2, 3
 ALPHA = jnp.asarray([0.6, 1.0], jnp.float32)  # of each learner
@@ -222,3 +227,59 @@ def test_sizes_that_hold_no_window_are_refused() -> None:
         declare(6, batch_size=4, shift=4).check()
     assert declare(8, batch_size=4, warmup_steps=3).steps_before_updates == LENGTH * ENVS
     assert declare(8, batch_size=4, warmup_steps=30).steps_before_updates == 30
+
+
+# Learners.
+
+
+class Replaying(Remembering):
+    """It compares, for each sequence, what was remembered with what its observations show."""
+
+    def experience(self, config: Any) -> Any:
+        """Sequences, drawn by priority."""
+        return replay(config, draw=buffers.Sequences(length=STEPS, every=2, exponent=0.9), remembers=True)
+
+    def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
+        """What differs, and priorities."""
+        state, metrics = super().update(state, batch, key, step, config)
+        return state, metrics | buffers.priorities((batch.reward.sum(axis=0) + step)[None], batch)
+
+
+CHANGES: dict[str, Any] = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30, "replay_size": 66}
+
+
+def tallied(driver: Any) -> dict[str, np.ndarray]:
+    """The means of a driver's metrics."""
+    return {name: np.asarray(x) for name, x in driver.report().metrics.items() if not name.startswith("episode/")}
+
+
+@pytest.mark.parametrize("kind", [HostedDriver, pytest.param(EmbeddedDriver, marks=pytest.mark.learn)])
+def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
+    inside = driven([1, 2], 25, Replaying(), Counter(5), **CHANGES)
+    hosted: Any = HostedCounter(5)
+    outside = kind(Learner(Replaying(), hosted.spec, 2), hosted, settings(2, **CHANGES))
+    outside.start([1, 2])
+    outside.advance(25)
+    assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
+    for driver in (inside, outside):
+        found = tallied(driver)
+        assert (found["firsts"] > 0.1).all()
+        for name in ("memory", "sum", "first"):  # actions of the warm-up are uniform
+            np.testing.assert_array_equal(found[name], 0.0, name)
+
+
+def test_a_checkpoint_holds_the_windows() -> None:
+    once, again = (driven([1, 2], number, Replaying(), Counter(5), **CHANGES) for number in (20, 7))
+    again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
+    for driver in (once, again):
+        driver.advance(5)
+    first, second = (
+        jax.tree.map(np.asarray, driver.learners.replace(key_act=None, key_update=None)) for driver in (once, again)
+    )
+    assert_equal(first, second)
+
+
+def test_a_data_set_is_refused() -> None:
+    message = r"^--config\.length draws from a replay of new experience alone, not with --data\.$"
+    with pytest.raises(ValueError, match=message):
+        buffers.Mixed.of(declare(8), 0.5, (1.0, 0.0))
