@@ -15,8 +15,8 @@ d cost limit, V_c critic of costs, nu multiplier, J_c mean cost of the episodes 
 pi(.|s) is a diagonal Gaussian whose actions are clipped to [-1, 1] when they leave the agent, or a softmax over
 discrete actions. The environment gives the cost as its signal "cost".
 
-Departs from the paper: it is our PPO, with one Adam for all networks; costs are divided by the running std of their
-discounted sum, as rewards are; nu stays where no episode ended. No update ends early where the policy has moved far.
+Departs from the paper: it is our PPO, with one Adam for all networks. The cost critic learns costs divided by the
+running std of their discounted sum. nu stays where no episode ended. No update ends early where the policy moved far.
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019
 [2] Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, arXiv:2007.03964
@@ -67,7 +67,7 @@ class Config:
     cost_limit: float = 25.0  # d, per episode, without discount; [1]
     cost_discount: float = 0.99  # gamma of costs, in [0, 1]; [1]
     cost_trace_decay: float = 0.95  # lambda of the advantages of costs, in [0, 1]; [1]: 0.97, OmniSafe: 0.95
-    normalise_costs: bool = True  # divide by the running std of the discounted cost, clip to +-10; own choice
+    normalise_costs: bool = True  # for V_c: divide by the running std of the discounted cost; own choice
     multiplier: multipliers.Kind = "gradient"  # how nu moves; [1]: gradient, [2]: pid
     init_multiplier: float = 0.001  # nu at the start (gradient only); OmniSafe
     multiplier_rate: float = 0.035  # learning rate of Adam for nu (gradient only); OmniSafe
@@ -235,7 +235,8 @@ def actor_loss(
     parameters: Parameters, state: State, batch: Transition, estimates: Array, config: Config
 ) -> tuple[Array, Metrics]:
     """Minus the clipped surrogate of a minibatch [B], minus the entropy bonus; `estimates` [B, 2] are A and A_c."""
-    advantage, price = estimates[..., 0], estimates[..., 1]
+    advantage = estimates[..., 0]
+    price = estimates[..., 1] * multipliers.scale(state.cost_returns, config.normalise_costs)
     if config.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     multiplier = state.multiplier.value

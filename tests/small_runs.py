@@ -33,7 +33,7 @@ EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2,
 
 def small(agent: str) -> dict[str, Any]:
     """Hyperparameters for a run of seconds."""
-    return ON_POLICY if agent == "ppo" else STREAM if agent.startswith("stream_") else SMALL
+    return ON_POLICY if agent.startswith("ppo") else STREAM if agent.startswith("stream_") else SMALL
 
 
 def flags(agent: str, but: str | None = None) -> list[str]:

@@ -100,3 +100,8 @@ def observe(costs: Costs, cost: Array, ended: Array, discount: Array | float) ->
     mean = jnp.where(ended, sums, 0.0).sum() / jnp.maximum(number, 1)
     discounted, scaled = normalise.scale_rewards(costs.discounted, cost, ended, discount)
     return Costs(discounted, running), scaled, Weighted(mean, (number > 0).astype(jnp.float32))
+
+
+def scale(costs: Costs, normalised: bool) -> Array:
+    """The unit [] of values of costs: the std of their discounted sums where they are `normalised` by it, else 1."""
+    return jnp.sqrt(costs.discounted.statistics.variance + 1e-8) if normalised else jnp.ones(())

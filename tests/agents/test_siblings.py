@@ -75,7 +75,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("stream_q", "stream_sarsa"): Pair(lines=55, own={"State", "check", "init", "perceive", "act", "update"}),
     ("stream_ac", "stream_td"): Pair(lines=86, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),
     ("ppo", "ppo_lagrangian"): Pair(
-        lines=200,
+        lines=205,
         own={"Config", "Parameters", "State", "experience", "check", "layers", "init", "act", "policy", "emitted"}
         | {"advantages", "actor_loss", "critic_loss", "update"},
     ),
