@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import EnvSpec
+from rljax.envs import signals
 from rljax.envs.environment import Environment, EnvironmentFailed, syntax
 
 
@@ -103,7 +104,7 @@ def _check(environment: Any, name: str) -> None:
         raise ValueError(
             f"step of '{name}' must return six things: observation, state, reward, terminated, truncated, info."
         )
-    after, later, *scalars, _ = results
+    after, later, *scalars, info = results
     for origin, found in (("reset", observation), ("step", after)):
         if jax.tree.map(jnp.shape, found) != jax.tree.map(jnp.shape, spec.observation):
             raise ValueError(
@@ -113,6 +114,8 @@ def _check(environment: Any, name: str) -> None:
     for part, found in zip(("reward", "terminated", "truncated"), scalars, strict=True):
         if jnp.shape(found) != ():
             raise ValueError(f"step of '{name}' returns a {part} of shape {jnp.shape(found)}, it must be a scalar.")
+    signals.check(spec.signals, name)
+    jax.eval_shape(lambda info: signals.of_info(info, spec.signals, name), info)
     if jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, later):
         raise ValueError(f"step of '{name}' returns a state of another structure or of other shapes than reset.")
 

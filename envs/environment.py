@@ -44,7 +44,7 @@ class Environment(Protocol):
         successor, also where the episode ends. `terminated` [] says that the task itself has ended. `truncated` [] says
         that the environment ends the episode for a reason outside the task; it is always False where there is no such
         reason. `info` may hold "success" [] bool, whether the task is done: evaluations report its value in the last
-        step of an episode.
+        step of an episode. It holds the signals that `spec.signals` names, such as a cost.
         """
         ...
 

@@ -22,13 +22,15 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
-from rljax.envs import custom, partial
+from rljax.envs import custom, partial, velocity
 from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
+
+velocity.register()
 
 
 def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:

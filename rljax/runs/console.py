@@ -9,6 +9,7 @@ import contextlib
 import math
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,8 @@ class View:
     def update(self, step: int, speed: float, latest: float) -> None:
         """A chunk has ended: steps and steps per second of one learner, the latest return (NaN if none yet)."""
 
-    def evaluated(self, step: int, returns: np.ndarray) -> None:
-        """An evaluation has ended: mean returns [P]."""
+    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, float]) -> None:
+        """An evaluation has ended: mean returns [P], and means of signals over all learners by name."""
 
     def say(self, text: str) -> None:
         """Show a message that stays on the screen."""
@@ -112,10 +113,11 @@ class Terminal(View):
             latest="" if math.isnan(latest) else f"return {latest:,.1f}",
         )
 
-    def evaluated(self, step: int, returns: np.ndarray) -> None:
+    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, float]) -> None:
         """Print the evaluation: the mean over learners, and the range where there are several learners."""
         spread = f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
-        self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}")
+        beside = "".join(f", {_plain(name)} {mean:,.1f}" for name, mean in signals.items())
+        self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{beside}")
         self.status("training")
 
     def say(self, text: str) -> None:
@@ -160,7 +162,10 @@ def _plain(text: object) -> str:
 def _final(final: dict[str, Any]) -> str:
     """The final evaluation of several learners, or of one."""
     number = len(final["learners"])
-    text = f"{final['mean']:,.1f} at {final['step']:,} steps"
+    from rljax.runs.statistics import shown
+
+    beside = "".join(f", {name} {shown(mean)}" for name, mean in final.get("signals", {}).items())
+    text = f"{final['mean']:,.1f}{beside} at {final['step']:,} steps"
     if final["interval"] is None or number == 1:
         return text
     low, high = final["interval"]

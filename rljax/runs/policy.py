@@ -355,8 +355,7 @@ def evaluate_run(
             "seed": policies.settings.seeds[i],
             "returns": played.returns[i].tolist(),
             "lengths": played.lengths[i].tolist(),
-            **({"cut": int(played.cut[i].sum())} if played.cut[i].any() else {}),
-            **({} if played.success is None else {"success": played.success[i].tolist()}),
+            **played.details(i),
             **({} if scores is None else {"scores": scores[i].tolist()}),
         }
         for i in range(number)
@@ -415,6 +414,7 @@ def table(result: dict[str, Any]) -> str:
             + (f", {entry['cut']} of them cut before their end" if "cut" in entry else "")
             + (f", success {np.mean(entry['success']):.1%}" if "success" in entry else "")
             + (f", score {np.mean(entry['scores']):.1f}" if "scores" in entry else "")
+            + "".join(f", {name} {np.mean(sums):,.1f}" for name, sums in entry.get("signals", {}).items())
         )
     summary = result["summary"]
     if summary["interval"] is not None:
@@ -423,6 +423,7 @@ def table(result: dict[str, Any]) -> str:
             f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
             + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
             + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
+            + "".join(f", {name} {statistics.shown(mean)}" for name, mean in summary.get("signals", {}).items())
         )
     return "\n".join(lines)
 

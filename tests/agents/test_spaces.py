@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -53,7 +54,7 @@ def test_refusals_say_what_to_do(name: str) -> None:
 def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
     """Init, acting and updates fit together: they are traced, and not compiled."""
     module: Any = registry.load_agent(name)
-    spec = table.spec(observation, action)
+    spec = dataclasses.replace(table.spec(observation, action), signals=(contract.Part("cost", ()),))
     learner = Learner(module, spec, 1)
     hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
     keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))

@@ -91,13 +91,18 @@ def test_its_spec_is_read(tmp_path: Path) -> None:
         (", False, {}", ", {}", "must return six things: observation, state, reward, terminated, truncated, info"),
         ("return position, position, ", "return position, (position,), ", "a state of another structure"),
         ("0.1 * action", "0.1 * actoin", "step of .* cannot be traced by JAX, with NameError: name 'actoin'"),
+        (
+            "max_episode_steps=50)",
+            "max_episode_steps=50, signals=(agent.Part('cost', ()),))",
+            r"declares the signal 'cost' of shape \(\), and its info has none",
+        ),
         ("spec = EnvSpec(", "spec = dict(name=", "the spec of .* is a dict, it must be a rljax.agent.EnvSpec"),
     ],
 )
 def test_mistakes_are_named(before: str, after: str, message: str, tmp_path: Path) -> None:
     assert before in RECIPE
     with pytest.raises(ValueError, match=message):
-        envs.make(written(tmp_path, RECIPE.replace(before, after)))
+        envs.make(written(tmp_path, "from rljax import agent\n" + RECIPE.replace(before, after)))
 
 
 @pytest.mark.parametrize("make", [envs.make, lambda name: envs.make_hosted(name, 1)])
