@@ -205,7 +205,6 @@ class Agent(Protocol):
       episode begins, a tree of arrays of one environment, or None where these settings remember nothing. It depends on
       no float of `config`. `act` then takes the memory as its last argument, [..., M...] for observations [..., O...],
       and returns `(action, extras, memory)`. Whoever acts keeps the memory, one per environment.
-
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
       on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the first update on it.
@@ -265,7 +264,7 @@ def act(
 
 
 def choose(first: Array, fresh: Any, memory: Any) -> Any:
-    """Memories [..., M...] in which those of `fresh` replace others where `first` [...] is True."""
+    """Memories, or any other trees of arrays [..., M...], in which `fresh` replaces others where `first` [...] is True."""
 
     def chosen(one: Array, other: Array) -> Array:
         return jnp.where(jnp.reshape(first, first.shape + (1,) * (one.ndim - first.ndim)), one, other)

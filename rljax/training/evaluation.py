@@ -72,7 +72,7 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
 class Held:
     """An agent whose actions are held: it chooses one in every `steps` steps, and sees nothing in between.
 
-    Patil et al., Overcoming Slow Decision Frequencies in Continuous Control, arXiv:2410.08979, judge agents so.
+    Patel and Siegelmann, Overcoming Slow Decision Frequencies in Continuous Control, arXiv:2410.08979, judge agents so.
     """
 
     agent: Agent
