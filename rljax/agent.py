@@ -264,7 +264,7 @@ def act(
 
 
 def choose(first: Array, fresh: Any, memory: Any) -> Any:
-    """Memories, or any other trees of arrays [..., M...], in which `fresh` replaces others where `first` [...] is True."""
+    """Memories, or other trees of arrays [..., M...]: those of `fresh` where `first` [...] is True."""
 
     def chosen(one: Array, other: Array) -> Array:
         return jnp.where(jnp.reshape(first, first.shape + (1,) * (one.ndim - first.ndim)), one, other)
