@@ -25,7 +25,7 @@ SUMMARY = "summary.json"
 
 # What the files of a run hold. All commands read them through the functions below, which check this.
 SHAPE = json_files.list_of(WHOLE)
-PART = json_files.object_of(name=NAME, shape=SHAPE, dtype=NAME)
+PARTS = json_files.list_of(json_files.object_of(name=NAME, shape=SHAPE, dtype=NAME))
 CONFIG = {
     **dict.fromkeys(("agent", "env", "environment", "storage"), NAME),
     **dict.fromkeys(("data", "base"), NAME | NULL),
@@ -38,12 +38,7 @@ CONFIG = {
     "config": SETTINGS,
     "online": SETTINGS | NULL,
     "spec": json_files.object_of(
-        {
-            "observation_dtype": NAME,
-            "parts": json_files.list_of(PART),
-            "signals": json_files.list_of(PART),
-            "choices": SHAPE,
-        },
+        {"observation_dtype": NAME, "parts": PARTS, "signals": PARTS, "choices": SHAPE},
         **{"name": NAME, "observation_shape": SHAPE, "action_size": WHOLE, "discrete": FLAG},
     ),
     "learners": json_files.list_of(json_files.object_of(seed=WHOLE, settings=SETTINGS)),
