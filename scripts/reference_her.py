@@ -46,7 +46,7 @@ def ours(task: str, steps: int, seed: int, every: int) -> dict[str, Any]:
     same = {name: value for name, value in (COMMON | TASKS[task]).items() if name != "learning_rate"}
     changes = same | dict.fromkeys(("actor_lr", "critic_lr", "temperature_lr"), rate)
     changes |= {"hindsight": 0.8, "initialisation": "torch", "normalise_observations": False}
-    settings = {"eval_every": every, "eval_episodes": EPISODES, "checkpoint_every": 10**9}
+    settings: dict[str, Any] = {"eval_every": every, "eval_episodes": EPISODES, "checkpoint_every": 10**9}
     with tempfile.TemporaryDirectory() as folder:
         name = f"gymnasium_robotics:{task}-v4"
         done = run.train("sac", name, steps, seeds=[seed], config=changes, out=Path(folder, "run"), **settings)
