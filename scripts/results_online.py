@@ -17,13 +17,26 @@ Batch methods with their own settings:
 
   rljax train dqn --env gymnax/CartPole-v1 --steps 50000 --seeds 5 --eval-every 2500 \
       --out runs/results/dqn-CartPole-v1
+  rljax train dqn --env gymnax/CartPole-v1 --preset rainbow --steps 50000 --seeds 5 --eval-every 2500 \
+      --out runs/results/dqn-CartPole-v1-rainbow
 
-PQN on MinAtar. GAME is Breakout or SpaceInvaders:
+PQN and DQN on MinAtar. GAME is Breakout or SpaceInvaders:
 
   rljax train pqn --env gymnax/GAME-MinAtar --steps 1000000 --seeds 3 --eval-every 50000 \
       --out runs/results/pqn-GAME-MinAtar
   rljax train pqn --env gymnax/Breakout-MinAtar --steps 2000000 --seeds 3 --eval-every 100000 \
       --out runs/results/pqn-Breakout-MinAtar-2M
+  rljax train dqn --env gymnax/Breakout-MinAtar --steps 200000 --seeds 2 --eval-every 25000 \
+      --config.epsilon-steps 5e4 --out runs/results/dqn-Breakout-MinAtar
+
+Other spaces: masks, a dictionary with a picture, a dictionary with goals. The last two need rljax[minigrid,robotics]:
+
+  rljax train ppo --env rljax/JobShop-ft06 --steps 200000 --seeds 5 --eval-every 20000 \
+      --out runs/results/ppo-JobShop-ft06
+  rljax train ppo --env minigrid:MiniGrid-Empty-5x5-v0 --steps 40000 --seeds 3 --eval-every 8000 \
+      --out runs/results/ppo-MiniGrid-Empty-5x5
+  rljax train sac --env gymnasium_robotics:FetchReach-v4 --steps 10000 --seeds 3 --eval-every 2000 \
+      --out runs/results/sac-FetchReach-v4
 
 Defaults of the agents' files, without presets: see scripts/default_runs.py.
 
@@ -63,7 +76,8 @@ Then
 A run is kept under the name of its folder. Files that are there already stay, so that runs can come one by one and from
 different machines. Two figures show runs with the agents' own settings, one for agents with a replay buffer and one for
 PPO, beside the first published curve of each. The third shows streams beside SAC and PPO, and these two with one
-transition at a time. The fourth shows PQN on MinAtar beside streams.
+transition at a time. The fourth shows PQN and DQN on MinAtar beside streams. Hindsight on Fetch's tasks beside
+Stable-Baselines3 is measured by scripts/reference_her.py, whose file this script shows too.
 """
 
 from __future__ import annotations
@@ -97,6 +111,11 @@ COLUMNS = (
     "compile",
     "processor",
 )
+SPACES = {
+    "rljax/JobShop-ft06": "a vector and a mask, one discrete action",
+    "minigrid:MiniGrid-Empty-5x5-v0": "a picture and a direction, one discrete action",
+    "gymnasium_robotics:FetchReach-v4": "a dictionary with goals, continuous actions",
+}  # what agents see and do where a page has a table of such spaces
 KEPT = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
 
 Published = dict[tuple[str, str], dict[str, list[dict[str, Any]]]]
@@ -132,6 +151,7 @@ def collect(run: Path) -> dict[str, Any]:
     timing = {name: summary.get(name) for name in ("wall_seconds", "compile_seconds", "steps_per_second")}
     return {
         **{name: described[name] for name in KEPT},
+        "preset": described.get("preset"),
         "environment": described["env"],
         "reached": steps[shared - 1],
         "episodes_per_evaluation": len(evaluations[0]["returns"]),
@@ -142,6 +162,11 @@ def collect(run: Path) -> dict[str, Any]:
     }
 
 
+def named(run: dict[str, Any]) -> str:
+    """A collected run's agent, with its preset if `--preset` named one."""
+    return f"{run['agent']}, {run['preset']}" if run.get("preset") else run["agent"]
+
+
 def curve(run: dict[str, Any], label: str | None = None) -> learning_curves.Curve:
     """A collected run as the figure takes it, where given by another name than its agent's."""
     evaluations = [
@@ -149,9 +174,7 @@ def curve(run: dict[str, Any], label: str | None = None) -> learning_curves.Curv
         for i, (seed, own) in enumerate(zip(run["seeds"], run["returns"], strict=True))
         for step, value in zip(run["steps_evaluated"], own, strict=True)
     ]
-    return learning_curves.Curve(
-        label or run["agent"], run["environment"], evaluations, {run["episodes_per_evaluation"]}
-    )
+    return learning_curves.Curve(label or named(run), run["environment"], evaluations, {run["episodes_per_evaluation"]})
 
 
 def changes(run: dict[str, Any]) -> list[str]:
@@ -160,7 +183,7 @@ def changes(run: dict[str, Any]) -> list[str]:
     Settings that follow the run's length are left out: older runs had a fixed number of steps, as the pages say.
     """
     module = registry.load_agent(run["agent"])
-    usual = registry.preset(run["agent"], module, run["environment"], run.get("data"))
+    usual = registry.preset(run["agent"], module, run["environment"], run.get("data"), variant=run.get("preset"))
     settings = Settings(run["agent"], run["environment"], run["steps"])
     given, in_steps = (configuration.as_json(x) for x in (usual, schedules.in_steps(module, usual, settings)))
     same = [name for name in given if given[name] == in_steps[name]]
@@ -194,7 +217,7 @@ def row(run: dict[str, Any], references: Published) -> list[str]:
     speed = f"{run['steps_per_second']:,.0f}" if run["steps_per_second"] else "-"
     wall = f"{run['wall_seconds'] / 60:,.0f} min" if run["wall_seconds"] else "-"
     compiling = f"{run['compile_seconds']:.0f} s" if run["compile_seconds"] else "-"
-    name = f"{run['agent']}, defaults" if by_default(run) else ", ".join([run["agent"], *changes(run)])
+    name = f"{run['agent']}, defaults" if by_default(run) else ", ".join([named(run), *changes(run)])
     cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"])), spread]
     cells += [f"[{low:,.0f}, {high:,.0f}]", "; ".join(theirs) or "-", speed, wall, compiling, run["processor"]]
     return cells
@@ -252,6 +275,29 @@ def draw_minatar(collected: list[dict[str, Any]], output: Path) -> None:
     learning_curves.draw(curves, output)
 
 
+def spaces_row(run: dict[str, Any]) -> list[str]:
+    """One row of the table of other spaces: the means of the last three evaluations."""
+    last = np.array(run["returns"])[:, -3:].mean(axis=1)
+    cells = [run["agent"], run["environment"], SPACES[run["environment"]], f"{run['reached'] // 1000}k"]
+    cells += [str(len(run["seeds"])), f"{last.mean():.2f} +- {last.std(ddof=1):.2f}"]
+    cells += [f"{np.array(run['success'])[:, -3:].mean():.0%}" if "success" in run else "-"]
+    return [*cells, f"{run['wall_seconds'] / 60:,.0f} min"]
+
+
+def hindsight() -> list[str]:
+    """The share of successful episodes of two implementations of hindsight, from scripts/reference_her.py."""
+    file = json.loads((RESULTS / "her.json").read_text())
+    rows = []
+    for task, found in file.items():
+        for side in ("ours", "stable-baselines3"):
+            samples = list(found[side].values())
+            reached = np.array([sample["success"] for sample in samples]).mean(axis=0)
+            steps = samples[0]["steps_evaluated"]
+            shown = "; ".join(f"{x:.0%} at {step / 1000:g}k" for step, x in zip(steps, reached, strict=True))
+            rows.append([f"{task}-v4", side, str(len(samples)), shown])
+    return table(["environment", "SAC of", "seeds", "success, mean over seeds"], rows)
+
+
 def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """All tables in Markdown, by page and name."""
     references = published()
@@ -260,18 +306,25 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
         kind = learns_from(run)
         if by_default(run):
             key = "online", "defaults"
+        elif run["environment"] in SPACES:
+            key = "online", "spaces"
         elif kind == "stream":
             key = "streaming", "minatar" if on_minatar(run) else f"{run['reached'] // 1000}k"
         elif run["name"].endswith("-one"):
             key = "streaming", "one_transition"
-        elif changes(run):
-            key = "online", "settings"
         elif on_minatar(run):
             key = "online", "minatar"
+        elif changes(run):
+            key = "online", "settings"
         else:
             key = "online", "cartpole" if "CartPole" in run["environment"] else kind
         found.setdefault(key, []).append(run)
-    return {key: "\n".join(table(COLUMNS, [row(run, references) for run in runs])) for key, runs in found.items()}
+    others = found.pop(("online", "spaces"), [])
+    made = {key: table(COLUMNS, [row(run, references) for run in runs]) for key, runs in found.items()}
+    header = ("agent", "environment", "observation and action", "steps", "seeds", COLUMNS[4], "success", "wall")
+    made["online", "spaces"] = table(header, [spaces_row(run) for run in others])
+    made["online", "hindsight"] = hindsight()
+    return {key: "\n".join(lines) for key, lines in made.items()}
 
 
 def main() -> None:
@@ -288,7 +341,8 @@ def main() -> None:
     draw_streams(collected, folder / "stream.png")
     draw_minatar(collected, folder / "minatar.png")
     for kind in ("replay", "rollout"):
-        shown = [run for run in collected if usual(run) and learns_from(run) == kind and not on_minatar(run)]
+        ours = [run for run in collected if not on_minatar(run) and run["environment"] not in SPACES]
+        shown = [run for run in ours if usual(run) and learns_from(run) == kind]
         curves = {}
         for run in shown:
             first = next(iter(references.get((run["agent"], run["environment"]), {}).values()), [])

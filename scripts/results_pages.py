@@ -42,6 +42,10 @@ ONLINE: Rows = (
     ("SAC, 4 seeds in one program, beside one", "sac 4 learners total steps/s", "sac ours steps/s", 1.0),
 )
 DQN: Rows = (("DQN, CartPole-v1 on the host, steps/s, beside sbx-rl", "dqn ours steps/s", "dqn sbx-rl steps/s", None),)
+ATARI: Rows = tuple(
+    (f"DQN, Breakout, ours on {engine}, beside sbx-rl on ALE", f"ours, {engine} steps/s", "sbx, ALE steps/s", 1.5)
+    for engine in ("EnvPool", "ALE")
+)
 PQN: Rows = tuple(
     (f"PQN, {game}, beside purejaxql", f"{game} ours steps/s", f"{game} purejaxql steps/s", 1.2)
     for game in ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
@@ -220,6 +224,11 @@ def dqn() -> list[str]:
     return table(["", "ours", "peer", "ratio"], rows)
 
 
+def atari() -> list[str]:
+    """DQN's speed on an Atari game."""
+    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("benchmark_atari", ATARI))
+
+
 def pqn() -> list[str]:
     """PQN's speed."""
     return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("benchmark_pqn", PQN))
@@ -356,6 +365,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "amd"): online("benchmark_online-amd"),
         ("speed", "intel"): online("benchmark_online-intel"),
         ("speed", "dqn"): dqn(),
+        ("speed", "atari"): atari(),
         ("speed", "pqn"): pqn(),
         ("speed", "streams"): streams(),
         ("speed", "offline"): offline(),
