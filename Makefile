@@ -3,6 +3,9 @@
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint quick learn everything test-oldest test-newest test-extras clean
 
+# Python's compiled files are kept: without them, each process compiles rljax and its tests anew, which takes seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 DEMO := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 DEMO_STEPS := 30000

@@ -137,11 +137,6 @@ def shares(config: Config) -> bool:
     return config.shared or config.memory != "none"
 
 
-def remember(spec: EnvSpec, config: Config) -> Any:
-    """The memory of one environment where an episode begins."""
-    return memories.initial(layers(config))
-
-
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters: small actions (or equal logits) at first."""
     key_actor, key_critic = jax.random.split(key)
@@ -178,6 +173,11 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
         rate *= jnp.maximum(0.0, 1.0 - jnp.float32(step) * (config.num_envs * config.num_steps) / config.decay_steps)
     limit = jnp.where(jnp.asarray(config.max_grad_norm) > 0, config.max_grad_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optax.adam(rate, eps=config.adam_epsilon))
+
+
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The memory of one environment where an episode begins."""
+    return memories.initial(layers(config))
 
 
 def act(

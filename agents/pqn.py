@@ -7,7 +7,8 @@ gamma discount, lambda trace decay, Q critic, t a step of the rollout;  s'_t the
   L(Q)   = mean (Q(s_t, a_t) - G_t)^2 / 2                              num_epochs passes in minibatches; RAdam [3]
 
 Ended: terminated | truncated. Actions are greedy except for a share epsilon of uniform ones, which falls linearly. An
-encoder (rljax/networks/encoders.py) takes pictures and dictionaries.
+encoder (rljax/networks/encoders.py) takes pictures and dictionaries. With a `memory`, s_t is what the episode has shown
+until t, and minibatches are the whole rollouts of some environments.
 
 Departs from the paper: it bootstraps at time limits. The learning rate falls once per rollout, not once per minibatch.
 Pictures are divided by 255 only where they are bytes. Inputs are normalised by running statistics and not by BatchNorm.
@@ -31,7 +32,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, encoders, normalise
+from rljax.networks import distributions, encoders, memories, normalise, torsos
 
 
 @agent.config
@@ -58,6 +59,9 @@ class Config:
     # Networks
     encoder: encoders.Kind = "auto"  # the convolutions before the hidden layers, where pictures are observed
     hidden: tuple[int, ...] = (256, 256)  # widths of hidden layers; [1] for CartPole, none after an encoder
+    memory: memories.Kind = "none"  # what is kept from step to step, after the hidden layers; [1]: gru for Craftax
+    memory_hidden: tuple[int, ...] = (128,)  # widths of the memory's layers
+    memory_length: int = 64  # steps that gtrxl sees
     activation: networks.Activation = "relu"  # of the hidden layers; [1]
     layer_norm: networks.Norm = True  # normalise all hidden layers, convolutions too, before activation; [1]
     initialisation: networks.Initialisation = "lecun_uniform"  # of all layers; [1] draws normal numbers as large
@@ -77,7 +81,7 @@ class State(struct.PyTreeNode):
 def experience(config: Config) -> buffers.Rollout:
     """Each iteration's steps, once."""
     size = {"num_envs": config.num_envs, "num_steps": config.num_steps, "batch_size": config.batch_size}
-    return buffers.Rollout(**size, learns_until=config.decay_steps)
+    return buffers.Rollout(**size, learns_until=config.decay_steps, remembers=config.memory != "none")
 
 
 def schedule(config: Config, steps: float) -> Config:
@@ -95,19 +99,24 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_above(config, epsilon_steps=0)
     agent.require_above(config, decay_steps=0)
     agent.require_at_least(config, num_epochs=1)
-    encoders.check(spec, features(config))
+    torsos.check(spec, layers(config))
 
 
-def features(config: Config) -> encoders.Settings:
-    """The settings of the encoder."""
-    return encoders.Settings(config.encoder, config.activation, config.initialisation, config.layer_norm)
+def layers(config: Config) -> torsos.Settings:
+    """The settings of the layers before the values of actions."""
+    style = (config.activation, config.initialisation, config.layer_norm)
+    kept = (config.memory, config.memory_hidden, config.memory_length)
+    return torsos.Settings("mlp", 1, None, *style, None, config.encoder, *kept)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters."""
-    style = (config.activation, config.initialisation)
-    body = networks.MLP(config.hidden, spec.action_size, *style, layer_norm=config.layer_norm)
-    critic = networks.create(encoders.encoded(spec, features(config), body), key, spec.example())
+    chosen = layers(config)
+    if config.memory == "none":
+        critic = networks.create(torsos.network(spec, chosen, config.hidden, spec.action_size), key, spec.example())
+    else:
+        body, last = torsos.torso(spec, chosen, config.hidden), torsos.last(chosen, spec.action_size)
+        critic, _ = memories.create(body, chosen, key, spec.example(), last)
     return State(
         critic=critic,
         critic_optimiser=optimiser(0, config).init(critic),
@@ -126,19 +135,27 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
     return optax.chain(optax.clip_by_global_norm(limit), optax.radam(rate))
 
 
-def act(state: State, observation: Any, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The memory of one environment where an episode begins."""
+    return memories.initial(layers(config))
+
+
+def act(
+    state: State, observation: Any, key: Array, config: Config, explore: bool, memory: Any = None
+) -> tuple[Array, dict, Any]:
     """Actions [...] for observations [..., O...]: the greedy ones, except for a share epsilon when exploring.
 
     With them come the values of the greedy ones, as `extras["value"]`, for the targets.
     """
-    q, mask = state.critic(scaled(state, observation, config)), agent.mask_of(observation)
+    q, memory = memories.step(state.critic, scaled(state, observation, config), memory)
+    mask = agent.mask_of(observation)
     greedy = distributions.allowed(q, mask).argmax(axis=-1).astype(jnp.int32)
     if not explore:
-        return greedy, {}
+        return greedy, {}, memory
     key_choice, key_action = jax.random.split(key)
     uniform = distributions.uniform(key_action, state.spec, greedy.shape, mask)
     chance = jax.random.uniform(key_choice, greedy.shape)
-    return jnp.where(chance < epsilon(state, config), uniform, greedy), {"value": best(q, mask)}
+    return jnp.where(chance < epsilon(state, config), uniform, greedy), {"value": best(q, mask)}, memory
 
 
 def epsilon(state: State, config: Config) -> Array:
@@ -162,8 +179,11 @@ def next_values(critic: networks.Network, batch: Transition) -> Array:
     """V'_t [T, E] of a rollout with scaled observations.
 
     Where the next row begins with s'_t, acting has computed it. It is missing where t was truncated and in the last
-    row. A pass of the loop computes it once per environment, so that there is seldom more than one pass.
+    row. A pass of the loop computes it once per environment, so that there is seldom more than one pass. A critic with
+    a memory computes it in all rows.
     """
+    if agent.MEMORY in batch.extras:
+        return best(memories.successors(critic, batch)[1], agent.mask_of(batch.next_observation))
     value = jnp.roll(batch.extras["value"], -1, axis=0)
     missing = batch.truncated.at[-1].set(True)  # [T, E]
     each = jnp.arange(missing.shape[1])
@@ -185,20 +205,14 @@ def targets(critic: networks.Network, batch: Transition, config: Config) -> Arra
     value = next_values(critic, batch)
     ended = (batch.terminated | batch.truncated).at[-1].set(True)
     share = config.trace_decay * (1.0 - ended)  # of G_{t+1}
-
-    def backwards(later: Array, inputs: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
-        reward, terminated, value, share = inputs
-        target = reward + config.discount * (1.0 - terminated) * ((1.0 - share) * value + share * later)
-        return target, target
-
-    rows = (batch.reward, batch.terminated, value, share)
-    return jax.lax.scan(backwards, jnp.zeros_like(value[0]), rows, reverse=True)[1]
+    discount = config.discount * (1.0 - batch.terminated)
+    return buffers.discounted_sums(batch.reward + discount * (1.0 - share) * value, discount * share)
 
 
 # [1]
-def critic_loss(critic: networks.Network, observation: Any, action: Array, target: Array) -> tuple[Array, Metrics]:
+def critic_loss(critic: networks.Network, batch: Transition, target: Array) -> tuple[Array, Metrics]:
     """Half the squared error of Q(s, a) [B]."""
-    q = jnp.take_along_axis(critic(observation), action[:, None], axis=-1).squeeze(-1)
+    q = jnp.take_along_axis(memories.embedded(critic, batch), batch.action[..., None], axis=-1).squeeze(-1)
     loss = 0.5 * jnp.square(q - target).mean()
     return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
 
@@ -212,18 +226,19 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
         reward=config.reward_scale * batch.reward,
     )
     target, rows = targets(state.critic, batch, config), batch.reward.size
-    flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), (batch.observation, batch.action, target))
+    batch = batch.replace(next_observation=None)  # no minibatch needs it
 
-    def learn(carry: tuple[Any, Any], order: Array) -> tuple[tuple[Any, Any], Metrics]:
+    def learn(carry: tuple[Any, Any], minibatch: Any) -> tuple[tuple[Any, Any], Metrics]:
         critic, moments = carry
-        minibatch = jax.tree.map(lambda x: x[order], flat)
         gradient, metrics = jax.grad(critic_loss, has_aux=True)(critic, *minibatch)
         changes, moments = radam.update(gradient, moments)
         return (optax.apply_updates(critic, changes), moments), metrics
 
-    orders = jax.vmap(lambda key: distributions.permutation(key, rows))(jax.random.split(key, config.num_epochs))
+    def epoch(carry: tuple[Any, Any], key: Array) -> tuple[tuple[Any, Any], Metrics]:
+        return jax.lax.scan(learn, carry, buffers.minibatches(key, (batch, target), config.batch_size))
+
     carry = (state.critic, state.critic_optimiser)
-    (critic, moments), metrics = jax.lax.scan(learn, carry, orders.reshape(-1, config.batch_size))
+    (critic, moments), metrics = jax.lax.scan(epoch, carry, jax.random.split(key, config.num_epochs))
     if config.normalise_observations:
         seen = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), seen)
         statistics = normalise.update(state.statistics, seen)

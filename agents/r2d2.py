@@ -152,11 +152,6 @@ def layers(config: Config) -> torsos.Settings:
     return torsos.Settings(*thinking, *style, config.memory, config.memory_hidden, config.memory_length)
 
 
-def remember(spec: EnvSpec, config: Config) -> Any:
-    """The memory of one environment where an episode begins."""
-    return memories.initial(layers(config))
-
-
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, the target equal to the critic."""
     style = (config.activation, config.initialisation)
@@ -185,6 +180,11 @@ def perceive(state: State, observation: Array, first: Array, config: Config) -> 
     if not config.normalise_observations:
         return state
     return state.replace(statistics=normalise.update(state.statistics, observation))
+
+
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The memory of one environment where an episode begins."""
+    return memories.initial(layers(config))
 
 
 def act(

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, Step
+from rljax.agent import Array, Step, choose
+from rljax.envs import signals
 from rljax.envs.environment import Environment
 
 LONGEST = 2**31 - 1  # steps that an episode counts, where it never ends
@@ -28,6 +29,13 @@ class AutoResetState:
     episode_length: Array  # [N] int32, environment steps
 
 
+@struct.dataclass
+class SignallingState(AutoResetState):
+    """The state of environments with signals. The checkpoints of others do not know of it."""
+
+    episode_signals: dict[str, Array]  # [N, K...] float32: sums of each signal
+
+
 class AutoReset:
     """N environments that reset themselves and return the true final observation.
 
@@ -41,6 +49,7 @@ class AutoReset:
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
         self.spec = environment.spec
+        signals.check(self.spec.signals, self.spec.name)
 
     def reset(self, keys: Array) -> tuple[Any, AutoResetState]:
         """Begin an episode in each environment.
@@ -49,7 +58,9 @@ class AutoReset:
         """
         observation, environment = jax.vmap(self._reset)(keys)
         number = keys.shape[0]
-        return observation, AutoResetState(environment, jnp.zeros(number), jnp.zeros(number, jnp.int32))
+        return observation, self._state(
+            environment, jnp.zeros(number), jnp.zeros(number, jnp.int32), signals.zeros(self.spec.signals, number)
+        )
 
     def step(self, keys: Array, state: AutoResetState, action: Array) -> tuple[Step, AutoResetState]:
         """Apply one action to each environment. Where an episode ends, the next one begins.
@@ -59,9 +70,10 @@ class AutoReset:
         ends, `Step.observation` [N, O...] is the first of the new episode, and `Step.next_observation` is the last of
         the old one.
         """
-        next_observation, environment, reward, terminated, truncated, success = jax.vmap(self._step)(
+        next_observation, environment, reward, terminated, truncated, success, given = jax.vmap(self._step)(
             _half(keys, 0), state.environment, action
         )
+        sums = {name: total + given[name] for name, total in getattr(state, "episode_signals", {}).items()}
         episode_return = state.episode_return + reward
         episode_length = jnp.minimum(state.episode_length, LONGEST - 1) + 1
         if self.spec.max_episode_steps is not None:
@@ -77,19 +89,26 @@ class AutoReset:
             episode_return=episode_return,
             episode_length=episode_length,
             success=success,
+            signals=given,
+            episode_signals=sums,
         )
-        state = AutoResetState(
-            environment=environment,
-            episode_return=jnp.where(ended, 0, episode_return),
-            episode_length=jnp.where(ended, 0, episode_length),
+        state = self._state(
+            environment,
+            jnp.where(ended, 0, episode_return),
+            jnp.where(ended, 0, episode_length),
+            choose(ended, jax.tree.map(jnp.zeros_like, sums), sums),
         )
         return step, state
+
+    def _state(self, *parts: Any) -> AutoResetState:
+        """The state of these parts, the last of which is for environments with signals."""
+        return SignallingState(*parts) if self.spec.signals else AutoResetState(*parts[:-1])
 
     def _reset(self, key: Array) -> tuple[Any, Any]:
         observation, state = self.environment.reset(key, self.environment.params)
         return self.spec.cast(observation), jax.tree.map(_strong, state)
 
-    def _step(self, key: Array, state: Any, action: Array) -> tuple[Any, Any, Array, Array, Array, Array | None]:
+    def _step(self, key: Array, state: Any, action: Array) -> tuple[Any, Any, Array, Array, Array, Array | None, Any]:
         kinds = jax.tree.map(lambda leaf: leaf.dtype, state)
         observation, state, reward, terminated, truncated, info = self.environment.step(
             key, state, action, self.environment.params
@@ -101,6 +120,7 @@ class AutoReset:
             jnp.asarray(terminated, jnp.bool_),
             jnp.asarray(truncated, jnp.bool_),
             jnp.asarray(info["success"], jnp.bool_) if "success" in info else None,
+            signals.of_info(info, self.spec.signals, self.spec.name),
         )
 
     def _begin_again(self, ended: Array, keys: Array, observation: Any, state: Any) -> tuple[Any, Any]:

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import EnvSpec
-from rljax.envs.environment import Environment, EnvironmentFailed
+from rljax.envs import signals
+from rljax.envs.environment import Environment, EnvironmentFailed, syntax
 
 
 def make(name: str) -> Environment:
@@ -54,7 +55,9 @@ def load(name: str) -> Any:
         raise ValueError(f"no file '{path}' for the environment '{name}'. What goes in it: docs/environments.md")
     try:
         module = _module(path.resolve(), path.stat().st_mtime_ns)
-    except Exception as error:
+    except SyntaxError as error:
+        raise ValueError(f"'{name}' cannot be imported: {syntax(error)}") from error
+    except (Exception, SystemExit) as error:
         raise _failed(name, "when its file was imported", error) from error
     if not hasattr(module, wanted):
         raise ValueError(f"'{path}' has no class '{wanted}'. Name the environment's class: {path}:Name")
@@ -73,8 +76,12 @@ def _module(path: Path, changed: int) -> Any:
     return module
 
 
-def _failed(name: str, place: str, error: Exception) -> EnvironmentFailed:
-    trace = "".join(traceback.format_exception(error))
+def _failed(name: str, place: str, error: BaseException) -> EnvironmentFailed:
+    """The error with the traceback from the user's file on."""
+    file, frame = Path(name.rpartition(":")[0]).resolve(), error.__traceback__
+    while frame is not None and Path(frame.tb_frame.f_code.co_filename).resolve() != file:
+        frame = frame.tb_next
+    trace = "".join(traceback.format_exception(type(error), error, frame or error.__traceback__))
     return EnvironmentFailed(f"'{name}' raised {type(error).__name__} {place}: {error}", trace)
 
 
@@ -97,7 +104,7 @@ def _check(environment: Any, name: str) -> None:
         raise ValueError(
             f"step of '{name}' must return six things: observation, state, reward, terminated, truncated, info."
         )
-    after, later, *scalars, _ = results
+    after, later, *scalars, info = results
     for origin, found in (("reset", observation), ("step", after)):
         if jax.tree.map(jnp.shape, found) != jax.tree.map(jnp.shape, spec.observation):
             raise ValueError(
@@ -107,6 +114,8 @@ def _check(environment: Any, name: str) -> None:
     for part, found in zip(("reward", "terminated", "truncated"), scalars, strict=True):
         if jnp.shape(found) != ():
             raise ValueError(f"step of '{name}' returns a {part} of shape {jnp.shape(found)}, it must be a scalar.")
+    signals.check(spec.signals, name)
+    jax.eval_shape(lambda info: signals.of_info(info, spec.signals, name), info)
     if jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, later):
         raise ValueError(f"step of '{name}' returns a state of another structure or of other shapes than reset.")
 

@@ -44,7 +44,7 @@ class Environment(Protocol):
         successor, also where the episode ends. `terminated` [] says that the task itself has ended. `truncated` [] says
         that the environment ends the episode for a reason outside the task; it is always False where there is no such
         reason. `info` may hold "success" [] bool, whether the task is done: evaluations report its value in the last
-        step of an episode.
+        step of an episode. It holds the signals that `spec.signals` names, such as a cost.
         """
         ...
 
@@ -120,6 +120,13 @@ class EnvironmentFailed(ValueError):
     def with_advice(self, advice: str) -> EnvironmentFailed:
         """The same error, whose message ends with `advice`."""
         return EnvironmentFailed(f"{self} {advice}", self.trace)
+
+
+def syntax(error: SyntaxError) -> str:
+    """What is wrong in which line of which file, and the line itself."""
+    where = "" if error.lineno is None else f" in line {error.lineno} of '{error.filename}'"
+    line = (error.text or "").strip()
+    return f"{type(error).__name__}{where}: {error.msg}." + (f"\n  {line}" if line else "")
 
 
 @contextlib.contextmanager

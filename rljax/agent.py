@@ -69,6 +69,7 @@ class EnvSpec:
     observation_dtype: str = "float32"  # "uint8" for pictures of bytes
     parts: tuple[Part, ...] = ()  # the arrays of an observation that is a dictionary, ordered by name
     choices: tuple[int, ...] = ()  # of an action of several discrete ones: how many choices each has; () for one action
+    signals: tuple[Part, ...] = ()  # what it gives beside the reward, such as a cost: float32, ordered by name
     stack: int = 1  # frames in a picture: equal shares of its channels, the newest last; an episode repeats its first
 
     @classmethod
@@ -76,9 +77,10 @@ class EnvSpec:
         """The specification that JSON holds, of this version or of another one."""
         known = [field.name for field in dataclasses.fields(cls) if field.name in described]
         values: dict[str, Any] = {name: described[name] for name in known}
-        parts = tuple(Part(part["name"], tuple(part["shape"]), part["dtype"]) for part in values.pop("parts", ()))
+        for name in ("parts", "signals"):
+            values[name] = tuple(Part(x["name"], tuple(x["shape"]), x["dtype"]) for x in values.get(name, ()))
         tuples: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
-        return cls(**tuples, parts=parts)
+        return cls(**tuples)
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -148,15 +150,15 @@ class Transition(struct.PyTreeNode):
     terminated: Array  # [...] bool: the environment's own end
     truncated: Array  # [...] bool: a time limit or another end from outside
     next_observation: Any  # [..., O...]
-    extras: Mapping[str, Array] = struct.field(default_factory=dict)  # what `act` returned with the action
+    extras: Mapping[str, Array] = struct.field(default_factory=dict)  # of `act`, and signals that the agent asks for
 
 
 class Step(struct.PyTreeNode):
     """The result of one action in an environment that resets itself.
 
     The next action depends on `observation`. It is the first observation of a new episode where one has begun, and
-    `next_observation` otherwise. `episode_return` and `episode_length` hold the finished episode's totals where
-    `terminated | truncated`, and the running totals elsewhere.
+    `next_observation` otherwise. `episode_return`, `episode_length` and `episode_signals` hold the finished episode's
+    totals where `terminated | truncated`, and the running totals elsewhere.
     """
 
     observation: Any  # [..., O...]
@@ -167,6 +169,8 @@ class Step(struct.PyTreeNode):
     episode_return: Array  # [...] float32, undiscounted
     episode_length: Array  # [...] int32, environment steps
     success: Array | None = None  # [...] bool: the task is done; environments inside the program may report it
+    signals: Mapping[str, Array] = struct.field(default_factory=dict)  # [..., K...] float32: those of the spec
+    episode_signals: Mapping[str, Array] = struct.field(default_factory=dict)  # [..., K...] their sums
 
 
 @dataclass_transform(frozen_default=True)
@@ -201,7 +205,6 @@ class Agent(Protocol):
       episode begins, a tree of arrays of one environment, or None where these settings remember nothing. It depends on
       no float of `config`. `act` then takes the memory as its last argument, [..., M...] for observations [..., O...],
       and returns `(action, extras, memory)`. Whoever acts keeps the memory, one per environment.
-
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
       on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the first update on it.
@@ -261,7 +264,7 @@ def act(
 
 
 def choose(first: Array, fresh: Any, memory: Any) -> Any:
-    """Memories [..., M...] in which those of `fresh` replace others where `first` [...] is True."""
+    """Memories, or other trees of arrays [..., M...]: those of `fresh` where `first` [...] is True."""
 
     def chosen(one: Array, other: Array) -> Array:
         return jnp.where(jnp.reshape(first, first.shape + (1,) * (one.ndim - first.ndim)), one, other)

@@ -35,7 +35,7 @@ def updates(env: str, config: Any) -> tuple[Callable[[], float], int]:
     state = jax.jit(lambda key: ppo.init(key, spec, config))(key)
     observation = jax.random.bernoulli(key, 0.5, (*rows, *spec.observation_shape)).astype(jnp.float32)
     act = jax.jit(lambda state, observation: ppo.act(state, observation, key, config, explore=True))
-    action, extras = act(state, observation)
+    action, extras, _ = act(state, observation)
     ended = jax.random.bernoulli(key, 0.1, rows)
     batch = Transition(observation, action, -0.1 * jnp.ones(rows), ended, ended, observation, extras)
     update = jax.jit(lambda state: ppo.update(state, batch, key, jnp.int32(0), config)[0])

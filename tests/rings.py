@@ -21,6 +21,12 @@ def keys(seed: int = 0) -> jax.Array:
     return jax.random.split(jax.random.key(seed), LEARNERS)
 
 
+# Compiled as a whole: done one by one, each operation would be a program.
+create = jax.jit(ReplayBuffer.create, static_argnums=(1, 2))
+begin = jax.jit(lambda declared, example: declared.create(example))
+sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
+
+
 # Numbered transitions.
 
 
@@ -46,7 +52,7 @@ def numbered(time: int, num_envs: int) -> np.ndarray:
 
 def empty(replay_size: int, num_envs: int) -> ReplayBuffer:
     """An empty ring for numbered transitions."""
-    return ReplayBuffer.create(transitions(np.zeros((LEARNERS, num_envs))), replay_size)
+    return create(transitions(np.zeros((LEARNERS, num_envs))), replay_size)
 
 
 def filled(replay_size: int, num_envs: int, steps: int) -> ReplayBuffer:
@@ -103,7 +109,7 @@ def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> Replay
         now = [environment[t] for environment in rows]
 
         def each(function: Any, dtype: Any = np.float32) -> Any:
-            return jnp.asarray([[function(row, learner) for row in now] for learner in range(LEARNERS)], dtype)
+            return np.asarray([[function(row, learner) for row in now] for learner in range(LEARNERS)], dtype)
 
         return Transition(
             observation=each(lambda row, learner: named(row, 0, learner)),
@@ -115,7 +121,7 @@ def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> Replay
             extras={"time": each(lambda row, _: row.time + 1, np.int32)} if timed else {},
         )
 
-    replay = ReplayBuffer.create(at(0), slots * number)
+    replay = create(at(0), slots * number)
     # What is not yet written would be found out.
     replay = replay.replace(
         data=jax.tree.map(lambda x: x if x.dtype == bool else jnp.asarray(np.full(x.shape, 77, x.dtype)), replay.data),

@@ -36,7 +36,7 @@ def small(agent: str) -> dict[str, Any]:
     """Hyperparameters for a run of seconds."""
     if agent == "r2d2":
         return SEQUENCES
-    return ON_POLICY if agent == "ppo" else STREAM if agent.startswith("stream_") else SMALL
+    return ON_POLICY if agent.startswith("ppo") else STREAM if agent.startswith("stream_") else SMALL
 
 
 def flags(agent: str, but: str | None = None) -> list[str]:

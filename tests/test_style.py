@@ -49,7 +49,7 @@ ORDER = [
     "update",
     "__main__",
 ]
-BESIDE_ACT = ("perceive", "prepare", "value", "use_base")  # optional functions, which stand beside `act`
+BESIDE_ACT = ("perceive", "remember", "prepare", "value", "use_base")  # optional functions, which stand beside `act`
 
 
 def misplaced(source: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host.spaces import as_array, flattened
 
 _GYMNASIUM = Path(gymnasium.__file__).parent
+_IMPORTLIB = Path(importlib.__file__).parent
 _INTERFACE = (
     "Gymnasium's reset returns (observation, info) and takes seed and options; its step returns (observation, reward, "
     "terminated, truncated, info). Gym before 0.26 had another interface."
@@ -138,6 +140,8 @@ def _own_frames(error: BaseException) -> Any:
 
 def _is_wrapper(file: str) -> bool:
     """Whether the code in `file` stands between the training and an environment's own code."""
+    if file.startswith("<frozen importlib") or Path(file).parent == _IMPORTLIB:
+        return True
     inside = Path(file).parents
     return Path(file).parent == Path(__file__).parent or (_GYMNASIUM in inside and _GYMNASIUM / "envs" not in inside)
 

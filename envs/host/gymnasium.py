@@ -22,13 +22,15 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
-from rljax.envs import custom, partial
-from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, unknown
+from rljax.envs import custom, partial, velocity
+from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
+
+velocity.register()
 
 
 def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:
@@ -117,7 +119,9 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
                 f"'{name}': the module '{module}' cannot be imported ({error}). It must register the environment and "
                 "be on Python's path. If it is in the current folder: PYTHONPATH=. rljax ..."
             ) from error
-        except Exception as error:
+        except SyntaxError as error:
+            raise ValueError(f"'{name}': the module '{module}' cannot be imported: {syntax(error)}") from error
+        except (Exception, SystemExit) as error:
             raise failure(f"the module '{module}' of '{name}'", "when it was imported", error) from error
     try:
         with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():

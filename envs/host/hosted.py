@@ -8,6 +8,7 @@ Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Lear
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.async_vector_env import AsyncState
 
 from rljax.agent import MASK, Step, mask_of
+from rljax.envs import signals
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import ogbench, rendering, saved_simulators
 from rljax.envs.host.checks import failure
@@ -51,7 +53,7 @@ class Hosted:
 
         `Spaces` says how agents see the observations; where they see others than the environment shows, a warning says
         it. Where actions are discrete, the first environment is reset once, to see whether its `info` has a mask of
-        allowed actions. Raises what `Spaces` raises.
+        allowed actions. Raises what `Spaces` and `signals.declared` raise.
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
@@ -66,7 +68,8 @@ class Hosted:
         self.action_bounds = self.spaces.bounds
         made = vector_env.spec or (self._environments[0].spec if self._environments else None)
         limit = made.max_episode_steps if made else None
-        self.spec = self.spaces.spec(limit)
+        declared = signals.declared((vector_env.metadata or {}).get("signals", ()), name)
+        self.spec = dataclasses.replace(self.spaces.spec(limit), signals=declared)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.num_tasks: int = next(
             (first.num_tasks for first in self._environments or () if isinstance(first, ogbench.WithGoal)), 1
@@ -129,6 +132,7 @@ class Hosted:
         self._length += 1
         episode_return, episode_length = self._return.astype(np.float32), self._length.copy()
         ended = terminated | truncated
+        given, sums = self._count_signals(info, ended)
         if ended.any():
             self._return[ended] = 0
             self._length[ended] = 0
@@ -151,6 +155,8 @@ class Hosted:
             truncated=truncated,
             episode_return=episode_return,
             episode_length=episode_length,
+            signals=given,
+            episode_signals=sums,
         )
         return Step(**fields)
 
@@ -172,7 +178,9 @@ class Hosted:
         rows = range(self.num_envs) if which is None else which
         assert self._environments is not None
         environments = [self._environments[row] for row in rows]
-        batch = jax.tree.map(lambda x: x[rows], (self._observation, self._return, self._length, self.success))
+        signalled = (self._signals,) if self.spec.signals else ()
+        batch = (self._observation, self._return, self._length, self.success, *signalled)
+        batch = jax.tree.map(lambda x: x[rows], batch)
         try:
             return saved_simulators.save(environments, batch)
         except saved_simulators.CannotSaveError as error:
@@ -192,7 +200,8 @@ class Hosted:
             raise ValueError(f"'{self.name}' cannot be restored: {failure}.")
         assert self._environments is not None
         batch = saved_simulators.restore(blob, self._environments, self.name)
-        self._observation, self._return, self._length, self.success = batch
+        self._observation, self._return, self._length, self.success, *signalled = batch
+        self._signals = signalled[0] if signalled else signals.zeros(self.spec.signals, self.num_envs, np)
         masks: Any = mask_of(self._observation)
         self._masks = masks
         if isinstance(self.vector_env, Serial):
@@ -245,6 +254,7 @@ class Hosted:
         self._return = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, np.int32)
         self.success = np.full(self.num_envs, np.nan)
+        self._signals = signals.zeros(self.spec.signals, self.num_envs, np)  # sums over running episodes, float64
 
     def _denormalised(self, action: np.ndarray) -> np.ndarray:
         expected = (self.num_envs, *self.spec.action_shape)
@@ -330,6 +340,22 @@ class Hosted:
                 "episode had not ended. Use SyncVectorEnv, AsyncVectorEnv, or autoreset_mode=SAME_STEP."
             )
         return observation
+
+    def _count_signals(self, info: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The signals of a step and their sums over episodes, [N, K...] float32. Sums begin anew where one `ended`."""
+        if not self.spec.signals:
+            return {}, {}
+        given = (
+            info if isinstance(self.vector_env, Serial) else signals.of_batch(info, self.spec.signals, ended, self.name)
+        )
+        values, sums = {}, {}
+        for part in self.spec.signals:
+            values[part.name] = given[part.name].astype(np.float32)
+            self._require_finite(values[part.name], f"signal '{part.name}'")
+            self._signals[part.name] += given[part.name]
+            sums[part.name] = self._signals[part.name].astype(np.float32)
+            self._signals[part.name][ended] = 0
+        return values, sums
 
     def _note_success(self, info: Any, ended: np.ndarray) -> None:
         self.success[ended] = np.nan

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from rljax.agent import MASK
+from rljax.envs import signals
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host.checks import Checks
 from rljax.envs.host.spaces import cast
@@ -23,8 +24,8 @@ class Serial(VectorEnv):
     """Environments stepped one after another: `SyncVectorEnv` without autoreset.
 
     `SyncVectorEnv` gathers the whole `info` of every step, which can take as long as the simulation. This class keeps
-    only what `Hosted` reads of `info`, and only where an episode ends. It checks what environments return, and raises
-    `EnvironmentFailed` for what they raise or wrongly return.
+    only what `Hosted` reads of `info`: signals, and where an episode ends, success. It checks what environments return,
+    and raises `EnvironmentFailed` for what they raise or wrongly return.
     """
 
     def __init__(self, environments: Sequence[gymnasium.Env], name: str) -> None:
@@ -36,6 +37,7 @@ class Serial(VectorEnv):
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
+        self.signals = signals.declared(self.metadata.get("signals", ()), name)
         self._checks = [Checks(environment, name, index) for index, environment in enumerate(self.envs)]
         self._latest: list[Any] = [None] * self.num_envs  # the environments' own observations
         self._masks: list[Any] | None = None  # the latest masks of allowed actions; None where there are none
@@ -59,15 +61,18 @@ class Serial(VectorEnv):
         terminated = np.empty(self.num_envs, np.bool_)
         truncated = np.empty(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
+        given = signals.zeros(self.signals, self.num_envs, np)
         scalar_box = isinstance(self.single_action_space, spaces.Box) and not self.single_action_space.shape
         for index, (checks, action) in enumerate(zip(self._checks, self._each(actions), strict=True)):
             action = np.asarray(action) if scalar_box else action
             observation, reward[index], terminated[index], truncated[index], info = checks.step(action)
             self._put(index, observation)
             self._note_mask(index, info)
+            for part in self.signals:
+                given[part.name][index] = signals.of_step(info, part, f"environment {index} of '{self.name}'")
             if terminated[index] or truncated[index]:
                 infos = self._add_info(infos, {key: info[key] for key in SUCCESS if key in info}, index)
-        return self._gathered(), reward, terminated, truncated, self._masked(infos)
+        return self._gathered(), reward, terminated, truncated, self._masked(infos) | given
 
     def continue_episodes(self, lengths: Sequence[int]) -> None:
         """Set the number of steps of the running episodes, for error messages."""

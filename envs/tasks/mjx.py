@@ -1,5 +1,7 @@
 """Gymnasium's MuJoCo tasks on MJX: `rljax/HalfCheetah`, `rljax/Hopper` and `rljax/Walker2d`.
 
+With a limit on their velocity they are `rljax/velocity/HalfCheetah` and so on: the tasks of `rljax.envs.velocity`.
+
 The models are Gymnasium's own files. Observations, rewards and ends are those of its version 5. MJX simulates in
 float32, MuJoCo in float64: scripts/parity_mjx.py measures how far the two differ. These tasks are meant for
 accelerators. On the CPU, Gymnasium's are faster.
@@ -11,6 +13,7 @@ Humanoid's file needs a solver (PGS) that MJX does not have.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +22,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, Part
 from rljax.envs.environment import Environment, foreign, silent_mujoco
 
 INFINITE = float("inf")
+LIMITED = "rljax/velocity/"  # how the names of tasks with a limit on their velocity begin
 
 
 class Task(NamedTuple):
@@ -65,7 +69,7 @@ class MJX:
     def __init__(self, name: str) -> None:
         mujoco: Any = importlib.import_module("mujoco")
         self.mjx: Any = importlib.import_module("mujoco.mjx")
-        self.task = TASKS[name.removeprefix("rljax/")]
+        self.task = TASKS[name.rpartition("/")[2]]
         path = (
             Path(importlib.import_module("gymnasium").__file__ or "").parent
             / "envs"
@@ -106,7 +110,8 @@ class MJX:
         healthy = self._healthy(data.qpos, data.qvel)
         reward = speed + self.task.healthy_reward * healthy - self.task.control_cost * jnp.square(action).sum()
         state = MJXState(data.qpos.at[0].set(0.0), data.qvel, data.qacc_warmstart)
-        return self._observation(data.qpos, data.qvel), state, reward, ~healthy, jnp.zeros((), jnp.bool_), {}
+        info = {"x_velocity": speed}
+        return self._observation(data.qpos, data.qvel), state, reward, ~healthy, jnp.zeros((), jnp.bool_), info
 
     def _observation(self, qpos: Array, qvel: Array) -> Array:
         limit = self.task.max_speed
@@ -119,11 +124,28 @@ class MJX:
         return upright & (jnp.abs(others) < self.task.healthy_state).all()
 
 
+class LimitedMJX(MJX):
+    """One of the tasks with the signal "cost": 1 in a step that is faster than the task's limit, else 0."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.limit: float = importlib.import_module("rljax.envs.velocity").LIMITS[name.removeprefix(LIMITED)]
+        self.spec = dataclasses.replace(self.spec, signals=(Part("cost", ()),))
+
+    def step(
+        self, key: Array, state: MJXState, action: Array, params: Any = None
+    ) -> tuple[Array, MJXState, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        *others, info = super().step(key, state, action, params)
+        cost = (info["x_velocity"] > self.limit).astype(jnp.float32)
+        return (*others, info | {"cost": cost})  # pyright: ignore[reportReturnType]
+
+
 def names() -> list[str]:
     """The names of the tasks."""
-    return [f"rljax/{name}" for name in TASKS]
+    return [f"{prefix}{name}" for prefix in ("rljax/", LIMITED) for name in TASKS]
 
 
 def make(name: str) -> Environment:
     """Make the task called `name`, such as "rljax/Hopper"."""
-    return MJX(name)
+    return LimitedMJX(name) if name.startswith(LIMITED) else MJX(name)

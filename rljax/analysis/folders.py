@@ -58,6 +58,7 @@ class Learner:
     scores: np.ndarray | None  # [S]; None where the data set has no reference scores
     diverged: np.ndarray  # [S] bool
     evaluations: list[dict[str, Any]]  # [S] the records of evaluations.jsonl
+    signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [S] sums over episodes, by name
 
     def index_at(self, step: int | None) -> int | None:
         """The index of the evaluation that counts at `step`, or at the end of the budget where `step` is None.
@@ -139,7 +140,18 @@ def _learner(run: Run, number: int, evaluations: list[dict[str, Any]]) -> Learne
         _episode_means(evaluations, "scores") if has_scores else None,
         np.array([bool(record.get("diverged")) for record in evaluations]),
         evaluations,
+        {name: _episode_means(map(signals_of, evaluations), name) for name in shared_signals(evaluations)},
     )
+
+
+def signals_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The sums of signals in one record of evaluations.jsonl, lists by name."""
+    return record.get("signals") or {}
+
+
+def shared_signals(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the signals that all evaluations have."""
+    return [name for name in signals_of(evaluations[0]) if all(name in signals_of(record) for record in evaluations)]
 
 
 def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:

@@ -40,8 +40,9 @@ def plot(
     output: Path | None = None,
     references: References | None = None,
     statistic: str = "mean",
+    signal: str | None = None,
 ) -> Path:
-    """Draw the evaluation returns of runs into a file, and return the file's path.
+    """Draw the evaluation returns of runs, or sums of a signal, into a file, and return the file's path.
 
     Learners with the same agent, settings and task are pooled, from however many runs they come. A curve is the mean
     (or IQM) over learners. Its band is the 95 % bootstrap interval of that number over learners, and its thin lines
@@ -53,26 +54,44 @@ def plot(
         references: published curves by (curve, panel): steps [S], mean [S] and standard deviation [S]. Each is drawn
             in its panel as a dashed line with a band, a single point as an error bar.
         statistic: "mean" or "iqm".
+        signal: the signal whose sums over episodes are drawn in place of returns, such as "cost".
 
     Raises:
         ValueError: no paths, a path that is not a run or has no evaluations yet, an unknown suffix or statistic, a
-            reference whose arrays differ in shape.
+            reference whose arrays differ in shape, a signal that a run does not have.
     """
     if not paths:
         raise ValueError("there is no run to plot. Name the folder of one or more: rljax plot runs/sac/Hopper-v5/*")
-    output = Path(output) if output is not None else Path(paths[0]) / "curve.png"
+    file = "curve.png" if signal is None else f"curve-{signal.replace('/', '-')}.png"
+    output = Path(output) if output is not None else Path(paths[0]) / file
     distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run that is named twice counts once
     runs = [_read(path) for path in distinct.values()]
     names, label = labels.task_names(dict.fromkeys(run.task for run in runs)), labels.row_labels(runs)
     curves = [
-        Curve(label(learner), names[run.task], learner.evaluations, run.episodes, _x_label(run))
+        Curve(label(learner), names[run.task], _drawn(learner, signal), run.episodes, _x_label(run))
         for run in runs
         for learner in run.learners
     ]
-    return draw(curves, output, references, statistic)
+    return draw(curves, output, references, statistic, f"evaluation {signal or 'return'}")
 
 
-def draw(curves: Sequence[Curve], output: Path, references: References | None = None, statistic: str = "mean") -> Path:
+def _drawn(learner: folders.Learner, signal: str | None) -> list[dict[str, Any]]:
+    """The learner's evaluations, with sums of the signal in place of returns where one is given."""
+    if signal is None:
+        return learner.evaluations
+    if signal not in learner.signals:
+        has = f"only {', '.join(learner.signals)}" if learner.signals else "none"
+        raise ValueError(f"--signal is '{signal}', and the run in '{learner.run.folder}' has {has}.")
+    return [record | {"returns": record["signals"][signal]} for record in learner.evaluations]
+
+
+def draw(
+    curves: Sequence[Curve],
+    output: Path,
+    references: References | None = None,
+    statistic: str = "mean",
+    y_label: str = "evaluation return",
+) -> Path:
     """Draw evaluations into a file, and return its path. The other arguments and the errors are those of `plot`."""
     if statistic not in STATISTICS:
         raise ValueError(f"statistic is '{statistic}', it must be 'mean' or 'iqm'.")
@@ -104,7 +123,7 @@ def draw(curves: Sequence[Curve], output: Path, references: References | None = 
             for (agent, where), reference in points.items():
                 if where == environment:
                     figures.draw_reference(panel, registry.agent_name(agent), styles[agent][1], *reference)
-            figures.finish_panel(panel, environment, _common_label(own))
+            figures.finish_panel(panel, environment, _common_label(own), y_label)
         caption = textwrap.fill(_caption(curves, statistic), int(16 * width))
         figure.supxlabel(caption, fontsize=7.5, color="0.35")
     return figures.save(figure, output)

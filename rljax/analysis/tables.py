@@ -30,6 +30,10 @@ class Row:
         """The returns or scores of the counted learners: [learners]."""
         return np.array([getattr(learner, metric)[index] for learner, index in self.counted])
 
+    def sums(self, signal: str) -> np.ndarray:
+        """The sums of a signal over the episodes of the counted learners: [learners]."""
+        return np.array([learner.signals[signal][index] for learner, index in self.counted])
+
     @property
     def step(self) -> int:
         """The step at which the counted learners were evaluated."""
@@ -65,6 +69,12 @@ class Table:
     budget: int
     episodes: int  # per evaluation
     rows: list[Row]
+
+    @property
+    def signals(self) -> list[str]:
+        """The names of the signals that all learners have."""
+        learners = [learner for row in self.rows for learner, _ in row.counted]
+        return [name for name in learners[0].signals if all(name in learner.signals for learner in learners)]
 
     @property
     def published_task(self) -> str:
@@ -161,6 +171,14 @@ def estimates(row: Row, metric: str) -> dict[str, Estimate] | None:
         return None
     measures = {"iqm": comparison.iqm, "median": _median, "mean": comparison.mean}
     return comparison.aggregate({row.label: {"": values}}, measures)[row.label]
+
+
+def of_signal(row: Row, signal: str) -> Estimate | None:
+    """The IQM over the counted learners of the sums of a signal; None where a value is not finite."""
+    values = row.sums(signal)
+    if not np.isfinite(values).all():
+        return None
+    return comparison.aggregate({row.label: {"": values}}, {"iqm": comparison.iqm})[row.label]["iqm"]
 
 
 def _median(tasks: comparison.TaskScores) -> Any:

@@ -60,6 +60,7 @@ class Experience:
     num_updates: int = 1  # updates in one iteration, each on a separate batch
     perceives: bool = False  # the agent's `perceive` sees every observation before it acts
     remembers: bool = False  # batches hold memories: `extras["memory"]`, for agents with `remember`
+    signals: tuple[str, ...] = ()  # what the environment gives beside the reward, in the `extras` of a batch: a cost
     time_feature: bool = False  # observations end with the share of the time limit that has passed
     columns: tuple[Column, ...] = ()  # additional arrays in the `extras` of a batch
 
@@ -138,8 +139,8 @@ class Experience:
                 f"{self.steps_per_iteration:,} steps of an iteration, there must be at most {LARGEST:,}."
             )
         draw = getattr(self, "draw", None)
-        if self.columns and draw is not None and not draw.has_columns:
-            asked = ", ".join(type(column).__name__ for column in self.columns)
+        if (self.columns or self.signals) and draw is not None and not draw.has_columns:
+            asked = ", ".join([*(type(column).__name__ for column in self.columns), *self.signals])
             raise ValueError(
                 f"{type(draw).__name__} draws rows without columns, and the agent asks for {asked}. Let its "
                 "`experience` ask for the one or the other."

@@ -15,6 +15,7 @@ class Plot:
 
     runs: shared.Folders  # folders of runs
     output: Annotated[Path | None, shared.OUTPUT] = None  # .png or .svg; default FIRST/curve.png
+    signal: str | None = None  # draw the sums of this signal over episodes, such as cost, in place of returns
 
 
 @dataclasses.dataclass
@@ -46,7 +47,7 @@ def plot(arguments: list[str]) -> None:
     options = shared.parse(Plot, arguments, "plot")
     from rljax.analysis import learning_curves
 
-    print(learning_curves.plot(options.runs, options.output))
+    print(learning_curves.plot(options.runs, options.output, signal=options.signal))
 
 
 def report(arguments: list[str]) -> None:

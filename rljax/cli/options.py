@@ -135,9 +135,15 @@ def _integer(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Pri
 
 
 def parse(options: Any, arguments: list[str], command: str) -> Any:
-    """The options of a command. Prints help or an error and leaves with `SystemExit`, where tyro does."""
+    """The options of a command. Prints help or an error and leaves with `SystemExit`, where tyro does.
+
+    Raises `ValueError` where both names of its output are given: tyro would take the last one.
+    """
     flags = (tyro.conf.FlagCreatePairsOff,)
-    return tyro.cli(options, args=arguments, prog=f"rljax {command}", config=flags, registry=integers)
+    parsed = tyro.cli(options, args=arguments, prog=f"rljax {command}", config=flags, registry=integers)
+    if all(value_of(arguments, flag) is not None for flag in ("--out", "--output")):
+        raise ValueError("--out and --output are two names of one option: give one of them.")
+    return parsed
 
 
 def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ class Evaluate(shared.Trust, shared.Best):
     episodes: int = 10  # complete episodes of each learner
     env: str | None = None  # another environment of the same shapes; default: the run's
     seed: int = 0  # seed of the episodes
+    hold: tuple[int, ...] = ()  # steps for which each action is held, one evaluation each; default: 1
     compute: tuple[int, ...] = ()  # thinking steps of an action, one evaluation each; default: as in training
 
 
@@ -35,11 +36,17 @@ class Play(shared.Trust, shared.Learner):
 def evaluate(arguments: list[str]) -> None:
     """rljax eval"""
     options = shared.parse(Evaluate, arguments, "eval")
-    from rljax.runs import console, policy
+    from rljax.distributed.terminal import show
+    from rljax.runs import policy
 
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):
-        console.show(policy.table(policy.evaluate_run(options.run, **same, compute=compute)))
+        results = []
+        for hold in options.hold or (1,):
+            results.append(policy.evaluate_run(options.run, **same, compute=compute, hold=hold))
+            show(policy.table(results[-1]))
+        if len({result["hold"] for result in results}) > 1:
+            show(policy.averaged(results))
 
 
 def play(arguments: list[str]) -> None:

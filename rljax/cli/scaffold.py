@@ -73,7 +73,7 @@ To be written.
 
 
 def write(source: str, file: Path) -> list[Path]:
-    """Copy the agent `source` to `file`, with its presets, and in a checkout with all other files of an agent.
+    """Copy the agent `source` to `file`, with all of its presets, and in a checkout with all other files of an agent.
 
     Outside the checkout's `agents/` the presets are written beside the file. For a file in the checkout's `agents/` the
     presets and the search space go to the folders there, the test to tests/agents/ and the page to docs/agents/. The
@@ -90,10 +90,11 @@ def write(source: str, file: Path) -> list[Path]:
     name = file.stem
     text = _renamed(registry.source(source), source, name)
     inside = file.resolve().parent == registry.AGENTS.resolve() and (CHECKOUT / "tests" / "agents").is_dir()
-    presets = registry.PRESETS / f"{source}.toml"
     contents = {file: text if inside else text.replace(f"rljax train {name} ", f"rljax train ./{name}.py ")}
-    beside = registry.PRESETS / f"{name}.toml" if inside else file.with_suffix(".toml")
-    contents[beside] = _renamed(presets.read_text(), source, name) if presets.exists() else ""
+    for ending in (".toml", *(f".{variant}.toml" for variant in registry.variants(source))):
+        presets = registry.PRESETS / f"{source}{ending}"
+        beside = registry.PRESETS / f"{name}{ending}" if inside else file.with_suffix(ending)
+        contents[beside] = _renamed(presets.read_text(), source, name) if presets.exists() else ""
     if inside:
         space = registry.AGENTS / "spaces" / f"{source}.toml"
         test = CHECKOUT / "tests" / "agents" / f"test_{source}.py"

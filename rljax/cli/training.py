@@ -55,6 +55,7 @@ class Search:
     search_seed: int = 0  # seed of the search itself
     storage: str | None = None  # URL of Optuna's storage; default: an SQLite file in the folder
     study: str = "sweep"  # name of the study in that storage
+    limits: tuple[str, ...] = ()  # on signals per episode: cost=25; a trial beyond one is worse than all within
 
 
 @dataclasses.dataclass

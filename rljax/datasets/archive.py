@@ -329,13 +329,13 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
         if FORMAT.rstrip("0123456789") not in written:
             return {}
         raise text.RefusedFileError(
-            f"'{name}': its '{key}' is not JSON: {text.printable(str(error))}. Write or download the file again."
+            f"'{name}': its '{key}' is not JSON: {text.shortened(str(error))}. Write or download the file again."
         ) from error
     if not isinstance(found, dict) or not str(found.get("format", "")).startswith("rljax dataset"):
         return {}
     if found["format"] not in (FORMAT, FORMAT_OF_ALL):
         raise ValueError(
-            f"'{name}' is a '{text.printable(found['format'])}', this rljax reads up to '{FORMAT_OF_ALL}'. Install a "
+            f"'{name}' is a '{text.shortened(found['format'])}', this rljax reads up to '{FORMAT_OF_ALL}'. Install a "
             "newer rljax."
         )
     return found

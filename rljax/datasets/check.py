@@ -98,13 +98,15 @@ def _actions(dataset: Dataset) -> Iterator[Finding]:
         )
     at = _where(dataset, lambda rows: (np.abs(np.abs(action[rows]) - 1) <= AT_BOUND).any(axis=1))
     if len(at):
+        whole = not len(_where(dataset, lambda rows: (action[rows] != np.round(action[rows])).any(axis=1)))
         yield Finding(
             "actions_at_bounds",
             "warning",
             len(at),
             f"{len(at) / dataset.num:.2%} of rows: {_rows(at)}",
             "Their inverse tanh is infinite: log-probabilities under a squashed Gaussian explode or are NaN.",
-            "Clip actions to +-(1 - 1e-5) before computing their log-probabilities, as IQL's code does.",
+            "Clip actions to +-(1 - 1e-5) before computing their log-probabilities, as IQL's code does."
+            + " All are whole numbers: if they number choices, store them as integers." * whole,
         )
 
 

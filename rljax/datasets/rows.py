@@ -199,7 +199,7 @@ def _normalised(rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool) ->
         row = index if rows.rows is None else int(rows.rows[index])
         hint = ""
         if are_whole(rows.action):
-            hint = " If they number discrete actions, store them in the file as integers: actions.astype(np.int64)"
+            hint = ". If they number discrete actions, store them in the file as integers: actions.astype(np.int64)"
         raise ValueError(
             f"'{rows.file}': '{rows.keys.get('action', 'action')}' is {rows.action[index, place]:g} in row {row}, "
             f"dimension {place}, outside [{low[place]:g}, {high[place]:g}], as {count} of {len(action)} rows are "

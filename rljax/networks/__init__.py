@@ -1,9 +1,9 @@
-"""Parts of agents: layers, torsos, distributions, generative models, running statistics, eligibility traces.
+"""Parts of agents: layers, torsos, distributions, generative models, running statistics, traces, multipliers.
 
 The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
-from rljax.networks.actors import Actor
+from rljax.networks.distributions import Actor
 from rljax.networks.ensembles import DiscreteEnsemble, ensemble, member, members, smallest, smallest_of_subset
 from rljax.networks.layers import (
     ACTIVATIONS,

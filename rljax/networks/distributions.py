@@ -1,4 +1,4 @@
-"""Distributions of actions, all from distrax, and random permutations."""
+"""Distributions of actions, all from distrax, the parameters of actors, and random permutations."""
 
 from __future__ import annotations
 
@@ -7,12 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from rljax.agent import Array, EnvSpec
+from rljax.networks.layers import Network
 
 if TYPE_CHECKING:
     from distrax import Categorical, Distribution
     from distrax import Transformed as SquashedGaussian
+
+
+class Actor(struct.PyTreeNode):
+    """The parameters that the optimiser of an actor moves, for continuous and discrete actions.
+
+    Agents share this class. JAX holds two dataclasses with equal fields for equal pytrees: a function that is compiled
+    for one may return the other (`jax.tree.structure`, JAX 0.10).
+    """
+
+    mean: Network  # [O] -> [A]: before tanh, or the logits of discrete actions
+    log_std: Array | None  # [A]; None for a deterministic policy and for discrete actions
+    discrete: bool = struct.field(default=False, pytree_node=False)
+    choices: tuple[int, ...] = struct.field(default=(), pytree_node=False)  # of several discrete actions
 
 
 def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:

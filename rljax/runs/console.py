@@ -9,34 +9,16 @@ import contextlib
 import math
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rljax.distributed.terminal import LINES, printable
 
 if TYPE_CHECKING:
     import numpy as np
 
     from rljax.training.settings import Settings
-
-LINES = "\n\t"  # control characters that belong to text of several lines
-
-
-def printable(text: object, keep: str = "") -> str:
-    """Text that does nothing to a terminal: control characters are written as escapes, such as \\x1b.
-
-    This includes line breaks, unless `keep` has them, and characters that reverse the direction of text. Texts from
-    files, and names of files, can hold all of them.
-    """
-    return "".join(
-        character
-        if character.isprintable() or character in keep
-        else character.encode("unicode_escape").decode("ascii")
-        for character in str(text)
-    )
-
-
-def show(text: object) -> None:
-    """Print text with its line breaks, and with all other control characters as escapes."""
-    print(printable(text, keep=LINES))
 
 
 class View:
@@ -54,8 +36,8 @@ class View:
     def update(self, step: int, speed: float, latest: float) -> None:
         """A chunk has ended: steps and steps per second of one learner, the latest return (NaN if none yet)."""
 
-    def evaluated(self, step: int, returns: np.ndarray) -> None:
-        """An evaluation has ended: mean returns [P]."""
+    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, float]) -> None:
+        """An evaluation has ended: mean returns [P], and means of signals over all learners by name."""
 
     def say(self, text: str) -> None:
         """Show a message that stays on the screen."""
@@ -131,10 +113,11 @@ class Terminal(View):
             latest="" if math.isnan(latest) else f"return {latest:,.1f}",
         )
 
-    def evaluated(self, step: int, returns: np.ndarray) -> None:
+    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, float]) -> None:
         """Print the evaluation: the mean over learners, and the range where there are several learners."""
         spread = f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
-        self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}")
+        beside = "".join(f", {_plain(name)} {mean:,.1f}" for name, mean in signals.items())
+        self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{beside}")
         self.status("training")
 
     def say(self, text: str) -> None:
@@ -179,7 +162,10 @@ def _plain(text: object) -> str:
 def _final(final: dict[str, Any]) -> str:
     """The final evaluation of several learners, or of one."""
     number = len(final["learners"])
-    text = f"{final['mean']:,.1f} at {final['step']:,} steps"
+    from rljax.runs.statistics import shown
+
+    beside = "".join(f", {name} {shown(mean)}" for name, mean in final.get("signals", {}).items())
+    text = f"{final['mean']:,.1f}{beside} at {final['step']:,} steps"
     if final["interval"] is None or number == 1:
         return text
     low, high = final["interval"]

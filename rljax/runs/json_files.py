@@ -112,6 +112,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
 
 
+def _is_list(value: Any) -> bool:
+    return list_of(NUMBER | NULL, least=1).fits(value)
+
+
 def _is_printable(value: Any) -> bool:
     return isinstance(value, str) and value.isprintable()
 
@@ -123,6 +127,10 @@ NUMBER = Kind("a number", _is_number)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 NAME = Kind("text without control characters", lambda value: value != "" and _is_printable(value))
 OBJECT = object_of()
+LISTS = Kind(
+    "an object of lists of numbers",
+    lambda value: isinstance(value, dict) and all(map(_is_printable, value)) and all(map(_is_list, value.values())),
+)
 SETTINGS = Kind(  # names in it are shown to users
     "an object of settings", lambda value: isinstance(value, dict) and all(map(_is_printable, value))
 )

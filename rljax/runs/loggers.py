@@ -138,8 +138,9 @@ def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
 
 def _evaluation_means(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     names = {"returns": "return", "lengths": "length", "success": "success", "scores": "score"}
-    for field, name in names.items():
-        values = np.asarray(plain(record.get(field)) or np.nan, np.float64)
+    fields = {name: record.get(field) for field, name in names.items()} | (record.get("signals") or {})
+    for name, given in fields.items():
+        values = np.asarray(plain(given) or np.nan, np.float64)
         if np.isfinite(values).all():
             yield f"evaluation/{name}", float(values.mean())
 

@@ -312,33 +312,37 @@ def evaluate_run(
     best: bool = False,
     seed: int = 0,
     compute: int | None = None,
+    hold: int = 1,
     trust: bool = False,
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner; return their records and summary, and the cost of an action.
 
+    The policy chooses an action in every `hold` steps, and holds it in between.
     The result has normalised scores where the run learnt from data with reference returns and plays in its own
     environment. Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """
     episodes, seed = configuration.integer(episodes, "episodes"), configuration.integer(seed, "seed", 2**63)
     if env is not None:
         env = configuration.text("env", env)
-    if episodes < 1:
-        raise ValueError(f"--episodes is {episodes}, it must be at least 1.")
+    for flag, number in {"--episodes": episodes, "--hold": configuration.integer(hold, "hold")}.items():
+        if number < 1:
+            raise ValueError(f"{flag} is {number}, it must be at least 1.")
     parts = ("agent", "env") if env is None else ("agent",)
     policies = load_all(out, best=best, compute=compute, trust=trust, parts=parts)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
     seen = observed(name, policies.experience)
+    agent: Any = policies.module if hold == 1 else evaluation.Held(policies.module, hold)
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     if envs.is_compiled(name):
         environment = envs.make(seen)
-        evaluator: Any = evaluation.CompiledEvaluator(policies.module, environment, number)
+        evaluator: Any = evaluation.CompiledEvaluator(agent, environment, number)
         spec = environment.spec
     else:
         limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
         options = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
         hosted = envs.make_hosted(envs.evaluated(seen), number * episodes, **options)
-        evaluator, spec = evaluation.HostedEvaluator(policies.module, hosted, number), hosted.spec
+        evaluator, spec = evaluation.HostedEvaluator(agent, hosted, number), hosted.spec
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, policies.config)
@@ -351,8 +355,7 @@ def evaluate_run(
             "seed": policies.settings.seeds[i],
             "returns": played.returns[i].tolist(),
             "lengths": played.lengths[i].tolist(),
-            **({"cut": int(played.cut[i].sum())} if played.cut[i].any() else {}),
-            **({} if played.success is None else {"success": played.success[i].tolist()}),
+            **played.details(i),
             **({} if scores is None else {"scores": scores[i].tolist()}),
         }
         for i in range(number)
@@ -361,6 +364,7 @@ def evaluate_run(
         "environment": name,
         "steps": _steps_of_best(Path(out), policies.step) if best else None,
         "compute": configuration.as_json(policies.config).get(THINKING),
+        "hold": hold,
         **action_cost.of_action(policies.module, policies.state, policies.spec, policies.config),
         "episodes": records,
         "summary": statistics.summarise(records)["final"],
@@ -373,6 +377,16 @@ def close(environments: Any) -> None:
         environments.close()
     except EnvironmentFailed as error:
         warnings.warn(f"{error} The result is not affected.\n{error.trace}", stacklevel=2)
+
+
+def averaged(results: Sequence[Mapping[str, Any]]) -> str:
+    """A line about evaluations with actions that were held for several lengths: the mean return over the lengths."""
+    ordered = sorted(results, key=lambda result: result["hold"])
+    holds = [result["hold"] for result in ordered]
+    means = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered]
+    each = [evaluation.averaged(returns, holds) for returns in zip(*means, strict=True)]
+    spread = f" +- {np.std(each):,.1f} over {len(each)} learners" if len(each) > 1 else ""
+    return f"frequency-averaged return over holds of {min(holds)} to {max(holds)} steps: {np.mean(each):,.1f}{spread}"
 
 
 def _steps_of_best(folder: Path, until: int) -> list[int]:
@@ -388,7 +402,8 @@ def table(result: dict[str, Any]) -> str:
     lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
     thinking = f"{result['compute']} thinking steps, " if (result["compute"] or 1) > 1 else ""
     operations = "" if result["flops_per_action"] is None else f", {result['flops_per_action']:,} FLOPs an action"
-    lines.append(f"  {thinking}{result['parameters']:,} parameters{operations}")
+    held = f"each action held for {result['hold']} steps, " if result["hold"] > 1 else ""
+    lines.append(f"  {held}{thinking}{result['parameters']:,} parameters{operations}")
     for entry in result["episodes"]:
         returns, lengths = np.array(entry["returns"]), np.array(entry["lengths"])
         step = f", of step {result['steps'][entry['learner']]:,}" if result["steps"] else ""
@@ -399,6 +414,7 @@ def table(result: dict[str, Any]) -> str:
             + (f", {entry['cut']} of them cut before their end" if "cut" in entry else "")
             + (f", success {np.mean(entry['success']):.1%}" if "success" in entry else "")
             + (f", score {np.mean(entry['scores']):.1f}" if "scores" in entry else "")
+            + "".join(f", {name} {np.mean(sums):,.1f}" for name, sums in entry.get("signals", {}).items())
         )
     summary = result["summary"]
     if summary["interval"] is not None:
@@ -407,6 +423,7 @@ def table(result: dict[str, Any]) -> str:
             f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
             + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
             + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
+            + "".join(f", {name} {statistics.shown(mean)}" for name, mean in summary.get("signals", {}).items())
         )
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rljax.runs import json_files
-from rljax.runs.json_files import FLAG, NAME, NULL, NUMBER, OBJECT, SETTINGS, TEXT, WHOLE, dumps, write_json
+from rljax.runs.json_files import FLAG, LISTS, NAME, NULL, NUMBER, OBJECT, SETTINGS, TEXT, WHOLE, dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require
 
 FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "turns": "turns.jsonl"}  # turns: changes
@@ -38,7 +38,12 @@ CONFIG = {
     "config": SETTINGS,
     "online": SETTINGS | NULL,
     "spec": json_files.object_of(
-        {"observation_dtype": NAME, "parts": json_files.list_of(PART), "choices": SHAPE},
+        {
+            "observation_dtype": NAME,
+            "parts": json_files.list_of(PART),
+            "signals": json_files.list_of(PART),
+            "choices": SHAPE,
+        },
         **{"name": NAME, "observation_shape": SHAPE, "action_size": WHOLE, "discrete": FLAG},
     ),
     "learners": json_files.list_of(json_files.object_of(seed=WHOLE, settings=SETTINGS)),
@@ -63,6 +68,7 @@ LINES = {
         "lengths": json_files.list_of(NUMBER | NULL),
         "scores": json_files.list_of(NUMBER | NULL) | NULL,
         "success": json_files.list_of(FLAG | NUMBER | NULL) | NULL,
+        "signals": LISTS | NULL,
         "wall_seconds": NUMBER | NULL,
     },
     "turns": {"step": WHOLE},

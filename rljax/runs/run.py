@@ -396,7 +396,7 @@ class Run:
         self.wall = time.perf_counter() - self.began
         for line in lines:
             self.recorder.evaluation(line | {"wall_seconds": self.wall})
-        self.view.evaluated(self.training.step, self.training.last_return)
+        self.view.evaluated(self.training.step, self.training.last_return, self.training.last_signals)
         self._warn()
 
     def _how_to_resume(self) -> str:

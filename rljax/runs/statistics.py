@@ -113,13 +113,14 @@ def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     """The `final` and `best` entries of a run's summary, ready for JSON.
 
     `evaluations` has one record per learner and evaluation: `step, learner, seed, returns` and, where the
-    environment has them, `scores` and `success`. The last three have one value per episode.
+    environment has them, `scores`, `success` and `signals`, lists by name. All lists have one value per episode.
 
     Each entry has `step` (environment steps of each learner), `mean`, `iqm` (of the learners' mean returns),
     `interval` ([low, high], the 95 % bootstrap interval of that IQM over learners), `score`, `success` (means) and
     `learners`. That list has `learner, seed, step` for each learner, and the same five numbers over its episodes.
     A number that does not exist is None: the interval of a single learner or episode, a score or success that the
-    environment does not give, and anything computed from a return that is not finite.
+    environment does not give, and anything computed from a return that is not finite. Where the environment gives
+    signals, an entry has `signals`, too: by name the mean over learners of the sums over episodes.
 
     `final` is the last step at which every learner was evaluated. `best` is the step with the highest mean over
     learners; in its list each learner has its own best step. Of equal steps the earlier one is taken. A maximum over
@@ -265,6 +266,7 @@ def _summary_entry(table: Records, step: int, own_steps: Mapping[Hashable, int])
         **_mean_iqm_interval(means),
         "score": _mean_of(records, "scores"),
         "success": _mean_of(records, "success"),
+        **_mean_signals(records),
         "learners": [
             {
                 "learner": record["learner"],
@@ -273,6 +275,7 @@ def _summary_entry(table: Records, step: int, own_steps: Mapping[Hashable, int])
                 **_mean_iqm_interval(_floats(record["returns"])),
                 "score": _mean_of([record], "scores"),
                 "success": _mean_of([record], "success"),
+                **_mean_signals([record]),
             }
             for record in (own[own_steps[learner]] for learner, own in table.items())
         ],
@@ -290,6 +293,21 @@ def _mean_of(records: Sequence[Record], field: str) -> float | None:
     if not all(record.get(field) for record in records):
         return None
     return _finite_or_none(np.mean([mean(_floats(record[field])) for record in records]))
+
+
+def _mean_signals(records: Sequence[Record]) -> dict[str, dict[str, float | None]]:
+    """The entry `signals` of a summary, with those that all records have; empty where there are none."""
+    shared = [
+        name for name in records[0].get("signals") or {} if all(name in (r.get("signals") or {}) for r in records)
+    ]
+    each = [record["signals"] for record in records if shared]
+    found = {name: _mean_of([{"sums": signals[name]} for signals in each], "sums") for name in shared}
+    return {"signals": found} if found else {}
+
+
+def shown(value: float | None) -> str:
+    """A mean for users."""
+    return "not finite" if value is None else f"{value:,.1f}"
 
 
 def _highest(values: Mapping[int, float]) -> int:

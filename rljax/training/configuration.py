@@ -64,7 +64,7 @@ def integer(value: Any, what: str, most: int = INT32) -> int:
     if not _is_whole(value):
         raise TypeError(f"{what} is {value!r}, it must be int: a whole number, such as 300000 or 3e5.")
     if abs(value) > most:
-        raise ValueError(f"{what} is {value:,}, it must lie between -{most:,} and {most:,}.")
+        raise ValueError(f"{what} is {value:,}, it must be {'at most ' if value > 0 else 'at least -'}{most:,}.")
     return int(value)
 
 

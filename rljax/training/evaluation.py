@@ -12,16 +12,17 @@ return is that of a part of an episode: `Episodes.cut` marks it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Agent, Array, Step, act, first_memory
+from rljax.agent import Agent, Array, EnvSpec, Step, act, choose, first_memory
 from rljax.distributed import processes
 from rljax.distributed.devices import local
+from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
 from rljax.training.learner import per_learner
@@ -38,6 +39,18 @@ class Episodes:
     lengths: np.ndarray  # [P, N] environment steps
     cut: np.ndarray  # [P, N] bool: the episode had not ended at the limit of the evaluation
     success: np.ndarray | None = None  # [P, N] in {0, 1}; None where the environment does not report it
+    signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [P, N] sums of each, by name
+
+    def details(self, learner: int) -> dict[str, Any]:
+        """What there is to record of one learner's episodes beside returns and lengths, ready for JSON."""
+        found: dict[str, Any] = {}
+        if self.cut[learner].any():
+            found["cut"] = int(self.cut[learner].sum())
+        if self.success is not None:
+            found["success"] = self.success[learner].tolist()
+        if self.signals:
+            found["signals"] = {name: sums[learner].tolist() for name, sums in self.signals.items()}
+        return found
 
 
 def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:
@@ -47,12 +60,49 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
     and the next memories, which are None where the agent remembers nothing.
     """
 
-    def choose(state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any) -> tuple[Array, Any]:
+    def decide(state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any) -> tuple[Array, Any]:
         key = jax.random.fold_in(key, time)
         action, _, memory = act(agent, state, observation, key, config, explore=False, memory=memory)
         return action, memory
 
-    return jax.vmap(choose, in_axes=(0, 0, 0, None, 0, 0))
+    return jax.vmap(decide, in_axes=(0, 0, 0, None, 0, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """An agent whose actions are held: it chooses one in every `steps` steps, and sees nothing in between.
+
+    Patel and Siegelmann, Overcoming Slow Decision Frequencies in Continuous Control, arXiv:2410.08979, judge agents so.
+    """
+
+    agent: Agent
+    steps: int
+
+    def remember(self, spec: EnvSpec, config: Any) -> Any:
+        """What the agent remembers, the action that is held, and how many steps it has lasted."""
+        action = jnp.zeros(spec.action_shape, spec.action_dtype)
+        return {"agent": first_memory(self.agent, spec, config), "action": action, "lasted": jnp.zeros((), jnp.int32)}
+
+    def act(self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any) -> Any:
+        """The action that is held, or a new one."""
+        action, _, after = act(self.agent, state, observation, key, config, explore, memory["agent"])
+        ends = memory["lasted"] % self.steps == 0
+        chosen = {"agent": after, "action": action, "lasted": jnp.zeros_like(memory["lasted"])}
+        memory = choose(ends, chosen, memory)
+        return memory["action"], {}, memory | {"lasted": memory["lasted"] + 1}
+
+
+def averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
+    """The mean return over lengths of holding: the area under returns, by trapezoids, over the range of lengths.
+
+    `returns` belong to `holds` in ascending order. Divided by the largest return that is known in the environment, this
+    is the frequency-averaged score of arXiv:2410.08979.
+    """
+    lengths = np.asarray(holds, np.float64)
+    if len(lengths) == 1:
+        return float(returns[0])
+    widths, heights = np.diff(lengths), np.asarray(returns, np.float64)
+    return float((widths * (heights[:-1] + heights[1:]) / 2.0).sum() / widths.sum())
 
 
 def _keys(seeds: Any, num_learners: int) -> Array:
@@ -89,27 +139,31 @@ class HostedEvaluator:
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
         keys = _keys(seeds, self.num_learners)
-        choose = shared(self.policies, (state, config)).act
+        decide = shared(self.policies, (state, config)).act
         memory = first_memory(self.policies.agent.module, self.hosted.spec, config, *rows)
         observation = self.hosted.reset(seeds)
         done = np.zeros(self.hosted.num_envs, np.bool_)
         returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
         success = np.full(self.hosted.num_envs, np.nan)
+        sums = {name: np.zeros(self.hosted.num_envs) for name in signals.names(self.hosted.spec.signals)}
         for time in range(self.hosted.spec.max_episode_steps or LIMIT):
             if done.all():
                 break
             given = per_learner(observation, rows)
-            action, memory = choose(state, given, keys, np.int32(time), config, memory)
+            action, memory = decide(state, given, keys, np.int32(time), config, memory)
             action = np.asarray(action)
             step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
             returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
             success[ended] = self.hosted.success[ended]
+            for name, total in signals.numbers(step.episode_signals, leading=1).items():
+                sums[name][~done] = total[~done]
             done |= ended
             observation = step.observation
         known = not np.isnan(success).any()
         columns = (returns.reshape(rows), lengths.reshape(rows), ~done.reshape(rows))
-        return Episodes(*columns, success.reshape(rows) if known else None)
+        per_signal = {name: total.reshape(rows) for name, total in sums.items()}
+        return Episodes(*columns, success.reshape(rows) if known else None, per_signal)
 
     def close(self) -> None:
         """Close the simulators."""
@@ -125,17 +179,20 @@ class Play:
     num_learners: int
 
     @compiled()
-    def episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Array, Array, Array, Array | None]:
-        """The returns, lengths and cuts of episodes, and whether they succeeded where it is reported, [P x N]."""
+    def episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Any, ...]:
+        """The returns, lengths and cuts of episodes, whether they succeeded, and sums of signals, [P x N].
+
+        Success is None where it is not reported.
+        """
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
-        choose = policy(self.agent.module)
+        decide = policy(self.agent.module)
         key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
 
         def body(carry: Any) -> Any:
-            time, observation, environment, done, returns, lengths, success, memory = carry
+            time, observation, environment, done, returns, lengths, success, sums, memory = carry
             given = per_learner(observation, rows)
-            action, memory = choose(state, given, drawn, time, config, memory)
+            action, memory = decide(state, given, drawn, time, config, memory)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
             step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
@@ -143,17 +200,20 @@ class Play:
             lengths = jnp.where(done, lengths, step.episode_length)
             if step.success is not None:
                 success = jnp.where(done, success, step.success)
-            return time + 1, step.observation, environment, done | ended, returns, lengths, success, memory
+            latest = signals.numbers(step.episode_signals, leading=1)
+            sums = {name: jnp.where(done, total, latest[name]) for name, total in sums.items()}
+            return time + 1, step.observation, environment, done | ended, returns, lengths, success, sums, memory
 
         observation, environment = self.environment.reset(key_reset)
         zero = jnp.zeros((), jnp.int32)
         carry = (zero, observation, environment, jnp.zeros(number, jnp.bool_))
         reports = jax.eval_shape(self._first_step, key_step, environment).success is not None
         carry += (jnp.zeros(number), jnp.zeros(number, jnp.int32), jnp.zeros(number) if reports else None)
+        carry += ({name: jnp.zeros(number) for name in signals.names(self.environment.spec.signals)},)
         carry += (first_memory(self.agent.module, self.environment.spec, config, *rows),)
         limit = self.environment.spec.max_episode_steps or LIMIT
         carry = jax.lax.while_loop(lambda carry: ~carry[3].all() & (carry[0] < limit), body, carry)
-        return carry[4], carry[5], ~carry[3], carry[6]
+        return carry[4], carry[5], ~carry[3], carry[6], carry[7]
 
     def _first_step(self, keys: Array, environment: Any) -> Step:
         spec = self.environment.spec

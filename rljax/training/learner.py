@@ -253,6 +253,7 @@ class Learner:
         extras = stored_extras(extras, experience.remembers)
         if experience.stores_time:
             extras = extras | {"time": step.episode_length}
+        extras = extras | {name: step.signals[name] for name in experience.signals}
         if experience.clips_rewards:
             step = step.replace(reward=jnp.clip(step.reward, -1.0, 1.0))
         storage = storage.add(_transition(observation, action, extras, step))
@@ -369,6 +370,8 @@ class Learner:
             extras = extras | {MEMORY: memory}
         if hyper.experience.stores_time:
             extras = extras | {"time": shaped((), jnp.int32)}
+        shapes = {part.name: part.shape for part in self.spec.signals}
+        extras = extras | {name: shaped(shapes[name], jnp.float32) for name in hyper.experience.signals}
         return Transition(
             observation=observation,
             action=action,

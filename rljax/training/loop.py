@@ -75,6 +75,7 @@ class Training:
         self.best: Any = None
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
+        self.last_signals: dict[str, float] = {}  # means over all episodes of the last evaluation
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
         self._told: set[str] = set()  # warnings that were given once
@@ -270,6 +271,7 @@ class Training:
             except EnvironmentFailed as error:
                 raise error.with_advice("It was an environment of the evaluation.") from error
         means = self.last_return = episodes.returns.mean(axis=1)
+        self.last_signals = {name: float(sums.mean()) for name, sums in episodes.signals.items()}
         improved = means > self.best_return
         self.best_return = np.where(improved, means, self.best_return)
         self.best = population.choose(improved, self.driver.agent_state, self.best)
@@ -285,11 +287,7 @@ class Training:
 
     def _line(self, episodes: Episodes, learner: int, seed: int) -> dict[str, Any]:
         line = {"step": self.step, "learner": learner, "seed": seed, "returns": episodes.returns[learner].tolist()}
-        line |= {"lengths": episodes.lengths[learner].tolist(), "wall_seconds": None}
-        if episodes.cut[learner].any():
-            line["cut"] = int(episodes.cut[learner].sum())
-        if episodes.success is not None:
-            line["success"] = episodes.success[learner].tolist()
+        line |= {"lengths": episodes.lengths[learner].tolist(), "wall_seconds": None} | episodes.details(learner)
         if self.dataset is not None and self.dataset.reference is not None:
             line["scores"] = self.dataset.score(episodes.returns[learner]).tolist()
         if learner in self.frozen.found:

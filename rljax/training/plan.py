@@ -18,6 +18,7 @@ from rljax import datasets, envs
 from rljax.agent import Base, EnvSpec, Transition, difference, shown
 from rljax.buffers import Experience, Mixed, Replay
 from rljax.distributed import processes
+from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.goals import goals_of
 from rljax.training import configuration, evaluation, schedules, sizes
@@ -109,6 +110,9 @@ def plan(experiment: Experiment) -> Plan:
         _require_same_spaces(experiment.base, settings.base, spec)
     trained = spec if name == "none" else dataclasses.replace(spec, name=name)  # evaluation may use another name
     module.check(trained, config)
+    signals.require(experience.signals, spec.signals, settings.agent, name)
+    if experience.signals and dataset is not None:
+        raise ValueError(f"agent '{settings.agent}' learns from signals, and data sets hold none: leave out --data.")
 
     data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
     changed = configuration.replace(config, settings.online or {}, "--online")

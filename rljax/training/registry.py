@@ -102,7 +102,9 @@ def _cause(error: BaseException, path: Path) -> str:
     """What went wrong when the file at `path` was imported, and in which line of which file."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
-        return f"{kind} in line {error.lineno} of '{error.filename}': {error.msg}."
+        from rljax.envs.environment import syntax
+
+        return syntax(error)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     where = f" in line {lines[-1]}" if lines else ""

@@ -92,4 +92,4 @@ def check_settings(settings: Settings) -> None:
     if not settings.seeds:
         raise ValueError("no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by default 0.")
     if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
-        raise ValueError(f"seeds {list(settings.seeds)} must lie in [0, 2^32).")
+        raise ValueError(f"seeds are {min(settings.seeds)} to {max(settings.seeds)}, they must lie in [0, 2^32).")

@@ -18,6 +18,7 @@ from rljax.training.settings import MOST_LEARNERS
 
 SPACES = registry.AGENTS / "spaces"
 METHODS = ("random", "tpe", "hyperband", "pbt")
+BROKEN = -1e9  # the value of a trial that breaks a limit, times 1 plus its excess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Protocol:
     search_seed: int = 0  # the sampler's seed
     storage: str | None = None  # URL of an Optuna storage; None: an SQLite file in the sweep's folder
     study: str = "sweep"  # the study's name in the storage
+    limits: tuple[str, ...] = ()  # on means of signals per episode, "cost=25"; trials beyond one are worse than others
 
 
 def check(protocol: Protocol) -> None:
@@ -46,6 +48,7 @@ def check(protocol: Protocol) -> None:
             raise ValueError(f"--{name} is {getattr(protocol, name)}, it must be at least {least}.")
         if getattr(protocol, name) > MOST_LEARNERS:
             raise ValueError(f"--{name} is {getattr(protocol, name):,}, it must be at most {MOST_LEARNERS:,}.")
+    limits(protocol)
     both = sorted(set(protocol.tuning_seeds) & set(protocol.test_seeds))
     if both:
         raise ValueError(
@@ -54,6 +57,32 @@ def check(protocol: Protocol) -> None:
         )
     if not protocol.tuning_seeds or not protocol.test_seeds:
         raise ValueError("a sweep needs seeds to tune with and others to test with: --tuning-seeds 0 1 2")
+
+
+def limits(protocol: Protocol) -> dict[str, float]:
+    """The limits on signals by name. Raises `ValueError` for text that is no limit, and for pbt."""
+    found = {}
+    for text in protocol.limits:
+        name, sign, value = text.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            sign = ""
+        if not (sign and name and math.isfinite(found[name])):
+            raise ValueError(f"--limits is '{text}', it must be a signal and the most it may be: --limits cost=25")
+    if found and protocol.method == "pbt":
+        raise ValueError("--limits is for trials, and pbt ranks its learners by their returns: --method tpe")
+    return found
+
+
+def constrained(value: float, sums: Mapping[str, float], most: Mapping[str, float]) -> float:
+    """A trial's value: its return, or a number below all returns that falls with the excess, where a limit is broken.
+
+    `sums` are the means of signals per episode, `most` their limits. The excess is the sum of all excesses, each as a
+    share of its limit.
+    """
+    excess = sum(max(0.0, sums[name] - limit) / max(abs(limit), 1.0) for name, limit in most.items())
+    return BROKEN * (1.0 + excess) if excess else value
 
 
 def listed(seeds: Sequence[int]) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rljax import envs
 from rljax.distributed import hardware, ray_cluster
 from rljax.distributed.lock import Lock
+from rljax.envs import signals
 from rljax.runs import console, experiments, json_files, records, statistics
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
@@ -52,6 +55,7 @@ def begin(
     anything is trained; `FileExistsError` where `out` exists.
     """
     search_spaces.check(protocol)
+    _require_signals(experiment.settings.env, search_spaces.limits(protocol))
     settings = dataclasses.replace(experiment.settings, seeds=protocol.tuning_seeds)
     experiment = dataclasses.replace(experiment, settings=settings)
     folder = Path(out) if out is not None else experiments.default_folder(settings)
@@ -79,6 +83,23 @@ def begin(
     with _made(folder):
         records.write_json(folder / SWEEP, described)
         return _go_on(task)
+
+
+def _require_signals(env: str, limits: Mapping[str, float]) -> None:
+    """Raise `ValueError` for limits on signals that the environment does not give."""
+    if not limits:
+        return
+    if envs.is_compiled(env):
+        given = envs.make(env).spec.signals
+    else:
+        hosted = envs.make_hosted(envs.evaluated(env), 1)
+        given = hosted.spec.signals
+        hosted.close()
+    names = signals.names(given)
+    for name in limits:
+        if name not in names:
+            has = f"only {', '.join(names)}" if names else "none"
+            raise ValueError(f"--limits has '{name}', and '{env}' gives {has}: name a signal of the environment.")
 
 
 def _made(folder: Path) -> Lock:
@@ -125,7 +146,7 @@ def _task_in(folder: Path, quiet: bool, workers: ray_cluster.Cluster | None, tru
     settings, seals = settings_of(described["settings"]), described.get("seals")
     experiment = experiments.restored(settings, described["config"], folder / SWEEP, seals=seals, trust=trust)
     listed = described["protocol"]
-    listed |= {name: tuple(listed[name]) for name in ("tuning_seeds", "test_seeds")}
+    listed |= {name: tuple(listed.get(name, ())) for name in ("tuning_seeds", "test_seeds", "limits")}
     space = search_spaces.Space(described["space"], experiment.config)
     protocol, most = search_spaces.Protocol(**listed), described["learners_per_launch"]
     return Task(folder, experiment, protocol, space, described["command"], quiet, workers, most)
@@ -178,6 +199,7 @@ def _conclude(task: Task, found: Found, places: list[Path]) -> None:
         final = statistics.summarise([line for line in lines if line["learner"] in own])["final"]
         tested[name] = {"settings": population.label(point), "final": final}
         between = "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
+        between += "".join(f", {name} {statistics.shown(sum)}" for name, sum in final.get("signals", {}).items())
         task.say(f"{name}: IQM {final['iqm']:,.1f}{between} over {len(own)} test seeds, at {final['step']:,} steps")
     flags = " ".join(_flag(name, value) for name, value in found.settings.items())
     task.say(f"the settings found{'' if found.schedule is None else ', at the beginning'}: {flags}")

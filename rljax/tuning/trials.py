@@ -1,8 +1,9 @@
 """Trials of a search. Optuna suggests them in generations, they train as populations, and Optuna learns their values.
 
 A generation's trials, with all tuning seeds, are the learners of as few programs as possible. A trial's value is the
-interquartile mean, over its seeds, of the return of its last evaluation. A trial with a diverged learner counts as
-worse than any other. With hyperband, the better trials continue from their current state.
+interquartile mean, over its seeds, of the return of its last evaluation. Where signals have limits, a trial counts as
+worse than all that keep them if the interquartile mean of a signal is beyond its limit. A trial with a diverged learner
+counts as worse than any other. With hyperband, the better trials continue from their current state.
 """
 
 from __future__ import annotations
@@ -211,18 +212,22 @@ class Trials:
 
     def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
         """The value of each trial, by the last evaluation of its learners; -inf where one of them has diverged."""
-        found: list[tuple[Mapping[str, Any], float]] = []
+        most = search_spaces.limits(self.task.protocol)
+        found: list[tuple[Mapping[str, Any], list[float]]] = []  # settings; return and sums of the signals with limits
         for inside in grids.runs(place):
             last = {line["learner"]: line for line in records.read(inside, "evaluations")}
             lost = {entry["learner"] for entry in records.read_summary(inside).get("diverged", [])}
             for p, (_, settings) in enumerate(self.task.learners(inside)):
                 bad = p in lost or p not in last
-                found.append((settings, -math.inf if bad else float(statistics.mean(last[p]["returns"]))))
+                lists = [] if bad else [last[p]["returns"], *(last[p]["signals"][name] for name in most)]
+                found.append((settings, [float(statistics.mean(x)) for x in lists] or [-math.inf] * (1 + len(most))))
         scores = {}
         for trial in alive:
             own = [score for settings, score in found if settings == trial.settings]
             fine = np.isfinite(own).all() and len(own) == len(self.task.protocol.tuning_seeds)
-            scores[trial.number] = float(statistics.iqm(own)) if fine else -math.inf
+            value, *sums = map(float, statistics.iqm(own, axis=0)) if fine else (-math.inf,)
+            by_name = dict(zip(most, sums, strict=False))
+            scores[trial.number] = search_spaces.constrained(value, by_name, most) if fine else value
         return scores
 
     def _tell(self, study: optuna.Study, trial: Trial, values: Mapping[int, float], finished: bool) -> None:
@@ -251,6 +256,8 @@ class Trials:
                 f"all trials of the sweep in '{self.task.folder}' have diverged: search nearer to the presets."
             )
         best = max(complete, key=lambda trial: (trial.value, -trial.number))
+        if self.task.protocol.limits and (best.value or 0.0) <= search_spaces.BROKEN:
+            self.task.say("no trial kept the limits: the settings found are those that exceed them least.")
         states = [trial.state.name.lower() for trial in trials]
         counts = {state: states.count(state) for state in sorted(set(states))}
         assert best.value is not None, "complete"

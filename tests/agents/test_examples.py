@@ -41,11 +41,11 @@ def test_nothing_outside_their_files_knows_the_examples() -> None:
 def test_critics_of_rebrac_are_penalised_for_other_next_actions() -> None:
     rebrac = example("rebrac")
     config = rebrac.Config(hidden=(8, 8), batch_size=5, critic_penalty=0.7)
-    state, batch = rebrac.init(KEY, SPEC, config), reference.transitions()
+    state, batch = jax.jit(rebrac.init, static_argnums=1)(KEY, SPEC, config), reference.transitions()
     generator = np.random.default_rng(3)
     known, has = generator.uniform(-1, 1, (5, 2)).astype(np.float32), np.array([True, False, True, True, False])
     batch = batch.replace(extras={"next_action": jnp.asarray(known), "has_next_action": jnp.asarray(has)})
-    loss, _ = rebrac.critic_loss(state.critic, state, batch, KEY, config)
+    loss, _ = jax.jit(rebrac.critic_loss)(state.critic, state, batch, KEY, config)
 
     noise = np.clip(0.2 * np.asarray(jax.random.normal(KEY, (5, 2)), np.float64), -0.5, 0.5)
     action = np.clip(np.tanh(np.asarray(state.target_actor(batch.next_observation), np.float64)) + noise, -1, 1)
@@ -60,17 +60,18 @@ def test_critics_of_rebrac_are_penalised_for_other_next_actions() -> None:
 def test_critics_of_crossq_are_normalised_over_both_halves_of_the_batch() -> None:
     crossq = example("crossq")
     config = crossq.Config(hidden=(8,), batch_size=5, momentum=0.5)
-    state, batch = crossq.init(KEY, SPEC, config), reference.transitions()
+    state, batch = jax.jit(crossq.init, static_argnums=1)(KEY, SPEC, config), reference.transitions()
     key, _ = jax.random.split(KEY)  # as `update` does
-    _, (moved, _) = crossq.critic_loss(state.critic, state, batch, key, config)
-    next_action, _ = crossq.policy(state.actor(batch.next_observation)).sample_and_log_prob(seed=key)
+    _, (moved, _) = jax.jit(crossq.critic_loss)(state.critic, state, batch, key, config)
+    policy = jax.jit(lambda actor, seen: crossq.policy(actor(seen)).sample_and_log_prob(seed=key))
+    next_action, _ = policy(state.actor, batch.next_observation)
     halves = (batch.observation, batch.action), (batch.next_observation, next_action)
     inputs = np.concatenate([np.concatenate(half, axis=-1) for half in halves])
     first = moved.collections["batch_stats"]["Normalised_0"]["BatchNorm_0"]
     np.testing.assert_allclose(first["mean"], 0.5 * inputs.mean(axis=0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(first["var"], 0.5 + 0.5 * inputs.var(axis=0), rtol=1e-4)
 
-    new, _ = crossq.update(state, batch, KEY, jnp.asarray(0), config)
+    new, _ = jax.jit(crossq.update)(state, batch, KEY, jnp.asarray(0), config)
     for leaf, expected in zip(*map(jax.tree.leaves, (new.critic.collections, moved.collections)), strict=True):
         np.testing.assert_allclose(leaf, expected, rtol=1e-5, atol=1e-6, err_msg="Adam moves no statistics")
     assert any(

@@ -12,7 +12,7 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
-from rljax.agents import ppo
+from rljax.agents import ppo, pqn
 from rljax.networks import distributions, memories
 from tests.agents import reference
 
@@ -170,3 +170,38 @@ def test_a_memory_has_one_torso() -> None:
     assert isinstance(state.parameters.torso.module, memories.Remembering)
     assert state.parameters.critic.params["output"]["kernel"].shape == (WIDTH, 1)
     assert ppo.remember(SPEC, dataclasses.replace(CONFIG, memory="none")) is None
+
+
+def test_pqn_remembers_along_rollouts() -> None:
+    spec = EnvSpec("test/Discrete-v0", (3,), 2, discrete=True)
+    sizes: dict[str, Any] = {"num_steps": STEPS, "num_envs": ENVS, "batch_size": STEPS * ENVS, "num_epochs": 1}
+    config = pqn.Config(**sizes, hidden=(5,), memory="gru", memory_hidden=(WIDTH,), layer_norm=False, trace_decay=0.5)
+    generator = np.random.default_rng(3)
+    shapes = jax.eval_shape(lambda key: pqn.init(key, spec, config), KEY)
+    critic = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), shapes.critic)
+    batch = rollout().replace(action=jnp.asarray(generator.integers(0, 2, (STEPS, ENVS)), jnp.int32))
+
+    def values(observation: Any, memory: Any) -> tuple[np.ndarray, Any]:
+        q, memory = memories.step(critic, observation, memory)
+        return np.asarray(q, np.float64), memory
+
+    expected, best = np.zeros((2, STEPS, ENVS))
+    for e in range(ENVS):
+        memory = jax.tree.map(lambda x, e=e: x[e], batch.extras["memory"])
+        for t in range(STEPS):
+            if batch.extras["first"][t, e]:
+                memory = pqn.remember(spec, config)
+            q, memory = values(batch.observation[t, e], memory)
+            expected[t, e] = q[int(batch.action[t, e])]
+            best[t, e] = values(batch.next_observation[t, e], memory)[0].max()
+    target = np.zeros((STEPS, ENVS))
+    for t in reversed(range(STEPS)):
+        ended = (batch.terminated[t] | batch.truncated[t]) if t < STEPS - 1 else np.ones(ENVS, bool)
+        later = 0.0 if t == STEPS - 1 else target[t + 1]
+        mixed = np.where(ended, best[t], 0.5 * best[t] + 0.5 * later)
+        target[t] = batch.reward[t] + config.discount * (1.0 - batch.terminated[t]) * mixed
+    found = jax.jit(pqn.targets)(critic, batch, config)
+    np.testing.assert_allclose(found, target, rtol=1e-4, atol=1e-5)
+    loss, metrics = pqn.critic_loss(critic, batch, found)
+    np.testing.assert_allclose(loss, 0.5 * np.square(expected - target).mean(), rtol=1e-4)
+    np.testing.assert_allclose(metrics["critic/q"], expected.mean(), rtol=1e-4)

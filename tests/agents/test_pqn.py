@@ -255,7 +255,7 @@ def test_explores_less_and_less() -> None:
     state, observation = fresh(config), jnp.ones((20_000, 3))
     best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
     for rollouts, share in ((0, 0.8), (2, 0.56), (5, 0.2), (1_000, 0.2), (2**31 - 1, 0.2)):  # 20 steps with each
-        action, _ = act(state.replace(steps=jnp.asarray(rollouts)), observation, KEY, config, explore=True)
+        action, *_ = act(state.replace(steps=jnp.asarray(rollouts)), observation, KEY, config, explore=True)
         np.testing.assert_allclose((action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02)
 
 
@@ -270,9 +270,9 @@ def test_forbidden_actions_are_never_chosen() -> None:
     free = np.asarray(jax.jit(lambda x: state.critic(x))(observation))
     q = np.where(mask, free, -np.inf)
     assert (q.argmax(axis=1) != free.argmax(axis=1)).any(), "the mask matters"
-    greedy, _ = act(state, observation, KEY, config, explore=False)
+    greedy, *_ = act(state, observation, KEY, config, explore=False)
     np.testing.assert_array_equal(greedy, q.argmax(axis=1))
-    drawn, extras = act(state, observation, KEY, config, explore=True)
+    drawn, extras, _ = act(state, observation, KEY, config, explore=True)
     assert mask[np.arange(2_000), drawn].all()
     assert 0.1 < (drawn != greedy).mean() < 0.4
     np.testing.assert_allclose(extras["value"], q.max(axis=1), rtol=1e-6)

@@ -74,6 +74,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("stream_q", "stream_sarsa"): Pair(lines=55, own={"State", "check", "init", "perceive", "act", "update"}),
     ("stream_ac", "stream_td"): Pair(lines=86, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),
+    ("ppo", "ppo_lagrangian"): Pair(
+        lines=205,
+        own={"Config", "Parameters", "State", "experience", "check", "layers", "init", "act", "policy", "emitted"}
+        | {"advantages", "actor_loss", "critic_loss", "update"},
+    ),
     ("iql", "bc"): Pair(lines=121, own={"Config", "State", "check", "init", "actor_loss", "update"}),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -25,6 +26,17 @@ TAKEN = [
 ]
 
 
+def quick(cases: list[tuple[str, str, str]]) -> list[Any]:
+    """Parameters of which those take long that have no kind of observation or action which is new for their agent."""
+    seen: set[tuple[str, str]] = set()
+    parameters = []
+    for name, *kinds in cases:
+        new = {(name, kind) for kind in kinds} - seen
+        parameters.append(pytest.param(name, *kinds, marks=() if new else pytest.mark.learn))
+        seen |= new
+    return parameters
+
+
 def test_the_table_is_up_to_date() -> None:
     assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/table_of_spaces.py"
 
@@ -38,11 +50,11 @@ def test_refusals_say_what_to_do(name: str) -> None:
             assert any(word in error for word in ("Choose", "choose", "Use:", "give "))
 
 
-@pytest.mark.parametrize(("name", "observation", "action"), [x for x in TAKEN if table.source(x[0]) != "alone"])
+@pytest.mark.parametrize(("name", "observation", "action"), quick([x for x in TAKEN if table.source(x[0]) != "alone"]))
 def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
     """Init, acting and updates fit together: they are traced, and not compiled."""
     module: Any = registry.load_agent(name)
-    spec = table.spec(observation, action)
+    spec = dataclasses.replace(table.spec(observation, action), signals=(contract.Part("cost", ()),))
     learner = Learner(module, spec, 1)
     hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
     keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
@@ -65,9 +77,17 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
     return made
 
 
-@pytest.mark.parametrize(
-    ("name", "observation", "action"), [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
-)
+FROM_DATA = [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
+
+
+def quick_from_data() -> list[Any]:
+    """Parameters of which those take long whose actions tests/agents/test_choices.py learns from data with."""
+    first = {name: action for name, _, action in reversed(FROM_DATA)}
+    kept = [(name, observation, action) for name, observation, action in FROM_DATA if action in ("masked", first[name])]
+    return [pytest.param(*x, marks=() if x in kept else pytest.mark.learn) for x in FROM_DATA]
+
+
+@pytest.mark.parametrize(("name", "observation", "action"), quick_from_data())
 def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, action: str) -> None:
     """Updates on a data set fit the agent; they are traced. Agents that need new experience see it beside the data."""
     module: Any = registry.load_agent(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib.figure
@@ -239,3 +240,18 @@ def test_a_run_without_evaluations_yet(tmp_path):
 def test_an_unknown_suffix(tmp_path):
     with pytest.raises(ValueError, match=r"curve\.jpeg', its suffix must be one of \.png, \.svg, \.pdf"):
         learning_curves.plot([run(tmp_path / "a")], tmp_path / "curve.jpeg")
+
+
+def test_sums_of_a_signal_are_drawn_in_place_of_returns(tmp_path, panels):
+    out = run(tmp_path / "a")
+    lines = [json.loads(line) for line in (out / "evaluations.jsonl").read_text().splitlines()]
+    text = "\n".join(json.dumps(line | {"signals": {"cost": [line["step"] / 1000.0] * 5}}) for line in lines) + "\n"
+    (out / "evaluations.jsonl").write_text(text)
+    assert learning_curves.plot([out], signal="cost").name == "curve-cost.png"
+    panel = panels["Hopper-v5"]
+    assert panel.get_ylabel() == "evaluation cost"
+    np.testing.assert_allclose(panel.lines[-1].get_ydata(), np.array(STEPS) / 1000)
+    with pytest.raises(ValueError, match=r"--signal is 'wear', and the run in '.*' has only cost"):
+        learning_curves.plot([out], signal="wear")
+    with pytest.raises(ValueError, match=r"--signal is 'cost', and the run in '.*' has none"):
+        learning_curves.plot([run(tmp_path / "b")], signal="cost")

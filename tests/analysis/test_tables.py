@@ -129,3 +129,17 @@ def test_different_numbers_of_episodes_are_an_error(tmp_path):
         match=r"runs of 'Hopper-v5' were evaluated in different ways: 5 episodes .* in '.*few'; 10 .*: name",
     ):
         tables.arrange(runs, at=10_000)
+
+
+def test_signals_that_all_learners_have(tmp_path):
+    run_folders.write(tmp_path / "a", evaluation={"signals": {"cost": [1.0, 3.0], "wear": [0.0, 0.0]}})
+    run_folders.write(tmp_path / "b", "ppo", evaluation={"signals": {"cost": [7.0, 7.0]}})
+    table = only(tmp_path)
+    assert table.signals == ["cost"]
+    ppo, sac = sorted(table.rows, key=lambda row: row.agent)
+    np.testing.assert_array_equal(ppo.sums("cost"), [7.0] * 3)
+    estimate = tables.of_signal(sac, "cost")
+    assert estimate is not None
+    assert estimate.value == 2.0
+    run_folders.write(tmp_path / "c", "td3")
+    assert only(tmp_path).signals == []

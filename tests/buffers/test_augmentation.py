@@ -11,7 +11,8 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from tests.rings import LEARNERS, keys
+from rljax.buffers.replay import ReplayBuffer
+from tests.rings import LEARNERS, begin, keys, sample
 
 SIZE, MOST = 6, 2
 
@@ -35,9 +36,9 @@ def transitions(numbers: Any) -> Transition:
 def ring(declared: buffers.Replay, steps: int = 5) -> Any:
     """A ring of one environment for each learner."""
     start = np.arange(LEARNERS)[:, None] * 50
-    buffer = declared.create(jax.tree.map(jnp.asarray, transitions(start)))
+    buffer, add = begin(declared, transitions(start)), jax.jit(ReplayBuffer.add)
     for step in range(steps):
-        buffer = buffer.add(transitions(start + step))
+        buffer = add(buffer, transitions(start + step))
     return buffer
 
 
@@ -57,7 +58,7 @@ def test_shifts_are_crops_of_padded_pictures_each_equally_often() -> None:
     declared = buffers.Replay(replay_size=8, batch_size=400, num_updates=2, shift=MOST)
     plain = buffers.Replay(replay_size=8, batch_size=400, num_updates=2)
     buffer = ring(declared)
-    batch, as_stored = declared.sample(buffer, None, keys()), plain.sample(buffer, None, keys())
+    batch, as_stored = (sample(x, buffer, None, keys()) for x in (declared, plain))
     np.testing.assert_array_equal(batch.action, as_stored.action, "the same rows")
     assert batch.observation["picture"].dtype == jnp.uint8
     for moved, stored in (
@@ -82,7 +83,7 @@ def test_pictures_of_a_data_set_move_too() -> None:
     plain = buffers.Mixed(replay_size=8, batch_size=60, offline_share=0.5)
     moving = buffers.Mixed(replay_size=8, batch_size=60, offline_share=0.5, shift=MOST)
     data = jax.tree.map(jnp.asarray, transitions(np.arange(7)))
-    stored, moved = (x.sample(ring(plain), data, keys()).observation["picture"] for x in (plain, moving))
+    stored, moved = (sample(x, ring(plain), data, keys()).observation["picture"] for x in (plain, moving))
     differs = np.asarray(stored != moved).any(axis=(-1, -2, -3))
     assert (differs.reshape(LEARNERS, 2, 30).mean(axis=-1) > 0.8).all()
 

@@ -13,7 +13,7 @@ from rljax import buffers
 from rljax.agent import MASK, EnvSpec, Part, Step, Transition
 from rljax.buffers.experience import Experience
 from rljax.training.learner import TRANSITION, Learner, empty_tally
-from tests.rings import LEARNERS, keys
+from tests.rings import LEARNERS, begin, keys, sample
 
 SPEC = EnvSpec(
     "Dictionary", (), 3, True, parts=(Part(MASK, (3,), "bool"), Part("picture", (2, 2, 1), "uint8"), Part("pole", (2,)))
@@ -47,7 +47,7 @@ def transitions(numbers: Any) -> Transition:
 def filled(declared: Experience, steps: int) -> Any:
     """The buffer of one environment for each learner after some steps, numbered from 0 and from 1000."""
     starts = np.array([[0], [1000]])
-    buffer, add = declared.create(transitions(starts)), jax.jit(lambda buffer, new: buffer.add(new))
+    buffer, add = begin(declared, transitions(starts)), jax.jit(lambda buffer, new: buffer.add(new))
     for step in range(steps):
         buffer = add(buffer, transitions(starts + step))
     return buffer
@@ -65,7 +65,7 @@ def replay(**changes: Any) -> buffers.Replay:
 
 
 def test_uniform_rows_of_dictionaries() -> None:
-    batch = replay().sample(filled(replay(), 25), None, keys())
+    batch = sample(replay(), filled(replay(), 25), None, keys())
     assert_rows(batch.observation, batch.action)
     assert_rows(batch.next_observation, batch.action + 1)
 
@@ -73,7 +73,7 @@ def test_uniform_rows_of_dictionaries() -> None:
 def test_n_steps_of_dictionaries() -> None:
     discounts: Any = jnp.ones(LEARNERS)
     declared = replay(draw=buffers.NStep(steps=3, discount=discounts))
-    batch = declared.sample(filled(declared, 25), None, keys())
+    batch = sample(declared, filled(declared, 25), None, keys())
     assert_rows(batch.observation, batch.action)
     last = np.asarray(batch.next_observation["pole"])[..., 0]
     assert set((last - np.asarray(batch.action)).ravel().tolist()) == {1, 2, 3}
@@ -84,7 +84,7 @@ def test_n_steps_of_dictionaries() -> None:
 def test_dictionaries_of_two_sources(share: Any) -> None:
     declared = buffers.Mixed.of(replay(num_updates=3), share, (1.0, 0.0))
     data = jax.tree.map(jnp.asarray, transitions(np.arange(2000, 2020)))
-    batch = declared.sample(filled(declared, 25), data, keys())
+    batch = sample(declared, filled(declared, 25), data, keys())
     assert 0 < (np.asarray(batch.action) >= 2000).mean() < 1
     assert_rows(batch.observation, batch.action)
     assert_rows(batch.next_observation, batch.action + 1)
@@ -92,7 +92,7 @@ def test_dictionaries_of_two_sources(share: Any) -> None:
 
 def test_a_rollout_of_dictionaries() -> None:
     declared = buffers.Rollout(num_steps=4)
-    batch = declared.sample(filled(declared, 4), None, keys())
+    batch = sample(declared, filled(declared, 4), None, keys())
     assert_rows(batch.observation, batch.action)
 
 

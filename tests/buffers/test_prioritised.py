@@ -56,15 +56,18 @@ def step(ring: ReplayBuffer, rows: Any, pending: Pending, declared: buffers.Repl
     return ring.add(rows).prioritised(pending, declared)
 
 
+written = jax.jit(lambda priorities, *arguments: priorities.written(*arguments))
+
+
 def filled(declared: buffers.Replay, steps: int) -> tuple[ReplayBuffer, np.ndarray]:
     """A ring after so many steps, each row with a priority of its own; and the priorities [P, capacity]."""
-    ring = declared.create(transitions(np.zeros((LEARNERS, declared.num_envs))))
+    ring = rings.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
     for time in range(steps):
         ring = step(ring, transitions(numbered(time, declared.num_envs)), nothing(), declared)
     priority = np.random.default_rng(0).exponential(size=(LEARNERS, ring.capacity)).astype(np.float32)
     rows = np.broadcast_to(np.arange(int(ring.size)), (LEARNERS, int(ring.size)))
     pending = Pending(jnp.asarray(rows[:, None]), jnp.asarray(priority[:, None, : int(ring.size)]), jnp.asarray(True))
-    kept = ring.priorities.written(pending, jnp.full(declared.num_envs, -1), each(ALPHA))
+    kept = written(ring.priorities, pending, np.full(declared.num_envs, -1), each(ALPHA))
     return ring.replace(priorities=kept), priority
 
 

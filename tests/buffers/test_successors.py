@@ -15,7 +15,7 @@ from rljax.buffers import successors
 from rljax.buffers.replay import ReplayBuffer
 from rljax.training import sizes
 from tests.fakes import Counter, driven
-from tests.rings import LEARNERS, assert_in_place, keys, nbytes
+from tests.rings import LEARNERS, assert_in_place, keys, nbytes, sample
 
 Step = list[list[dict[str, Any]]]  # [P][E] of transitions
 
@@ -105,7 +105,7 @@ def assert_row(found: Any, transition: dict[str, Any]) -> None:
 def test_all_rows_that_may_be_drawn_are_exact(num_envs: int, capacity: int, length: int, stack: int) -> None:
     world = World(num_envs, length, stack)
     history = [world.step()]
-    ring = ReplayBuffer.create(stacked(history[0]), capacity, stack)
+    ring = jax.jit(lambda first: ReplayBuffer.create(first, capacity, stack))(stacked(history[0]))
     assert ring.beside is not None
     assert ring.beside.stack == stack
     assert ring.data.next_observation is None
@@ -152,7 +152,7 @@ def played(num_envs: int, capacity: int, length: int, stack: int, steps: int) ->
     """A ring and the history that filled it."""
     world = World(num_envs, length, stack)
     history = [world.step() for _ in range(steps)]
-    ring = ReplayBuffer.create(stacked(history[0]), capacity, stack)
+    ring = jax.jit(lambda first: ReplayBuffer.create(first, capacity, stack))(stacked(history[0]))
     for step in history:
         ring = add(ring, stacked(step))
     return ring, history, world
@@ -166,10 +166,11 @@ def test_draws_are_of_the_list(length: int, stack: int) -> None:
     declared = buffers.Replay(
         replay_size=60, batch_size=300, num_envs=2, num_updates=2, columns=(buffers.NextAction(),)
     )
-    batch = declared.sample(ring, None, keys())
+    batch = sample(declared, ring, None, keys())
     discounts: Any = jnp.asarray([0.9, 0.5])
     n_step = buffers.NStep(steps=3, discount=discounts)
-    summed = buffers.Replay(replay_size=60, batch_size=300, num_envs=2, draw=n_step).sample(ring, None, keys())
+    summing = buffers.Replay(replay_size=60, batch_size=300, num_envs=2, draw=n_step)
+    summed = sample(summing, ring, None, keys())
     for learner in range(LEARNERS):
         names, seen = named(history, learner), set()
         newest = len(history) - 1
@@ -201,7 +202,7 @@ def test_old_and_new_rows_of_pictures() -> None:
     ring, history, _ = played(2, 60, 2, 1, 77)
     data = jax.tree.map(lambda x: x[0], stacked([[x for step in history[:10] for x in step[0]]]))
     declared = buffers.Mixed(replay_size=60, batch_size=300, num_envs=2, offline_share="pooled")
-    batch = declared.sample(ring, data, keys())
+    batch = sample(declared, ring, data, keys())
     usable, names = int(ring.beside.usable[0]), named(history, 0)
     assert usable < 60
     numbers = []
@@ -283,7 +284,7 @@ def test_the_estimate_of_batches_counts_whole_stacks() -> None:
     ring, _, _ = played(1, 20, 5, 3, 3)
     declared = buffers.Replay(replay_size=20, batch_size=7, num_updates=2)
     estimate = sizes._batches(declared, ring, None, LEARNERS)
-    np.testing.assert_allclose(estimate, nbytes(declared.sample(ring, None, keys())), rtol=0.02)
+    np.testing.assert_allclose(estimate, nbytes(sample(declared, ring, None, keys())), rtol=0.02)
 
 
 def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
 from rljax import cli
+from rljax.cli.main import EXIT_INTERRUPT, EXIT_RUN, EXIT_USER
+from rljax.distributed import processes
+from rljax.envs.environment import EnvironmentFailed
+from rljax.runs import checkpoints, run
 from tests import small_runs
 
 COMMANDS = ["train", "sweep", "resume", "extract", "eval", "play", "plot", "report", "watch", "list", "data", "new"]
@@ -34,6 +40,11 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     [
         (ValueError("--steps is wrong."), 2, "error: --steps is wrong.\n"),
         (OSError("the disk is full."), 2, "error: the disk is full.\n"),
+        (EnvironmentFailed("it raised.", "its trace\n"), 2, "error: it raised.\n\nits trace\n"),
+        (FloatingPointError("the reward is nan."), 1, "error: the reward is nan.\n"),
+        (run.Diverged("the loss is nan."), 1, "error: the loss is nan.\n"),
+        (checkpoints.CheckpointError("no checkpoint is whole."), 1, "error: no checkpoint is whole.\n"),
+        (processes.ProcessError("the others are gone."), 1, "error: the others are gone.\n"),
         (KeyboardInterrupt(), 130, "error: stopped at once; the last checkpoint is safe.\n"),
     ],
 )
@@ -54,6 +65,13 @@ def test_errors_of_the_program_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("rljax.analysis.learning_curves.plot", lambda *args: {}["missing"])
     with pytest.raises(KeyError):
         cli.main(["plot", "run"])
+
+
+def test_the_page_of_runs_lists_the_exit_codes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    listed = page.partition("## Exit codes")[2].partition("\n## ")[0]
+    codes = [0, EXIT_RUN, EXIT_USER, EXIT_INTERRUPT]
+    assert re.findall(r"^\| (\d+) \|", listed, re.M) == list(map(str, codes)) == ["0", "1", "2", "130"]
 
 
 def test_an_agent_file_is_a_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ OPTIONS = {
         quiet False, coordinator None, num-processes None, process-id None, join-timeout 300, trust False
     """,
     "extract": "learners required, out None, trust False",
-    "eval": "episodes 10, env None, best False, seed 0, compute, trust False",
+    "eval": "episodes 10, env None, best False, seed 0, hold, compute, trust False",
     "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False, trust False",
     "plot": "output None",
     "report": "output report.html, at None",
@@ -124,6 +124,23 @@ def test_out_and_output_are_one_option(
     monkeypatch.setattr(f"rljax.{function}", lambda *args, **kwargs: called.extend([*args, *kwargs.values()]) or "")
     cli.main([*words.split(), spelling, "there.png"])
     assert Path("there.png") in called
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train sac --env rljax/Pendulum --out a --output b",
+        "train sac --env rljax/Pendulum --output=a --out=a",
+        "extract run --learners 0 --out a --output b",
+        "plot run --out a --output b",
+        "data info file.npz --output a.png --out b.png",
+    ],
+)
+def test_both_names_of_the_output_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(words.split())
+    assert exit.value.code == 2
+    assert capsys.readouterr().err == "error: --out and --output are two names of one option: give one of them.\n"
 
 
 @pytest.mark.parametrize("text", ["300000", "300_000", "3e5", "0.3e6", "3E+5", "300000.0"])

@@ -32,6 +32,22 @@ def test_a_file_of_ones_own_has_its_presets_beside_it(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+def test_presets_of_variants_are_copied_too(tmp_path: Path) -> None:
+    file, variants = tmp_path / "mine.py", registry.variants("dqn")
+    assert variants
+    assert scaffold.write("dqn", file)[2:] == [tmp_path / f"mine.{variant}.toml" for variant in variants]
+    assert registry.variants(str(file)) == variants
+    module = registry.load_agent(str(file))
+    for variant in variants:
+        environment = next(iter(registry.presets("dqn", variant))).replace("*", "Pong")
+        mine = registry.preset(str(file), module, environment, variant=variant)
+        own = registry.preset("dqn", registry.load_agent("dqn"), environment, variant=variant)
+        assert configuration.as_json(mine) == configuration.as_json(own)
+        assert configuration.as_json(mine) != configuration.as_json(module.Config())
+        text = (tmp_path / f"mine.{variant}.toml").read_text()
+        assert "rljax train dqn " not in text
+
+
 @pytest.mark.parametrize("name", ["my-agent.py", "2nd.py", "agent.txt"])
 def test_names_that_are_no_modules_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be the name of a Python module, such as \w+\.py: rljax new "):
@@ -67,6 +83,8 @@ def inside(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout: Path) -> None:
+    variants = {place.name for place in (checkout / "agents" / "presets").glob("newchoice.*")}
+    assert variants == {"newchoice.toml", *(f"newchoice.{variant}.toml" for variant in registry.variants("dqn"))}
     for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
         for place in ("agents/{}.py", "agents/presets/{}.toml", "agents/spaces/{}.toml", "tests/agents/test_{}.py"):
             text = (checkout / place.format(name)).read_text()

@@ -66,6 +66,15 @@ def test_faults_are_found(
     assert str(finding).startswith(f"{severity}: {name} ({where}).")
 
 
+def test_choices_that_are_stored_as_floats_are_pointed_out(sound: datasets.Dataset) -> None:
+    whole = np.round(np.asarray(sound.transitions.action))
+    assert set(np.unique(np.abs(whole))) == {0.0, 1.0}
+    for action, pointed_out in ((whole, True), (np.where(np.abs(whole) == 1, whole, 0.25), False)):
+        found = datasets.check(spoilt(sound, "action", slice(None), action.astype(np.float32)))
+        (finding,) = [finding for finding in found if finding.name == "actions_at_bounds"]
+        assert finding.remedy.endswith("if they number choices, store them as integers.") == pointed_out
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_time_limits_that_a_file_marks_as_terminal_are_found(tmp_path: Path, stored: bool) -> None:
     values = arrays([30, 20, 40, 10], "tboo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import rljax
 from rljax import envs
 from rljax.cli import options, training
+from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import saved_simulators
 from rljax.runs import experiments, records, run
 from rljax.training.loop import Training
@@ -89,13 +91,36 @@ def test_its_spec_is_read(tmp_path: Path) -> None:
         (", False, {}", ", {}", "must return six things: observation, state, reward, terminated, truncated, info"),
         ("return position, position, ", "return position, (position,), ", "a state of another structure"),
         ("0.1 * action", "0.1 * actoin", "step of .* cannot be traced by JAX, with NameError: name 'actoin'"),
+        (
+            "max_episode_steps=50)",
+            "max_episode_steps=50, signals=(agent.Part('cost', ()),))",
+            r"declares the signal 'cost' of shape \(\), and its info has none",
+        ),
         ("spec = EnvSpec(", "spec = dict(name=", "the spec of .* is a dict, it must be a rljax.agent.EnvSpec"),
     ],
 )
 def test_mistakes_are_named(before: str, after: str, message: str, tmp_path: Path) -> None:
     assert before in RECIPE
     with pytest.raises(ValueError, match=message):
-        envs.make(written(tmp_path, RECIPE.replace(before, after)))
+        envs.make(written(tmp_path, "from rljax import agent\n" + RECIPE.replace(before, after)))
+
+
+@pytest.mark.parametrize("make", [envs.make, lambda name: envs.make_hosted(name, 1)])
+def test_wrong_syntax_is_file_line_and_text(make: Any, tmp_path: Path) -> None:
+    name = written(tmp_path, "x = 1\nclass Corridor(:\n")
+    message = r"SyntaxError in line 2 of '.*corridor\.py': invalid syntax\.\n  class Corridor\(:"
+    with pytest.raises(ValueError, match=rf"^'.*corridor\.py:Corridor' cannot be imported: {message}$") as raised:
+        make(name)
+    assert not getattr(raised.value, "trace", ""), "no frames of Python's own importer"
+
+
+def test_what_a_file_raises_is_traced_from_its_own_line_on(tmp_path: Path) -> None:
+    for text, kind in (("x = 1\nx / 0\n", "ZeroDivisionError"), ("import sys\nsys.exit(3)\n", "SystemExit")):
+        with pytest.raises(EnvironmentFailed, match=f"raised {kind} when its file was imported") as raised:
+            envs.make(written(tmp_path, text))
+        lines = raised.value.trace.splitlines()
+        assert lines[1].endswith('corridor.py", line 2, in <module>'), lines
+        assert "importlib" not in raised.value.trace
 
 
 def test_a_file_that_is_not_there() -> None:

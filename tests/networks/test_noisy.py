@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -17,11 +18,16 @@ MEAN_ROOT = 0.8222  # E sqrt|x| of a standard Gaussian: 2^(1/4) Gamma(3/4) / sqr
 MEAN_SIZE = np.sqrt(2.0 / np.pi)  # E |x|
 
 
+sampled = jax.jit(noisy.sampled)
+
+
+@functools.cache
 def network(deviation: Any = 0.5, size: int = 2, spec: EnvSpec = SPEC) -> networks.Network:
     """An ensemble with noise."""
     settings: Any = torsos.Settings("mlp", 1, None, "relu", "torch", True)
     module = torsos.ensemble(spec, settings, size, (6, 5), 4)
-    return noisy.noisy(networks.create(module, jax.random.key(0), spec.example()), deviation)
+    create = lambda key: noisy.noisy(networks.create(module, key, spec.example()), deviation)  # noqa: E731
+    return jax.jit(create)(jax.random.key(0))
 
 
 def test_every_dense_layer_has_deviations() -> None:
@@ -60,16 +66,14 @@ def test_weights_have_their_means_and_deviations() -> None:
 def test_means_are_used_without_noise() -> None:
     observation = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)), jnp.float32)
     noisy_one, silent = network(), network(0.0)
-    plain = noisy.sampled(silent, jax.random.key(2))
+    plain = sampled(silent, jax.random.key(2))
     np.testing.assert_allclose(noisy_one(observation), plain(observation), rtol=1e-6)
-    other = noisy.sampled(noisy_one, jax.random.key(2))(observation)
+    other = sampled(noisy_one, jax.random.key(2))(observation)
     assert np.abs(np.asarray(other) - np.asarray(plain(observation))).min() > 0
 
 
 def test_networks_of_a_tree_have_noise_of_their_own() -> None:
-    first, second, plain = noisy.sampled(
-        (network(), network(), network().params["members"]["output"]), jax.random.key(0)
-    )
+    first, second, plain = sampled((network(), network(), network().params["members"]["output"]), jax.random.key(0))
     one, two = (x.params["members"]["output"]["kernel"] for x in (first, second))
     assert np.abs(np.asarray(one) - np.asarray(two)).min() > 0
     np.testing.assert_array_equal(plain["kernel"], network().params["members"]["output"]["kernel"])
@@ -80,11 +84,12 @@ def test_learning_reaches_means_and_deviations() -> None:
         return jnp.square(noisy.sampled(network, jax.random.key(0))(jnp.ones((4, 3))) - 3.0).sum()
 
     own = network()
-    gradient = jax.grad(loss)(own).params["members"]["output"]
-    plain = jax.grad(lambda x: jnp.square(x(jnp.ones((4, 3))) - 3.0).sum())(noisy.sampled(own, jax.random.key(0)))
+    gradient = jax.jit(jax.grad(loss))(own).params["members"]["output"]
+    without = jax.jit(jax.grad(lambda x: jnp.square(x(jnp.ones((4, 3))) - 3.0).sum()))
+    plain = without(sampled(own, jax.random.key(0)))
     exact = plain.params["members"]["output"]
     np.testing.assert_allclose(gradient["kernel"], exact["kernel"], rtol=1e-5)
-    drawn = noisy.sampled(own, jax.random.key(0)).params["members"]["output"]["bias"]
+    drawn = sampled(own, jax.random.key(0)).params["members"]["output"]["bias"]
     noise = (np.asarray(drawn) - np.asarray(own.params["members"]["output"]["bias"])) / (0.5 / np.sqrt(5))
     np.testing.assert_allclose(gradient["bias_deviation"], exact["bias"] * noise, rtol=1e-3)
 

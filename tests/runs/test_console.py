@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,26 +11,12 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import report, watch
+from rljax.distributed.terminal import printable
 from rljax.runs import console
-from rljax.runs.console import printable
 from rljax.training.settings import Settings
 from tests import folders
 
 EVIL = "a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
-SAFE = r"a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
-
-
-def test_control_characters_become_escapes() -> None:
-    assert printable(EVIL) == SAFE
-    assert printable("a\n\tb\r", keep=console.LINES) == "a\n\tb\\r"
-    assert printable("Zürich 東京 é [0, 1]") == "Zürich 東京 é [0, 1]"
-    assert printable(b"\xff".decode(errors="surrogateescape")) == r"\udcff"
-
-
-def test_importing_it_imports_nothing_heavy() -> None:
-    code = "import sys, rljax.runs.console; print([x for x in ('jax', 'numpy', 'rich') if x in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("view", [console.View, console.Terminal])

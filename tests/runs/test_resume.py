@@ -25,6 +25,8 @@ CASES = [
     pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population", marks=pytest.mark.learn),
     pytest.param("ppo", "rljax/Pendulum", 2, id="compiled-on-policy", marks=pytest.mark.learn),
     pytest.param("ppo", "Hopper-v5", 2, id="mujoco-on-policy", marks=pytest.mark.learn),
+    pytest.param("ppo_lagrangian", "rljax/PointHazards", 2, id="compiled-signals", marks=pytest.mark.learn),
+    pytest.param("ppo_lagrangian", "velocity/Hopper-v5", 2, id="mujoco-signals", marks=pytest.mark.learn),
     pytest.param("stream_ac", "rljax/Pendulum", 2, id="compiled-stream", marks=pytest.mark.learn),
     pytest.param("stream_ac", "Hopper-v5", 2, id="mujoco-stream", marks=pytest.mark.learn),
     pytest.param("dqn", "CartPole-v1", 2, id="gymnasium-discrete", marks=pytest.mark.learn),

@@ -279,3 +279,23 @@ def test_the_last_three_evaluations():
     assert statistics.last_three(own) == {"return": pytest.approx(31.0), "success": pytest.approx(0.5)}
     assert statistics.last_three(evaluations[:2]) == {"return": pytest.approx(11.5)}
     assert statistics.last_three([]) == {}
+
+
+def test_a_summary_has_the_means_of_signals():
+    lines = [
+        {
+            "step": 10,
+            "learner": p,
+            "seed": p,
+            "returns": [1.0, 3.0],
+            "signals": {"cost": [p, p + 2.0], "a/0": [1.0, None]},
+        }
+        for p in range(2)
+    ]
+    final = statistics.summarise(lines)["final"]
+    assert final["signals"] == {"cost": 1.5, "a/0": None}
+    assert [learner["signals"]["cost"] for learner in final["learners"]] == [1.0, 2.0]
+    lines[1].pop("signals")
+    final = statistics.summarise(lines)["final"]
+    assert "signals" not in final
+    assert "signals" not in final["learners"][1]

@@ -81,6 +81,21 @@ def test_file_that_is_no_agent(tmp_path: Path) -> None:
         registry.load_agent(str(path))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\ndef act(:\n", r"SyntaxError in line 2 of '.*mine\.py': invalid syntax\.\n  def act\(:"),
+        ("def act():\npass\n", r"IndentationError in line 2 of '.*mine\.py': expected an indented block.*\n  pass"),
+        ("x = 1\n1 / 0\n", r"ZeroDivisionError in line 2: division by zero\."),
+        ("raise SystemExit(0)\n", r"SystemExit in line 1: 0\."),
+    ],
+)
+def test_file_that_cannot_be_imported(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ValueError, match=rf"^'.*mine\.py' cannot be imported: {message}$"):
+        registry.load_agent(str(tmp_path / "mine.py"))
+
+
 def test_file_of_the_contract_before_is_told_what_replaces_storage(tmp_path: Path) -> None:
     path, text = tmp_path / "old.py", registry.source("sac")
     assert text.count("def experience(") == 1

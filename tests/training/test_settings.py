@@ -22,8 +22,12 @@ def test_whole_numbers_of_any_type_become_int() -> None:
         ({"steps": 1.5}, TypeError, r"^--steps is 1\.5, it must be int: a whole number"),
         ({"steps": "1000"}, TypeError, r"^--steps is '1000', it must be int"),
         ({"eval_episodes": True}, TypeError, r"^--eval-episodes is True, it must be int"),
-        ({"log_every": 1e30}, ValueError, r"^--log-every is 1e\+30, it must lie between"),
-        ({"then_online": 10**22}, ValueError, r"^--then-online is 10,000,000,000,000,000,000,000, it must lie between"),
+        ({"log_every": 1e30}, ValueError, r"^--log-every is 1e\+30, it must be at most 1"),
+        (
+            {"then_online": 10**22},
+            ValueError,
+            r"^--then-online is 10,000,000,000,000,000,000,000, it must be at most 1",
+        ),
         ({"seeds": (0.5,)}, TypeError, r"^a seed is 0\.5, it must be int"),
     ],
 )

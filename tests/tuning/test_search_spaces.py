@@ -99,3 +99,14 @@ def test_a_sampler_is_the_same_after_a_restart_and_another_in_the_next_generatio
     for method in ("random", "tpe"):
         assert asked(method, 1) == asked(method, 1)
         assert asked(method, 1) != asked(method, 2)
+
+
+def test_values_within_limits_are_returns_and_others_fall_with_their_excess() -> None:
+    most = search_spaces.limits(search_spaces.Protocol(limits=("cost=25", "wear=0.5")))
+    assert most == {"cost": 25.0, "wear": 0.5}
+    assert search_spaces.constrained(-7.0, {"cost": 25.0, "wear": 0.1}, most) == -7.0
+    little = search_spaces.constrained(1e6, {"cost": 30.0, "wear": 0.1}, most)
+    much = search_spaces.constrained(1e6, {"cost": 30.0, "wear": 0.7}, most)
+    assert little == pytest.approx(-1.2e9)
+    assert much == pytest.approx(-1.4e9)
+    assert search_spaces.limits(search_spaces.Protocol()) == {}

@@ -128,6 +128,24 @@ def test_hyperband_goes_on_with_the_better_ones_where_they_stood(tmp_path: Path)
 
 
 @pytest.mark.learn
+def test_trials_beyond_a_limit_are_the_worst(tmp_path: Path) -> None:
+    entries = {"init_log_std": {"choices": [-1.0, 0.0]}, "discount": {"choices": [0.9, 0.95, 0.99]}}
+    settings = small_runs.ON_POLICY | {"num_steps": 50, "batch_size": 100}
+    made = experiments.prepare("ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY)
+    sums = {}
+    for limit in (1e3, 0.0):
+        protocol = search_spaces.Protocol(
+            method="random", trials=4, population=4, tuning_seeds=(0, 1), test_seeds=(5,), limits=(f"cost={limit}",)
+        )
+        out = tmp_path / f"{limit:.0f}"
+        sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
+        sums[limit] = [trial.value for trial in trials(out)]
+        assert "cost" in result(out)["test"]["tuned"]["final"]["signals"]
+    assert min(sums[1e3]) > -1e6
+    assert max(sums[0.0]) < -1e9, "every trial costs something"
+
+
+@pytest.mark.learn
 def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
     entries = {"critic_lr": {"choices": [1e18, 1e-3]}}
     protocol = search_spaces.Protocol(method="random", trials=4, population=4, tuning_seeds=(0,), test_seeds=(5,))
@@ -190,6 +208,9 @@ def test_population_based_training_needs_settings_of_the_program(tmp_path: Path)
         ({"method": "grid"}, r"--method is 'grid', it must be one of random, tpe, hyperband, pbt"),
         ({"trials": 0}, r"--trials is 0, it must be at least 1"),
         ({"eta": 1}, r"--eta is 1, it must be at least 2"),
+        ({"limits": ("cost=25",)}, r"--limits has 'cost', and 'rljax/Pendulum' gives none: name a signal"),
+        ({"limits": ("cost",)}, r"--limits is 'cost', it must be a signal and the most it may be: --limits cost=25"),
+        ({"limits": ("cost=25",), "method": "pbt"}, r"pbt ranks its learners by their returns: --method tpe"),
         ({"method": "hyperband", "min_steps": 300}, r"--min-steps is 300, it must lie in \[1, 200\]"),
         ({"storage": "sqlite:////no/such/place/study.db"}, r"the study's storage 'sqlite:.*' cannot be used"),
     ],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rljax.analysis import formatting
+from rljax.analysis import formatting, tables
 from rljax.analysis.figures import LineStyle
 from rljax.analysis.formatting import count
 from rljax.analysis.report import drawings, results
 from rljax.analysis.report.elements import CaptionedTable, Cell, Section
 from rljax.analysis.report.results import RowResult, SuiteResult, TaskResult
+from rljax.analysis.tables import Row
 
 PUBLISHED = "published, mean ± std"
 
@@ -84,8 +85,9 @@ def _improvement(result: SuiteResult) -> CaptionedTable:
 
 def of_task(result: TaskResult, styles: Mapping[str, LineStyle], sources: Mapping[str, int]) -> Section:
     """The section of one task. `sources` numbers the sources of published results."""
-    columns = ["agent", "IQM", "median", "mean", "learners", "diverged", "step"]
-    rows = [_task_row(each, result) for each in result.rows]
+    signals = result.table.signals
+    columns = ["agent", "IQM", "median", "mean", *signals, "learners", "diverged", "step"]
+    rows = [_task_row(each, result, signals) for each in result.rows]
     note = ""
     if any(each.published for each in result.rows):
         columns.append(PUBLISHED)
@@ -99,7 +101,7 @@ def of_task(result: TaskResult, styles: Mapping[str, LineStyle], sources: Mappin
     return Section(result.table.task, [table], drawings.of_task(result, styles), note)
 
 
-def _task_row(result: RowResult, task: TaskResult) -> list[Cell]:
+def _task_row(result: RowResult, task: TaskResult, signals: Sequence[str]) -> list[Cell]:
     row, estimates = result.row, result.estimates
     if estimates is None:
         numbers = [Cell.of("not finite", flag=True)] * 3
@@ -110,10 +112,16 @@ def _task_row(result: RowResult, task: TaskResult) -> list[Cell]:
     return [
         Cell.of(row.label),
         *numbers,
+        *(_of_signal(row, name) for name in signals),
         Cell.of(str(len(row.counted)), f"{seeds} seeds" if seeds < len(row.counted) else ""),
         Cell.of(str(row.diverged), flag=row.diverged > 0),
         Cell.of(f"{row.step:,}", state, flag=not row.complete),
     ]
+
+
+def _of_signal(row: Row, signal: str) -> Cell:
+    estimate = tables.of_signal(row, signal)
+    return Cell.of("not finite", flag=True) if estimate is None else Cell.of_estimate(estimate, 1)
 
 
 def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) -> Cell:
@@ -139,7 +147,8 @@ def _task_caption(result: TaskResult) -> str:
         "return" if table.metric == "returns" else "score (100: the data set's reference policy, 0: the random one)"
     )
     environment = f", in {table.environment}" if table.data else ""
+    beside = f" Beside it the interquartile mean of {' and '.join(table.signals)} per episode." if table.signals else ""
     return (
         f"Evaluation {metric} over {count(table.episodes, 'episode')} without exploration{environment}. Below each "
-        "number is its 95 % bootstrap interval over learners; a single learner has none."
+        f"number is its 95 % bootstrap interval over learners; a single learner has none.{beside}"
     )

@@ -115,7 +115,7 @@ class Array:
         filters = {layout.get_filter(index)[0] for index in range(layout.get_nfilters())}
         if filters - FILTERS:
             raise RefusedFileError(
-                f"'{path.name}': '{text.printable(place)}' is compressed by filter {min(filters - FILTERS)}, which is "
+                f"'{path.name}': '{text.shortened(place)}' is compressed by filter {min(filters - FILTERS)}, which is "
                 "a plugin, and plugins are not loaded. Compress it with gzip: h5repack -f GZIP=1 FILE NEW"
             )
         self._array = h5py.Dataset(identifier)
@@ -158,6 +158,6 @@ class Array:
 
 def _outside(path: Path, place: str, what: str) -> RefusedFileError:
     return RefusedFileError(
-        f"'{path.name}': '{text.printable(place)}' is {what}. A data set must hold all of its numbers itself: copy "
+        f"'{path.name}': '{text.shortened(place)}' is {what}. A data set must hold all of its numbers itself: copy "
         "them into one file, for example with h5repack or h5py."
     )

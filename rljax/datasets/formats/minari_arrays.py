@@ -47,7 +47,7 @@ class Observations:
             if masked and translated.discrete and not translated.parts:
                 translated = Spaces(*both, name, masked=True)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"'{name}' cannot be shown to agents: {text.printable(str(error))}") from error
+            raise ValueError(f"'{name}' cannot be shown to agents: {text.shortened(str(error))}") from error
         shows_more = (
             translated.parts or len(translated.observation_shape) == 3 or _has(observation_space, "MultiDiscrete")
         )
@@ -68,7 +68,7 @@ class Observations:
         try:
             return self._spaces.observe(value, (*lengths,), mask)
         except ValueError as error:
-            raise ValueError(f"'{self.name}': '{place}' holds {text.printable(str(error))}") from error
+            raise ValueError(f"'{self.name}': '{place}' holds {text.shortened(str(error))}") from error
 
     def note(self, size: int) -> str | None:
         """How agents see observations that are dictionaries or tuples; None where they see what is there.

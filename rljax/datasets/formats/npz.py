@@ -75,17 +75,17 @@ class Archive(Mapping[str, np.ndarray]):
             version = np.lib.format.read_magic(member)
             read: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
             if version not in read:
-                raise text.broken(self.path, KIND, f"'{text.printable(key)}' has the unknown version {version}")
+                raise text.broken(self.path, KIND, f"'{text.shortened(key)}' has the unknown version {version}")
             shape, _, dtype = read[version](member)
             start = member.tell()
         if dtype.hasobject:
             raise RefusedFileError(
-                f"'{self.path.name}': '{text.printable(key)}' holds Python objects, and unpickling runs whatever code "
+                f"'{self.path.name}': '{text.shortened(key)}' holds Python objects, and unpickling runs whatever code "
                 "a file contains. If you trust its source, load it with numpy and save plain arrays of numbers: "
                 "np.savez(path, observations=..., ...)"
             )
         if min(shape, default=0) < 0 or start + text.nbytes_of(shape, dtype.itemsize) != info.file_size:
             raise text.broken(
-                self.path, KIND, f"'{text.printable(key)}' should be {dtype}{list(shape)} and has another length"
+                self.path, KIND, f"'{text.shortened(key)}' should be {dtype}{list(shape)} and has another length"
             )
         return shape, dtype

@@ -21,7 +21,7 @@ import numpy as np
 
 from rljax.buffers import frames
 from rljax.datasets.formats import schema
-from rljax.datasets.formats.text import RefusedFileError, listed, printable
+from rljax.datasets.formats.text import RefusedFileError, listed, shortened
 
 DTYPES = ("float32", "uint8", "bool")
 MOST_PARTS, MOST_AXES, LONGEST = 1_000, 8, 200  # parts of an observation, axes of one, characters of its name
@@ -129,7 +129,7 @@ def _read(file: str, arrays: Mapping[str, Any], column: Column, total: int, stac
         found = _array(file, arrays, f"{key}/{name}", (total, stack), "int32")
         if found.min(initial=0) < 0 or found.max(initial=0) >= len(pictures):
             raise RefusedFileError(
-                f"'{file}': '{printable(key)}/{name}' are from {found.min()} to {found.max()}, rows of the "
+                f"'{file}': '{shortened(key)}/{name}' are from {found.min()} to {found.max()}, rows of the "
                 f"{len(pictures)} pictures that the file holds. It is damaged: record or download it again."
             )
         index.append(found)
@@ -139,7 +139,7 @@ def _read(file: str, arrays: Mapping[str, Any], column: Column, total: int, stac
 def _array(file: str, arrays: Mapping[str, Any], key: str, shape: tuple[Any, ...], dtype: str) -> np.ndarray:
     """The array under a key, which must have this shape and dtype; None in the shape is any number from 1 on."""
     if key not in arrays:
-        raise RefusedFileError(f"'{file}' has no '{printable(key)}'; it has: {listed(arrays)}. Record it again.")
+        raise RefusedFileError(f"'{file}' has no '{shortened(key)}'; it has: {listed(arrays)}. Record it again.")
     array = arrays[key]
     found, wanted = getattr(array, "shape", ()), "x".join("?" if size is None else str(size) for size in shape)
     right = len(found) == len(shape) and all(
@@ -148,7 +148,7 @@ def _array(file: str, arrays: Mapping[str, Any], key: str, shape: tuple[Any, ...
     if not right or array.dtype != dtype:
         kind = f"{array.dtype}{list(found)}" if hasattr(array, "dtype") else "a group of arrays"
         raise RefusedFileError(
-            f"'{file}': '{printable(key)}' is {kind}, its metadata promise {dtype} of {wanted}. It is damaged, or was "
+            f"'{file}': '{shortened(key)}' is {kind}, its metadata promise {dtype} of {wanted}. It is damaged, or was "
             "assembled wrongly: record or download it again."
         )
     return schema.stored(array)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.datasets.formats.text import RefusedFileError, listed, printable
+from rljax.datasets.formats.text import RefusedFileError, listed, shortened
 
 INT32 = np.iinfo(np.int32)
 LONGEST_NAME = 10_000  # characters of an environment's name, with its arguments
@@ -305,7 +305,7 @@ def _is_numbers(value: Any) -> bool:
 def wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
     """The error for an entry of a file's metadata that is not what is `right`."""
     return RefusedFileError(
-        f"'{file}': '{printable(key)}' is {printable(repr(value), 80)}, it must be {right}. "
+        f"'{file}': '{shortened(key)}' is {shortened(repr(value), 80)}, it must be {right}. "
         "Correct the file's metadata."
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rljax.distributed import hardware
+from rljax.distributed import hardware, terminal
 
 LONGEST = 1 << 24  # bytes of a JSON text in a data set
 SMALL = 1 << 24  # bytes that always fit in memory
@@ -37,7 +37,7 @@ def guarded(path: Path, kind: str) -> Iterator[None]:
     except RefusedFileError:
         raise
     except Exception as error:
-        reason = printable(str(error) or type(error).__name__)
+        reason = shortened(str(error) or type(error).__name__)
         raise broken(path, kind, reason) from error
 
 
@@ -56,7 +56,7 @@ def require_memory(name: str, key: str, nbytes: int) -> None:
     free = hardware.available_memory()
     if free is not None and 2 * nbytes > free:
         raise RefusedFileError(
-            f"'{name}': '{printable(key)}' is {_size(nbytes)} by the file's own account, and reading takes twice as "
+            f"'{name}': '{shortened(key)}' is {_size(nbytes)} by the file's own account, and reading takes twice as "
             f"much memory; {_size(free)} are free. If the file should be smaller, it is damaged: download it again. If "
             "not, split it, or read it on a machine with more memory."
         )
@@ -100,7 +100,7 @@ def read_json(path: Path, name: str | None = None) -> Any:
     except RefusedFileError:
         raise
     except ValueError as error:
-        raise RefusedFileError(f"'{name}' is not JSON: {printable(str(error))}. Download it again.") from error
+        raise RefusedFileError(f"'{name}' is not JSON: {shortened(str(error))}. Download it again.") from error
 
 
 def regular(path: Path) -> Path:
@@ -134,16 +134,15 @@ def annexed(path: Path) -> str:
     return ""
 
 
-def printable(text: str, most: int = 300) -> str:
-    """A text from a file without control characters, which could change a terminal; at most `most` characters."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:most])
-    return shown + "..." * (len(text) > most)
+def shortened(text: str, most: int = 300) -> str:
+    """At most `most` characters of a text from a file, without those that could change a terminal."""
+    return terminal.printable(text, most=most)
 
 
 def listed(keys: Iterable[str]) -> str:
     """Names from a file for a message, in alphabetical order; "nothing" if there are none."""
     names = sorted(keys)
-    shown = ", ".join(printable(name, 60) for name in names[:MOST_SHOWN])
+    shown = ", ".join(shortened(name, 60) for name in names[:MOST_SHOWN])
     return (shown or "nothing") + f", ... ({len(names):,} in all)" * (len(names) > MOST_SHOWN)
 
 

@@ -20,6 +20,7 @@ from rljax.agent import Array, Step, Transition
 from rljax.buffers import Rollout
 from rljax.buffers.rollout import RememberingRollout, RolloutBuffer
 from rljax.distributed.devices import Spread
+from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, before, empty_tally, per_learner
@@ -96,7 +97,7 @@ class Loop:
             first=jnp.ones(rows, jnp.bool_),
             action=None,
             extras=None,
-            episodes=no_episodes(self.learner.num_learners),
+            episodes=no_episodes(self.learner),
         )
         return self._act(carry, hyper)
 
@@ -153,11 +154,10 @@ class Loop:
         carry, step = self._simulate(carry, carry.action.reshape(-1, *carry.action.shape[2:]))
         step = per_learner(step, carry.action.shape[:2])
         ended = step.terminated | step.truncated
-        episodes = {
-            "return": carry.episodes["return"] + jnp.where(ended, step.episode_return, 0).sum(axis=1),
-            "length": carry.episodes["length"] + jnp.where(ended, step.episode_length, 0).sum(axis=1),
-            "count": carry.episodes["count"] + ended.sum(axis=1),
-        }
+        totals = {"return": step.episode_return, "length": step.episode_length}
+        totals |= signals.numbers(step.episode_signals, leading=2)
+        episodes = {n: carry.episodes[n] + jnp.where(ended, total, 0).sum(axis=1) for n, total in totals.items()}
+        episodes["count"] = carry.episodes["count"] + ended.sum(axis=1)
         happened = (carry.learners, carry.observation, carry.action, carry.extras, step)
         if hyper.experience.streams:
             learners = self.learner.learn_from_step(*happened, hyper.config, self._intact(carry.environment))
@@ -226,7 +226,7 @@ class CompiledDriver:
         learners = self.carry.learners
         result = report(learners.tally, learners.updates, self.carry.episodes)
         tally = empty_tally(tuple(learners.tally.total), self.learner.num_learners)
-        tally, episodes = self.spread.learners((tally, no_episodes(self.learner.num_learners)))
+        tally, episodes = self.spread.learners((tally, no_episodes(self.learner)))
         self.carry = self.carry.replace(learners=learners.replace(tally=tally), episodes=episodes)
         return result
 
@@ -265,9 +265,10 @@ class CompiledDriver:
         """Nothing to close."""
 
 
-def no_episodes(num_learners: int) -> dict[str, Array]:
-    """Sums over episodes that ended, where none has ended yet."""
-    return {name: jnp.zeros(num_learners) for name in ("return", "length", "count")}
+def no_episodes(learner: Learner) -> dict[str, Array]:
+    """Sums [P] over episodes that ended, where none has ended yet."""
+    names = ("return", "length", "count", *signals.names(learner.spec.signals))
+    return {name: jnp.zeros(learner.num_learners) for name in names}
 
 
 def _split(carry: Carry) -> dict[str, Any]:

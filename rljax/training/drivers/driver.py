@@ -42,8 +42,8 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
     with np.errstate(invalid="ignore", divide="ignore"):
         metrics = {name: np.asarray(tally.total[name] / tally.weight[name]) for name in tally.total}
         ended = np.asarray(episodes["count"], np.float64)
-        metrics["episode/return"] = episodes["return"] / ended
-        metrics["episode/length"] = episodes["length"] / ended
+        for name in ("return", "length", *sorted(set(episodes) - {"return", "length", "count"})):
+            metrics[f"episode/{name}"] = episodes[name] / ended
     return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
 
 

@@ -26,6 +26,7 @@ from flax import struct
 
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
+from rljax.envs import signals
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
 from rljax.training.drivers.compiled import Carry, CompiledDriver, Loop, no_episodes
@@ -91,7 +92,7 @@ class EmbeddedLoop(Loop):
             first=jnp.ones(jax.tree.leaves(observation)[0].shape[:2], jnp.bool_),
             action=None,
             extras=None,
-            episodes=no_episodes(self.learner.num_learners),
+            episodes=no_episodes(self.learner),
         )
 
     @compiled(donate_argnums=0)
@@ -129,10 +130,12 @@ class EmbeddedLoop(Loop):
     def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
         step_within = called_from_within(self._end_step, self.results)
         packed, others = step_within(carry.environment.driver, action, carry.learners.updates)
+        begin, middle = self.columns
         if self.spec.is_vector:
-            observations = packed[:, :-6].reshape(-1, 2, *self.spec.observation_shape)
+            observations = packed[:, :begin].reshape(-1, 2, *self.spec.observation_shape)
             others = (observations[:, 0], observations[:, 1])
-        reward, terminated, truncated, episode_return, episode_length, going = packed[:, -6:].T
+        given, sums = jnp.split(packed[:, begin:middle], 2, axis=1)
+        reward, terminated, truncated, episode_return, episode_length, going = packed[:, middle:].T
         step = Step(
             observation=others[0],
             next_observation=others[1],
@@ -141,6 +144,8 @@ class EmbeddedLoop(Loop):
             truncated=truncated > 0,
             episode_return=episode_return,
             episode_length=episode_length.astype(jnp.int32),
+            signals=signals.unpacked(given, self.spec.signals),
+            episode_signals=signals.unpacked(sums, self.spec.signals),
         )
         going = carry.environment.works & (going > 0).all()
         # The old observation, action and extras depend on the simulators, too. Otherwise XLA could write one part of
@@ -157,11 +162,16 @@ class EmbeddedLoop(Loop):
     def results(self) -> Any:
         """The shapes of a step's results: one array, and the two observations where they are no vectors.
 
-        Vectors are in the one array, before its last six columns, since each array costs time.
+        Vectors and signals are in the one array, before its last six columns, since each array costs time.
         """
-        size = 2 * math.prod(self.spec.observation_shape) if self.spec.is_vector else 0
-        packed = jax.ShapeDtypeStruct((self.num_envs, size + 6), np.float32)
+        packed = jax.ShapeDtypeStruct((self.num_envs, self.columns[1] + 6), np.float32)
         return packed, () if self.spec.is_vector else (self.spec.shaped(self.num_envs),) * 2
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """The first columns behind the vectors, and behind the signals and their sums."""
+        begin = 2 * math.prod(self.spec.observation_shape) if self.spec.is_vector else 0
+        return begin, begin + 2 * len(signals.names(self.spec.signals))
 
     def nothing(self) -> Any:
         """Results of zeros, as after a failure."""
@@ -295,14 +305,15 @@ class EmbeddedDriver(CompiledDriver):
         except BaseException as error:  # `advance` raises it after the program's end: an error must not interrupt it
             self.failure = error
             return nothing
-        size = (packed.shape[1] - 6) // 2
+        begin, _ = self.loop.columns
         if self.spec.is_vector:
-            packed[:, :size] = step.observation
-            packed[:, size:-6] = step.next_observation
+            packed[:, : begin // 2] = step.observation
+            packed[:, begin // 2 : begin] = step.next_observation
         else:
             others = (step.observation, step.next_observation)
-        columns = (step.reward, step.terminated, step.truncated, step.episode_return, step.episode_length, 1.0)
-        for column, values in enumerate(columns, 2 * size):
+        columns = [*signals.packed(step.signals), *signals.packed(step.episode_signals)]
+        columns += [step.reward, step.terminated, step.truncated, step.episode_return, step.episode_length, 1.0]
+        for column, values in enumerate(columns, begin):
             packed[:, column] = values
         return packed, others
 

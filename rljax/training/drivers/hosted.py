@@ -20,6 +20,7 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec, Step, Transition
 from rljax.distributed.devices import Spread
+from rljax.envs import signals
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.driver import (
     TRAIN,
@@ -124,7 +125,7 @@ class HostedDriver:
                     self._act(before(self.extras))
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = self._per_learner(step)
-            sent = step.replace(observation=None, episode_return=None, episode_length=None)  # these stay on the host
+            sent = step.replace(observation=None, episode_return=None, episode_length=None, episode_signals={})
             happened = (self.observation, self.action, self.extras, sent)
             self.storage, pending = self.calls.store(self.storage, self.learnt.pending, *happened, experience)
             if pending is not None:
@@ -213,11 +214,13 @@ class HostedDriver:
         self.action, self.extras = self.calls.act(self.learnt, steps, self.observation, self.hyper, memory)
 
     def _forget(self) -> None:
-        self.episodes = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
+        names = ("return", "length", "count", *signals.names(self.spec.signals))
+        self.episodes = {name: np.zeros(self.learner.num_learners) for name in names}
 
     def _count_episodes(self, step: Step, ended: np.ndarray) -> None:
-        self.episodes["return"] += np.where(ended, step.episode_return, 0).sum(axis=1)
-        self.episodes["length"] += np.where(ended, step.episode_length, 0).sum(axis=1)
+        totals = {"return": step.episode_return, "length": step.episode_length}
+        for name, total in (totals | signals.numbers(step.episode_signals, leading=2)).items():
+            self.episodes[name] += np.where(ended, total, 0).sum(axis=1)
         self.episodes["count"] += ended.sum(axis=1)
 
     def _per_learner(self, rows: Any) -> Any:

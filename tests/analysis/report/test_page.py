@@ -315,3 +315,14 @@ def test_page_is_never_wider_than_the_window(many: Path, width: int) -> None:
     if script.chromium() is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
     assert script.size(many, width)[0] <= width
+
+
+def test_signals_stand_beside_the_returns(tmp_path: Path) -> None:
+    for agent, cost in (("ppo", 40.0), ("ppo_lagrangian", 20.0)):
+        folders.write(tmp_path / agent, agent, evaluation={"signals": {"cost": [cost] * 4}})
+    page = Page(report.write([tmp_path], tmp_path / "page.html"))
+    (table,) = [rows for rows in page.tables if rows and "cost" in rows[0]]
+    column = table[0].index("cost")
+    assert table[0][column - 1 : column + 2] == ["mean", "cost", "learners"]
+    assert sorted(row[column].split()[0].partition("[")[0][:4] for row in table[1:]) == ["20.0", "40.0"]
+    assert "interquartile mean of cost per episode" in page.text

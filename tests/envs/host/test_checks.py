@@ -204,6 +204,17 @@ def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         EnvironmentFailed, match=r"module 'broken_module' .* raised ZeroDivisionError when it was imported"
     ):
         envs.make_hosted("broken_module:Name-v0", 1)
+    (tmp_path / "broken_syntax.py").write_text("x = 1\nclass Name(:\n")
+    message = (
+        r"module 'broken_syntax' cannot be imported: SyntaxError in line 2 of '.*': invalid syntax\.\n  class Name\(:$"
+    )
+    with pytest.raises(ValueError, match=message) as raised:
+        envs.make_hosted("broken_syntax:Name-v0", 1)
+    assert not isinstance(raised.value, EnvironmentFailed), "no traceback"
+    (tmp_path / "importing_module.py").write_text("import broken_module")
+    with pytest.raises(EnvironmentFailed, match="raised ZeroDivisionError") as failed:
+        envs.make_hosted("importing_module:Name-v0", 1)
+    assert failed.value.trace.splitlines()[1].endswith('importing_module.py", line 1, in <module>')
     with pytest.raises(EnvironmentFailed, match=r"broken_module\.py:Name' raised ZeroDivisionError when its file was"):
         envs.make_hosted(f"{tmp_path}/broken_module.py:Name", 1)
 

@@ -89,3 +89,25 @@ def test_steps_are_gymnasiums(task: str) -> None:
     assert np.median(error["observation"][:, -1]) < 1e-4
     assert np.median(error["reward"][:, -1]) < 1e-5
     assert error["ends"].mean() > 0.9
+
+
+def test_velocities_have_limits() -> None:
+    environment = mjx.make("rljax/velocity/Hopper")
+    assert environment.spec.name == "rljax/velocity/Hopper"
+    assert [part.name for part in environment.spec.signals] == ["cost"]
+    assert (mjx.LimitedMJX("rljax/velocity/Hopper").limit, mjx.make("rljax/Hopper").spec.signals) == (0.7402, ())
+    assert "rljax/velocity/Walker2d" in envs.names()["rljax"]
+
+
+@pytest.mark.learn
+def test_speed_costs() -> None:
+    environment = mjx.LimitedMJX("rljax/velocity/Hopper")
+    _, state = environment.reset(jax.random.key(0))
+    step = jax.jit(environment.step)
+    costs = []
+    for speed in (0.0, 3.0):
+        moving = state.replace(qvel=state.qvel.at[0].set(speed))
+        *_, info = step(jax.random.key(0), moving, jnp.zeros(3))
+        assert info["cost"] == float(info["x_velocity"] > 0.7402)
+        costs.append(float(info["cost"]))
+    assert costs == [0.0, 1.0]

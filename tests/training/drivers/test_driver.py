@@ -19,6 +19,7 @@ from rljax.training.drivers.driver import cut_episodes
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner, LearnerState
+from tests import rings
 from tests.fakes import Fake, HostedCounter, OnPolicy, settings
 
 NONE: Any = None
@@ -31,25 +32,25 @@ def state(agent: Any, storage: Any) -> LearnerState:
 
 def step(number: int, terminated: Sequence[bool] = (False, False)) -> Transition:
     """One step of two environments of one learner, whose rewards are 1 and 10."""
-    observation = jnp.full((1, ENVS, 1), float(number))
-    ends, reward = jnp.array([terminated]), jnp.array([[1.0, 10.0]])
-    return Transition(observation, observation, reward, ends, jnp.zeros((1, ENVS), bool), observation + 1, {})
+    observation: Any = np.full((1, ENVS, 1), number, np.float32)
+    ends, reward = np.array([terminated]), np.array([[1.0, 10.0]], np.float32)
+    return Transition(observation, observation, reward, ends, np.zeros((1, ENVS), bool), observation + 1, {})
 
 
 def test_n_steps_do_not_cross_the_seam() -> None:
-    buffer = ReplayBuffer.create(step(0), 8)
+    buffer, add = rings.create(step(0), 8), jax.jit(ReplayBuffer.add)
     for number in range(6):  # it has wrapped
-        buffer = buffer.add(step(number, (number == 5, False)))
+        buffer = add(buffer, step(number, (number == 5, False)))
     cut: Any = cut_episodes(state(NONE, buffer), ENVS).storage
     np.testing.assert_array_equal(buffer.data.truncated, np.zeros((1, 8)))
     expected = np.zeros((1, 8), bool)
     expected[0, 3] = True  # the second environment's step 5; the first one's has ended by itself
     np.testing.assert_array_equal(cut.data.truncated, expected)
     for number in range(6, 8):
-        cut = cut.add(step(number))
+        cut = add(cut, step(number))
     three: Any = buffers.NStep(steps=3, discount=jnp.ones(1))  # type: ignore[arg-type]
     declared = buffers.Replay(replay_size=8, batch_size=200, num_envs=ENVS, draw=three)
-    batch = declared.sample(cut, None, jax.random.split(jax.random.key(0), 1))
+    batch = rings.sample(declared, cut, None, jax.random.split(jax.random.key(0), 1))
     begun, after, reward = (np.asarray(x).ravel() for x in (batch.observation, batch.next_observation, batch.reward))
     assert set(zip(begun, after, strict=True)) == {(4, 6), (5, 6), (6, 8), (7, 8)}
     steps = {4: 2, 5: 1, 6: 2, 7: 1}
@@ -60,13 +61,14 @@ def test_n_steps_do_not_cross_the_seam() -> None:
 def test_traces_begin_anew(adaptive: bool) -> None:
     config = stream_q.Config(hidden=(8,), adaptive=adaptive)
     spec = EnvSpec("CartPole", (3,), 2, discrete=True, max_episode_steps=100)
-    agent = stream_q.init(jax.random.key(0), spec, config)
+    agent = jax.jit(stream_q.init, static_argnums=1)(jax.random.key(0), spec, config)
+    update = jax.jit(stream_q.update)
     row = Transition(*(jnp.ones(()) for _ in range(6)))
     row = row.replace(observation=jnp.ones(3), next_observation=jnp.ones(3), action=jnp.ones((), jnp.int32))
     row = row.replace(terminated=jnp.zeros((), bool), truncated=jnp.zeros((), bool))
     row = row.replace(extras={"greedy": jnp.ones((), bool)})
     for _ in range(3):
-        agent, _ = stream_q.update(agent, row, jax.random.key(1), jnp.zeros((), jnp.int32), config)
+        agent, _ = update(agent, row, jax.random.key(1), jnp.zeros((), jnp.int32), config)
     assert any(np.any(x != 0) for x in jax.tree.leaves(agent.critic_optimiser.trace))
     assert agent.returns.running != 0
     cut: Any = cut_episodes(state(agent, None), 1).agent

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax import buffers
+from rljax import buffers, cli
 from rljax.agent import Step
 from rljax.envs.autoreset import AutoReset
-from rljax.runs import checkpoints, run
+from rljax.runs import checkpoints, policy, run
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
-from rljax.training.evaluation import CompiledEvaluator, HostedEvaluator
+from rljax.training.evaluation import CompiledEvaluator, Held, HostedEvaluator, averaged
 from rljax.training.learner import Learner
 from tests import small_runs
 from tests.fakes import Counter, Fake, HostedCounter, assert_equal, settings
@@ -145,16 +145,25 @@ def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
     assert np.max(metrics["action"]) == np.max(metrics["memory"]) == 0
 
 
+@pytest.mark.parametrize("hold", [1, 2, 7])
 @pytest.mark.parametrize("inside", [True, False])
-def test_evaluation_remembers(inside: bool) -> None:
+def test_evaluation_remembers(inside: bool, hold: int) -> None:
     environment: Any = AutoReset(Counter(LIMIT)) if inside else Saved(LIMIT)
     environment.num_envs, environment.success = 4, np.full(4, np.nan)
     kind: Any = CompiledEvaluator if inside else HostedEvaluator
     agent, config = Remembering(), settings(2, **SIZES)
     keys = jax.random.split(jax.random.key(0), 2)
     state = jax.vmap(lambda key: agent.init(key, environment.spec, Fake.Config(**SIZES)))(keys)
-    played = kind(agent, environment, 2)(state, range(4), config)
-    np.testing.assert_array_equal(played.returns, np.full((2, 2), 2 * sum(range(LIMIT + 1))))
+    held: Any = agent if hold == 1 else Held(agent, hold)
+    played = kind(held, environment, 2)(state, range(4), config)
+    actions = [1 + time // hold for time in range(LIMIT)]  # the number of decisions so far: nothing is seen in between
+    np.testing.assert_array_equal(played.returns, np.full((2, 2), sum(range(LIMIT + 1)) + sum(actions)))
+
+
+def test_returns_are_averaged_over_lengths_of_holding() -> None:
+    assert averaged([4.0], [1]) == 4.0
+    assert averaged([4.0, 2.0], [1, 2]) == 3.0
+    assert averaged([4.0, 2.0, 0.0], [1, 2, 4]) == pytest.approx((3.0 * 1 + 1.0 * 2) / 3)
 
 
 def trained(env: str, steps: int, out: Path, **changes: Any) -> Path:
@@ -171,18 +180,28 @@ def test_runs_resume_with_what_they_remember(env: str, tmp_path: Path) -> None:
     small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
     assert checkpoints.steps(tmp_path / "half" / "checkpoints")[-1] == 200
 
-    policy = rljax.load(tmp_path / "half")
-    seen = np.random.default_rng(0).normal(size=(3, *policy.spec.observation_shape)).astype(np.float32)
+    loaded = rljax.load(tmp_path / "half")
+    seen = np.random.default_rng(0).normal(size=(3, *loaded.spec.observation_shape)).astype(np.float32)
     with pytest.raises(ValueError, match="step=0"):
-        policy(seen[0])
+        loaded(seen[0])
     with pytest.raises(ValueError, match="Begin an episode with step=0"):
-        policy(seen[0], step=1)
-    first, second = policy(seen[0], step=0), policy(seen[1], step=1)
-    anew = policy(seen[1], step=0)
+        loaded(seen[0], step=1)
+    first, second = loaded(seen[0], step=0), loaded(seen[1], step=1)
+    anew = loaded(seen[1], step=0)
     assert np.abs(second - anew).max() > 0
-    np.testing.assert_array_equal(policy(seen[0], step=0), first)
-    together = [policy(seen[:2], step=0), policy(seen[[1, 0]], step=np.array([1, 0]))]
+    np.testing.assert_array_equal(loaded(seen[0], step=0), first)
+    together = [loaded(seen[:2], step=0), loaded(seen[[1, 0]], step=np.array([1, 0]))]
     np.testing.assert_allclose(together[0][0], first, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(together[1], [second, first], rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="as many environments"):
-        policy(seen, step=2)
+        loaded(seen, step=2)
+
+
+def test_actions_are_held_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = small_runs.trained("ppo", "rljax/Pendulum", 100, tmp_path / "run")
+    cli.main(["eval", str(out), "--episodes", "2", "--hold", "1", "4"])
+    shown = capsys.readouterr().out
+    assert "each action held for 4 steps" in shown
+    assert "frequency-averaged return over holds of 1 to 4 steps: -" in shown
+    with pytest.raises(ValueError, match="--hold is 0, it must be at least 1"):
+        policy.evaluate_run(out, hold=0)

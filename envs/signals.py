@@ -1,0 +1,151 @@
+"""Signals: what an environment gives beside the reward in every step, such as a cost or a vector of rewards.
+
+An environment declares its signals: one inside the program by `signals` in its spec, one of Gymnasium's by
+`metadata["signals"]`, a list of names or a dictionary of names and shapes. It gives their values in the `info` of each
+step. They are in `Step`, summed over each episode in `Step.episode_signals`, and in the `extras` of transitions for
+agents whose experience asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, Part
+from rljax.envs.environment import EnvironmentFailed
+
+# Names with another meaning in metrics, in evaluations or in the extras of transitions.
+TAKEN = ("return", "length", "count", "success", "score", "memory", "first", "time", "row", "weight")
+
+Signals = tuple[Part, ...]
+
+
+def declared(given: Any, name: str) -> Signals:
+    """The signals that `metadata["signals"]` of the environment called `name` declares. Raises what `check` raises."""
+    try:
+        shapes = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, ())
+        parts = [Part(signal, tuple(int(size) for size in shape)) for signal, shape in shapes.items()]
+        found = tuple(sorted(parts, key=lambda part: part.name))
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"metadata['signals'] of '{name}' is {given!r}, it must be a list of names, such as ['cost'], or a "
+            "dictionary of names and shapes, such as {'objectives': (2,)}."
+        ) from None
+    check(found, name)
+    return found
+
+
+def check(signals: Signals, name: str) -> None:
+    """Raise `ValueError` for signals whose names cannot be used, or whose numbers are not float32."""
+    names = [part.name for part in signals]
+    for part in signals:
+        if not part.name or part.name in TAKEN or "/" in part.name or names.count(part.name) > 1:
+            raise ValueError(
+                f"'{name}' has a signal called '{part.name}'. Choose another name: one without '/', once, and none of "
+                f"{', '.join(TAKEN)}."
+            )
+        if part.dtype != "float32":
+            raise ValueError(f"the signal '{part.name}' of '{name}' is {part.dtype}, signals are float32.")
+    if names != sorted(names):
+        raise ValueError(f"the signals of '{name}' are {', '.join(names)}: order them by name.")
+
+
+def require(asked: Iterable[str], signals: Signals, agent: str, name: str) -> None:
+    """Raise `ValueError` where the environment called `name` lacks a signal that the agent asks for."""
+    has = [part.name for part in signals]
+    for missing in (signal for signal in asked if signal not in has):
+        raise ValueError(
+            f"agent '{agent}' learns from the signal '{missing}', and '{name}' gives "
+            + (f"only {', '.join(has)}. " if has else "none. ")
+            + "Choose an environment that does, such as velocity/HalfCheetah-v5 or rljax/PointHazards, or let yours "
+            "declare it: docs/environments.md"
+        )
+
+
+def zeros(signals: Signals, number: int, kind: Any = jnp) -> dict[str, Any]:
+    """Signals [N, K...] that are 0, of JAX or of another `kind`."""
+    return {part.name: kind.zeros((number, *part.shape)) for part in signals}
+
+
+def of_info(info: Mapping[str, Any], signals: Signals, name: str) -> dict[str, Array]:
+    """The signals [K...] in the `info` of an environment inside the program.
+
+    Raises `ValueError` for one that is missing, or that has another shape.
+    """
+    found = {}
+    for part in signals:
+        if part.name not in info or jnp.shape(info[part.name]) != part.shape:
+            given = f"one of shape {jnp.shape(info[part.name])}" if part.name in info else "none"
+            raise ValueError(
+                f"'{name}' declares the signal '{part.name}' of shape {part.shape}, and its info has {given}."
+            )
+        found[part.name] = jnp.asarray(info[part.name], jnp.float32)
+    return found
+
+
+def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
+    """The value [K...] of one signal in the `info` of one environment. Raises `EnvironmentFailed`."""
+    if part.name not in info:
+        raise EnvironmentFailed(f"{environment} returned an info without '{part.name}', the signal that it declares.")
+    value = info[part.name]
+    if type(value) is float and part.shape == ():
+        return value
+    try:
+        found = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or found.shape != part.shape:
+        kind = "one real number" if part.shape == () else f"numbers of shape {part.shape}"
+        raise EnvironmentFailed(f"{environment} returned the signal '{part.name}' = {value!r}, it must be {kind}.")
+    return found
+
+
+def of_batch(info: Mapping[str, Any], signals: Signals, ended: np.ndarray, name: str) -> dict[str, np.ndarray]:
+    """The signals [N, K...] float64 in the `info` of a vector environment; `ended` [N] marks episodes that ended.
+
+    A vector environment that resets itself in the same step has the last `info` of those episodes in "final_info".
+    """
+    found = zeros(signals, len(ended), np)
+    for part in signals:
+        for row in range(len(ended)):
+            whole = info["final_info"] if ended[row] and "final_info" in info else info
+            mask = whole.get(f"_{part.name}")
+            known = part.name in whole and (mask is None or bool(mask[row]))
+            own = {part.name: whole[part.name][row]} if known else {}
+            found[part.name][row] = of_step(own, part, f"environment {row} of '{name}'")
+    return found
+
+
+def names(signals: Signals) -> list[str]:
+    """The names of all numbers: "cost" of a signal that is one, "objectives/0" of the first of several."""
+    return list(numbers(zeros(signals, 1, np), 1))
+
+
+def numbers(values: Mapping[str, Any], leading: int) -> dict[str, Any]:
+    """Signals as single numbers [...] by name, from arrays [..., K...] with this number of `leading` axes."""
+    found = {}
+    for name, value in values.items():
+        if value.ndim == leading:
+            found[name] = value
+            continue
+        rows = value.reshape(*value.shape[:leading], -1)
+        found |= {f"{name}/{index}": rows[..., index] for index in range(rows.shape[-1])}
+    return found
+
+
+def packed(values: Mapping[str, Any]) -> list[Any]:
+    """Signals [N, K...] as columns [N], for `unpacked`."""
+    return list(numbers(values, 1).values())
+
+
+def unpacked(columns: Array, signals: Signals) -> dict[str, Array]:
+    """The signals [N, K...] whose columns are [N, numbers of all signals]."""
+    found, begin = {}, 0
+    for part in signals:
+        size = int(np.prod(part.shape))
+        found[part.name] = columns[:, begin : begin + size].reshape(-1, *part.shape)
+        begin += size
+    return found

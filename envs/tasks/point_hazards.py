@@ -1,0 +1,139 @@
+"""A point among hazards, `rljax/PointHazards`: the way to goals is rewarded, and hazards cost.
+
+The point moves in the square [-1, 1]^2, by the action times 0.08 in x and y. The reward of a step is the distance by
+which it comes nearer to the goal, in units of 0.08, and 10 more where it comes within 0.15 of it. A new goal then
+appears. The signal "cost" is 1 in a step that ends within 0.3 of one of 4 hazards, else 0. Hazards lie at random in
+each episode, and no goal lies in one. Who runs straight to the goals pays for about a quarter of all steps; who takes
+detours pays for none. An episode ends after 200 steps.
+
+The observation is the position, the goal, and the hazards in the order of their distance: the latter five relative to
+the position, 12 numbers in all.
+
+After the goal tasks of Safety Gym, without their robots: Ray et al., Benchmarking Safe Exploration in Deep
+Reinforcement Learning, 2019.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax.agent import Array, EnvSpec, Part
+from rljax.envs.environment import Environment
+
+NAME = "rljax/PointHazards"
+HAZARDS, RADIUS = 4, 0.3
+GOAL_RADIUS, BONUS = 0.15, 10.0
+SPEED = 0.08  # per step
+CANDIDATES = 16  # random places of which the goal is the first outside of all hazards
+PIXELS, ROWS, COLUMNS = 256, 20, 40  # of a picture, and of text
+
+
+@struct.dataclass
+class PointState:
+    """The state of an episode."""
+
+    position: Array  # [2]
+    goal: Array  # [2]
+    hazards: Array  # [HAZARDS, 2]
+
+
+class PointHazards:
+    """The task. Its pictures show the goal green, hazards red and the point blue; its text shows them as G, x and O."""
+
+    params = None
+    frames_per_second = 20.0
+
+    def __init__(self) -> None:
+        size = 2 * (2 + HAZARDS)
+        self.spec = EnvSpec(NAME, (size,), 2, max_episode_steps=200, signals=(Part("cost", ()),))
+
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, PointState]:
+        """Begin an episode."""
+        key_hazards, key_position, key_goal = jax.random.split(key, 3)
+        hazards = jax.random.uniform(key_hazards, (HAZARDS, 2), minval=-1.0, maxval=1.0)
+        state = PointState(_outside(key_position, hazards), _outside(key_goal, hazards), hazards)
+        return _observation(state), state
+
+    def step(
+        self, key: Array, state: PointState, action: Array, params: Any = None
+    ) -> tuple[Array, PointState, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        position = jnp.clip(state.position + SPEED * jnp.clip(action, -1.0, 1.0), -1.0, 1.0)
+        before, after = (jnp.linalg.norm(state.goal - place) for place in (state.position, position))
+        reached = after < GOAL_RADIUS
+        reward = (before - after) / SPEED + BONUS * reached
+        cost = (_distances(position, state.hazards) < RADIUS).any().astype(jnp.float32)
+        goal = jnp.where(reached, _outside(key, state.hazards), state.goal)
+        state = PointState(position, goal, state.hazards)
+        never = jnp.zeros((), jnp.bool_)
+        return _observation(state), state, reward, never, never, {"cost": cost}
+
+    def render(self, state: PointState, params: Any = None) -> np.ndarray:
+        """A picture [H, W, 3] uint8; see `rljax.envs.environment.Drawable`."""
+        picture = np.full((PIXELS, PIXELS, 3), 245, np.uint8)
+        for places, radius, colour in _shapes(state):
+            for place in places:
+                picture[_disc(place, radius, PIXELS, PIXELS)] = colour
+        return picture
+
+    def text(self, state: PointState, params: Any = None, colours: bool = False) -> str:
+        """Lines of text; see `rljax.envs.environment.Drawable`."""
+        board = np.full((ROWS, COLUMNS), ".")
+        for (places, radius, _), symbol in zip(_shapes(state), "xGO", strict=True):
+            for place in places:
+                board[_disc(place, radius, ROWS, COLUMNS)] = symbol
+        lines = ["".join(row) for row in board]
+        if not colours:
+            return "\n".join(lines)
+        inks = {"x": "31", "G": "32", "O": "34"}
+        return "\n".join("".join(f"\x1b[{inks[c]}m{c}\x1b[0m" if c in inks else c for c in line) for line in lines)
+
+
+def _observation(state: PointState) -> Array:
+    order = jnp.argsort(_distances(state.position, state.hazards))
+    relative = jnp.concatenate([state.goal[None], state.hazards[order]]) - state.position
+    return jnp.concatenate([state.position, relative.ravel()])
+
+
+def _distances(place: Array, hazards: Array) -> Array:
+    """The distances of places [..., 2] to the middles of hazards, [..., HAZARDS]."""
+    return jnp.linalg.norm(hazards - place[..., None, :], axis=-1)
+
+
+def _outside(key: Array, hazards: Array) -> Array:
+    """A random place [2]: the first of some that lies outside of all hazards, or the one farthest outside."""
+    places = jax.random.uniform(key, (CANDIDATES, 2), minval=-1.0, maxval=1.0)
+    clearance = _distances(places, hazards).min(axis=-1) - RADIUS
+    return places[jnp.argmax(jnp.minimum(clearance, 0.0))]
+
+
+def _shapes(state: PointState) -> list[tuple[np.ndarray, float, tuple[int, int, int]]]:
+    """What is drawn, the lowest first: places [N, 2], their radius and colour."""
+    return [
+        (np.asarray(state.hazards), RADIUS, (230, 110, 100)),
+        (np.asarray(state.goal)[None], GOAL_RADIUS, (90, 180, 90)),
+        (np.asarray(state.position)[None], 0.05, (50, 80, 200)),
+    ]
+
+
+def _disc(place: np.ndarray, radius: float, rows: int, columns: int) -> np.ndarray:
+    """The cells [rows, columns] of the square, y upwards, whose middles lie within a disc; at least the nearest one."""
+    y, x = 1 - 2 * (np.arange(rows) + 0.5) / rows, 2 * (np.arange(columns) + 0.5) / columns - 1
+    distances = np.hypot(y[:, None] - place[1], x - place[0])
+    return (distances < radius) | (distances == distances.min())
+
+
+def names() -> list[str]:
+    """The name of the task."""
+    return [NAME]
+
+
+def make(name: str) -> Environment:
+    """Make the task."""
+    del name
+    return PointHazards()

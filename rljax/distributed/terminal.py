@@ -1,0 +1,29 @@
+"""Text from files that is safe to show in a terminal.
+
+Importing this module imports nothing heavy: the command line uses it for its errors.
+"""
+
+from __future__ import annotations
+
+LINES = "\n\t"  # control characters that belong to text of several lines
+
+
+def printable(text: object, keep: str = "", most: int | None = None) -> str:
+    """Text that does nothing to a terminal: control characters are written as escapes, such as \\x1b.
+
+    This includes line breaks, unless `keep` has them, and characters that reverse the direction of text. Texts from
+    files, and names of files, can hold all of them. Of a longer text, the first `most` characters and "..." remain.
+    """
+    whole = str(text)
+    shown = "".join(
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode("ascii")
+        for character in whole[:most]
+    )
+    return shown + "..." * (most is not None and len(whole) > most)
+
+
+def show(text: object) -> None:
+    """Print text with its line breaks, and with all other control characters as escapes."""
+    print(printable(text, keep=LINES))

@@ -1,0 +1,107 @@
+"""Multipliers: numbers that say how much a policy is to mind a cost, so that it stays within a limit.
+
+J is the mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the multiplier:
+
+  gradient   nu <- max(0, nu + Adam's step along J - d)                        [1]
+  pid        I  <- max(0, I + J - d)
+             nu <- max(0, K_P (J - d) + K_I I + K_D max(0, J - J_before))      [2, alg. 2]
+
+Where no episode has ended, nothing moves.
+
+[1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019
+[2] Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, arXiv:2007.03964
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from rljax.agent import Array, Weighted
+from rljax.networks import normalise
+
+Kind = Literal["gradient", "pid"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a multiplier moves. Numbers may be tracers."""
+
+    kind: Kind
+    limit: Any  # d
+    rate: Any  # of Adam, for "gradient"
+    gains: tuple[Any, Any, Any]  # K_P, K_I and K_D, for "pid"
+
+
+class Multiplier(struct.PyTreeNode):
+    """A multiplier, and what its next move depends on."""
+
+    value: Array  # [] nu
+    moments: Any  # of Adam for "gradient"; (I, J_before), [] each, for "pid"
+
+
+class Costs(struct.PyTreeNode):
+    """Costs of running episodes."""
+
+    discounted: normalise.Returns  # [E] discounted sums, and the statistics of all
+    running: Array  # [E] sums without discount
+
+
+def create(first: Any, settings: Settings) -> Multiplier:
+    """The multiplier before the first episode: `first` [], and 0 for "pid"."""
+    if settings.kind == "pid":
+        return Multiplier(jnp.zeros(()), (jnp.zeros(()), jnp.zeros(())))
+    value = jnp.asarray(first, jnp.float32) + 0.0
+    return Multiplier(value, optax.adam(settings.rate).init(value))
+
+
+def update(multiplier: Multiplier, cost: Weighted, settings: Settings) -> Multiplier:
+    """The multiplier after episodes with this mean cost J; unchanged where its weight is 0."""
+    excess = cost.value - settings.limit
+    if settings.kind == "pid":
+        proportional, integral, derivative = settings.gains
+        total, before = multiplier.moments
+        total = jnp.maximum(0.0, total + excess)
+        growth = jnp.maximum(0.0, cost.value - before)
+        value: Any = proportional * excess + integral * total + derivative * growth
+        moments: Any = (total, cost.value)
+    else:
+        change: Any
+        change, moments = optax.adam(settings.rate).update(-excess, multiplier.moments)
+        value = multiplier.value + change
+    moved = Multiplier(jnp.maximum(0.0, value), moments)
+    return jax.tree.map(lambda new, old: jnp.where(cost.weight > 0, new, old), moved, multiplier)
+
+
+def create_costs(num_envs: int) -> Costs:
+    """Before the first step."""
+    return Costs(normalise.create_returns(num_envs), jnp.zeros(num_envs))
+
+
+def observe(costs: Costs, cost: Array, ended: Array, discount: Array | float) -> tuple[Costs, Array, Weighted]:
+    """Count the costs of a rollout [T, E]; `ended` [T, E] marks the last steps of episodes.
+
+    Returns the counts, the costs divided by the std of their discounted sum [T, E], and the mean cost of the episodes
+    that ended, with weight 0 where none did.
+    """
+
+    def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        cost, ended = inputs
+        running = running + cost
+        return running * (1.0 - ended), running
+
+    running, sums = jax.lax.scan(forwards, costs.running, (cost, ended))
+    number = ended.sum()
+    mean = jnp.where(ended, sums, 0.0).sum() / jnp.maximum(number, 1)
+    discounted, scaled = normalise.scale_rewards(costs.discounted, cost, ended, discount)
+    return Costs(discounted, running), scaled, Weighted(mean, (number > 0).astype(jnp.float32))
+
+
+def scale(costs: Costs, normalised: bool) -> Array:
+    """The unit [] of values of costs: the std of their discounted sums where they are `normalised` by it, else 1."""
+    return jnp.sqrt(costs.discounted.statistics.variance + 1e-8) if normalised else jnp.ones(())

@@ -1,0 +1,89 @@
+"""A point among hazards, against its rules in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import envs
+from rljax.envs.tasks import point_hazards
+from rljax.envs.tasks.point_hazards import GOAL_RADIUS, RADIUS, SPEED, PointHazards, PointState
+
+TASK = PointHazards()
+step = jax.jit(TASK.step)
+
+
+def keys(number: int) -> Any:
+    return jax.random.split(jax.random.key(0), number)
+
+
+def test_rewards_and_costs_follow_the_rules() -> None:
+    _, states = jax.vmap(TASK.reset)(keys(300))
+    actions = jax.random.uniform(jax.random.key(1), (300, 2), minval=-1.5, maxval=1.5)
+    observation, after, reward, terminated, truncated, info = jax.vmap(TASK.step)(keys(300), states, actions)
+    old, new = np.asarray(states.position, np.float64), np.asarray(after.position, np.float64)
+    np.testing.assert_allclose(new, np.clip(old + SPEED * np.clip(actions, -1, 1), -1, 1), atol=1e-6)
+    before, left = (np.linalg.norm(np.asarray(states.goal) - place, axis=-1) for place in (old, new))
+    reached = left < GOAL_RADIUS
+    assert 0 < reached.sum() < 50
+    np.testing.assert_allclose(reward, (before - left) / SPEED + 10 * reached, rtol=1e-4, atol=1e-4)
+    inside = (np.linalg.norm(np.asarray(states.hazards) - new[:, None], axis=-1) < RADIUS).any(axis=-1)
+    assert 0 < inside.sum() < 150
+    np.testing.assert_array_equal(info["cost"], inside.astype(np.float32))
+    moved = (np.asarray(after.goal) != np.asarray(states.goal)).any(axis=-1)
+    np.testing.assert_array_equal(moved, reached)
+    assert not terminated.any()
+    assert not truncated.any()
+    relative = np.asarray(observation)[:, 2:].reshape(300, 5, 2)
+    np.testing.assert_allclose(relative[:, 0], np.asarray(after.goal) - new, atol=1e-6)
+    distances = np.linalg.norm(relative[:, 1:], axis=-1)
+    assert (np.diff(distances, axis=1) >= 0).all()
+
+
+def test_nothing_begins_in_a_hazard_where_there_is_room() -> None:
+    _, states = jax.vmap(TASK.reset)(keys(300))
+    for places in (states.position, states.goal):
+        distances = np.linalg.norm(np.asarray(states.hazards) - np.asarray(places)[:, None], axis=-1)
+        assert (distances.min(axis=-1) >= RADIUS).all()
+
+
+def straight(state: PointState) -> jax.Array:
+    """The action that goes straight to the goal."""
+    return (state.goal - state.position) / jnp.linalg.norm(state.goal - state.position)
+
+
+def test_who_runs_straight_pays() -> None:
+    def one(key: Any) -> Any:
+        def body(state: Any, key: Any) -> Any:
+            _, state, reward, _, _, info = TASK.step(key, state, straight(state))
+            return state, (reward, info["cost"])
+
+        first, rest = jax.random.split(key)
+        found = jax.lax.scan(body, TASK.reset(first)[1], jax.random.split(rest, 200))[1]
+        return jax.tree.map(jnp.sum, found)
+
+    reward, cost = jax.jit(jax.vmap(one))(keys(64))
+    assert reward.mean() > 250
+    assert 35 < cost.mean() < 70
+
+
+def test_pictures_and_text_show_what_there_is() -> None:
+    hazards = jnp.asarray([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
+    state = PointState(jnp.asarray([-0.5, -0.5]), jnp.asarray([-0.5, 0.5]), hazards)
+    picture = TASK.render(state)
+    assert picture.shape == (256, 256, 3)
+    assert picture.dtype == np.uint8
+    colours = [tuple(picture[row, column]) for row, column in ((64, 192), (64, 64), (192, 64), (192, 192))]
+    assert len(set(colours)) == 4
+    lines = TASK.text(state).split("\n")
+    assert (lines[5][30], lines[5][10], lines[14][10], lines[14][30]) == ("x", "G", "O", ".")
+    assert "\x1b[34mO\x1b[0m" in TASK.text(state, colours=True)
+
+
+def test_it_is_found_by_name() -> None:
+    assert envs.make("rljax/PointHazards").spec.signals == TASK.spec.signals
+    assert "rljax/PointHazards" in envs.names()["rljax"]
+    assert point_hazards.names() == ["rljax/PointHazards"]

@@ -1,0 +1,243 @@
+"""Signals: declared by environments, read from their `info`, summed over episodes, in any kind of environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rljax import envs
+from rljax.agent import EnvSpec, Part
+from rljax.envs import signals, velocity
+from rljax.envs.autoreset import AutoReset, AutoResetState, SignallingState
+from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.host.hosted import Hosted
+from rljax.envs.host.serial import Serial
+
+DECLARED = (Part("cost", ()), Part("objectives", (2,)))
+
+
+class Costly:
+    """An environment in the program: an episode has 3 steps, step t of it costs t, and its objectives are t and -t."""
+
+    params = None
+
+    def __init__(self, given: tuple[Part, ...] = DECLARED, info: Any = None) -> None:
+        self.spec, self.info = EnvSpec("costly", (1,), 1, signals=given), info
+
+    def reset(self, key: Any, params: Any) -> Any:
+        """Begin."""
+        return jnp.zeros(1), jnp.zeros(())
+
+    def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
+        """Count."""
+        time = state + 1
+        info = {"cost": time, "objectives": jnp.stack([time, -time]), "other": 7} if self.info is None else self.info
+        return time[None], time, action[0], time >= 3, jnp.zeros((), bool), info
+
+
+def rolled(environment: Any, steps: int, number: int = 2) -> list[Any]:
+    """Some steps of an environment in the program."""
+    wrapped, found = AutoReset(environment), []
+    keys = jax.vmap(jax.random.key)(jnp.arange(number, dtype=jnp.uint32))
+    _, state = wrapped.reset(keys)
+    for _ in range(steps):
+        step, state = jax.jit(wrapped.step)(keys, state, jnp.zeros((number, 1)))
+        found.append(step)
+    return found
+
+
+def test_sums_run_within_an_episode_and_begin_anew() -> None:
+    steps = rolled(Costly(), 5)
+    np.testing.assert_array_equal([step.signals["cost"][0] for step in steps], [1, 2, 3, 1, 2])
+    np.testing.assert_array_equal([step.episode_signals["cost"][1] for step in steps], [1, 3, 6, 1, 3])
+    np.testing.assert_array_equal([step.episode_signals["objectives"][0, 1] for step in steps], [-1, -3, -6, -1, -3])
+    assert steps[0].signals["objectives"].shape == (2, 2)
+
+
+def test_without_signals_the_state_is_as_it_was() -> None:
+    environment = AutoReset(Costly(()))
+    _, state = environment.reset(jax.vmap(jax.random.key)(jnp.arange(2, dtype=jnp.uint32)))
+    assert type(state) is AutoResetState
+    assert len(jax.tree.leaves(state)) == 3
+    step = rolled(Costly(()), 1)[0]
+    assert (step.signals, step.episode_signals) == ({}, {})
+    assert issubclass(SignallingState, AutoResetState)
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"cost": jnp.ones(())}, r"'costly' declares the signal 'objectives' of shape \(2,\), and its info has none"),
+        ({"cost": jnp.ones(3)}, r"the signal 'cost' of shape \(\), and its info has one of shape \(3,\)"),
+    ],
+)
+def test_an_info_without_the_signal_is_refused(info: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rolled(Costly(info=info), 1)
+
+
+@pytest.mark.parametrize("name", ["return", "time", "a/b", ""])
+def test_names_that_mean_something_else_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="Choose another name"):
+        AutoReset(Costly((Part(name, ()),)))
+    with pytest.raises(ValueError, match="Choose another name"):
+        signals.declared([name], "Mine-v0")
+
+
+def test_declarations() -> None:
+    assert signals.declared({"objectives": (2,), "cost": ()}, "Mine-v0") == DECLARED
+    assert signals.names(DECLARED) == ["cost", "objectives/0", "objectives/1"]
+    with pytest.raises(ValueError, match=r"metadata\['signals'\] of 'Mine-v0' is 3, it must be a list of names"):
+        signals.declared(3, "Mine-v0")
+    with pytest.raises(ValueError, match="order them by name"):
+        signals.check(DECLARED[::-1], "Mine-v0")
+    with pytest.raises(ValueError, match="int32, signals are float32"):
+        signals.check((Part("cost", (), "int32"),), "Mine-v0")
+    with pytest.raises(ValueError, match="agent 'a' learns from the signal 'cost', and 'Hopper-v5' gives none"):
+        signals.require(("cost",), (), "a", "Hopper-v5")
+    spec = EnvSpec("x", (1,), 1, signals=DECLARED)
+    listed = {"name": "x", "observation_shape": [1], "action_size": 1}
+    parts = [{"name": p.name, "shape": list(p.shape), "dtype": p.dtype} for p in DECLARED]
+    assert EnvSpec.read({**listed, "signals": parts}) == spec
+    assert EnvSpec.read(listed).signals == ()
+
+
+def test_columns_hold_signals_of_any_shape() -> None:
+    given = {"cost": np.arange(3.0), "objectives": np.arange(6.0).reshape(3, 2)}
+    back = signals.unpacked(jnp.stack(signals.packed(given), axis=1), DECLARED)
+    assert back.keys() == given.keys()
+    for name, value in given.items():
+        np.testing.assert_array_equal(back[name], value)
+
+
+class Paying(gymnasium.Env):
+    """The same on the host: episodes of 3 steps, which cost 1, 2, 3; the observation tells the step."""
+
+    metadata = {"render_modes": [], "signals": {"cost": (), "objectives": (2,)}}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+        self.spoil: Any = {}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        """Begin."""
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {"cost": 100.0}
+
+    def step(self, action: Any) -> Any:
+        """Count."""
+        self.time += 1
+        info = {"cost": float(self.time), "objectives": np.array([self.time, -self.time])} | self.spoil
+        info = {name: value for name, value in info.items() if value is not None}
+        return np.full(1, self.time, np.float32), 1.0, self.time == 3, False, info
+
+
+def hosted(kind: str) -> Hosted:
+    """Two of them, stepped in one of several ways."""
+    modes = {"same step": AutoresetMode.SAME_STEP, "next step": AutoresetMode.NEXT_STEP}
+    if kind == "serial":
+        return Hosted(Serial([Paying(), Paying()], "Paying"), "Paying")
+    return Hosted(SyncVectorEnv([Paying] * 2, autoreset_mode=modes[kind]), "Paying")
+
+
+@pytest.mark.parametrize("kind", ["serial", "same step", "next step"])
+def test_vector_environments_give_the_same_signals(kind: str) -> None:
+    environment = hosted(kind)
+    assert environment.spec.signals == DECLARED
+    environment.reset([0, 1])
+    steps = [environment.step(np.zeros((2, 1), np.float32)) for _ in range(5)]
+    np.testing.assert_array_equal([step.signals["cost"] for step in steps], [[t, t] for t in (1, 2, 3, 1, 2)])
+    np.testing.assert_array_equal([step.episode_signals["cost"][0] for step in steps], [1, 3, 6, 1, 3])
+    np.testing.assert_array_equal([step.episode_signals["objectives"][1, 1] for step in steps], [-1, -3, -6, -1, -3])
+    assert steps[0].signals["cost"].dtype == steps[0].episode_signals["objectives"].dtype == np.float32
+    environment.close()
+
+
+def test_a_saved_state_holds_the_sums() -> None:
+    environment = hosted("serial")
+    environment.reset([0, 1])
+    for _ in range(2):
+        environment.step(np.zeros((2, 1), np.float32))
+    saved = environment.save([1, 0])
+    assert saved is not None
+    other = hosted("serial")
+    from rljax.envs.host.saved_simulators import Trusted
+
+    other.restore(Trusted(saved))
+    np.testing.assert_array_equal(other.step(np.zeros((2, 1), np.float32)).episode_signals["cost"], [6, 6])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        ({"cost": None}, "environment 1 of 'Paying' returned an info without 'cost', the signal that it declares"),
+        ({"cost": "much"}, "environment 1 of 'Paying' returned the signal 'cost' = 'much', it must be one real number"),
+        ({"objectives": [1.0]}, r"the signal 'objectives' = \[1.0\], it must be numbers of shape \(2,\)"),
+    ],
+)
+def test_a_wrong_signal_is_one_error(spoil: Any, message: str) -> None:
+    environment = hosted("serial")
+    environment.reset([0, 1])
+    vector: Any = environment.vector_env
+    vector.envs[1].spoil = spoil
+    with pytest.raises(EnvironmentFailed, match=message):
+        environment.step(np.zeros((2, 1), np.float32))
+
+
+def test_a_signal_must_be_finite() -> None:
+    environment = hosted("serial")
+    environment.reset([0, 1])
+    vector: Any = environment.vector_env
+    vector.envs[0].spoil = {"cost": np.nan}
+    with pytest.raises(FloatingPointError, match="returned the signal 'cost' nan, it must be finite"):
+        environment.step(np.zeros((2, 1), np.float32))
+
+
+@pytest.mark.parametrize("robot", velocity.LIMITS)
+def test_robots_pay_for_speed(robot: str) -> None:
+    environment = envs.make_hosted(f"velocity/{robot}-v5", 1)
+    plain = gymnasium.make(f"{robot}-v5")
+    assert environment.spec.signals == (Part("cost", ()),)
+    assert plain.spec is not None
+    assert environment.spec.max_episode_steps == plain.spec.max_episode_steps == 1000
+    environment.reset([4])
+    plain.reset(seed=4)
+    vector: Any = environment.vector_env
+    generator, costs = np.random.default_rng(0), []
+    for time in range(40):
+        limit = vector.envs[0].get_wrapper_attr("limit")
+        assert limit == velocity.LIMITS[robot] or time > 20
+        action = generator.uniform(-1, 1, (1, environment.spec.action_size)).astype(np.float32)
+        step = environment.step(action)
+        _, reward, ended, _, info = plain.step(environment.spaces.act(action)[0])
+        speed = info["x_velocity"]
+        speed = np.hypot(speed, info["y_velocity"]) if robot in ("Ant", "Humanoid") else speed
+        costs.append(float(speed > limit))
+        assert step.signals["cost"][0] == costs[-1]
+        assert step.reward[0] == np.float32(reward)
+        assert step.terminated[0] == ended
+        if ended:
+            plain.reset()
+        if time == 20:
+            vector.envs[0].set_wrapper_attr("limit", 0.2)
+    assert any(costs[21:])
+
+
+def test_processes_give_the_same_signals() -> None:
+    both = [envs.make_hosted(name, 2) for name in ("velocity/Swimmer-v5", "async/velocity/Swimmer-v5")]
+    actions = np.random.default_rng(1).uniform(-1, 1, (30, 2, 2)).astype(np.float32)
+    costs = []
+    for environment in both:
+        environment.reset([1, 2])
+        costs.append(np.stack([environment.step(action).episode_signals["cost"] for action in actions]))
+        environment.close()
+    assert costs[0].any()
+    np.testing.assert_array_equal(*costs)
