@@ -60,7 +60,7 @@ class Config:
     num_envs: int = 16  # environments stepped side by side; 256 in [1]
     num_steps: int = 4  # steps of each environment per iteration; own choice
     num_updates: int = 1  # updates per iteration, each on a fresh batch
-    length: int = 20  # steps of a sequence that are learnt from; 80 in [1]
+    length: int = 20  # steps of a sequence that are learnt from: as many as gradients can span; 80 in [1]
     burn_in: int = 10  # steps before them, of which only the memory is computed; 40 in [1], 0 for none
     overlap: int = 10  # steps that a sequence shares with the next one; 40 in [1]
     stored_memory: bool = True  # begin the burn-in with the memory of when it was acted, not with zeros; [1]
