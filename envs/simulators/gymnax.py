@@ -55,6 +55,8 @@ class Gymnax:
 
     def _given(self, bare: str, arguments: dict[str, Any]) -> Any:
         """Gymnax's parameters with those of the name."""
+        if not arguments:
+            return self.params
         known = {field.name: getattr(self.params, field.name) for field in dataclasses.fields(self.params)}
         for name, value in arguments.items():
             if name not in known or not isinstance(value, int | float):

@@ -36,17 +36,18 @@ LARGEST_PHASE = math.pi / 10  # of lambda at the start; [1]
 def check(settings: Any) -> None:
     """Raise `ValueError` for the settings of a torso that fit no memory."""
     kind, hidden = settings.memory, settings.memory_hidden
+    if min(hidden, default=1) < 1 or settings.memory_length < 1:
+        name, value = ("hidden", hidden) if min(hidden, default=1) < 1 else ("length", settings.memory_length)
+        raise ValueError(f"--config.memory-{name} is {value}, it must be at least 1.")
     if kind == "none":
         return
     if settings.progressive is not None:
         raise ValueError(f"--config.progressive is for torsos that forget: use it without --config.memory {kind}.")
-    if not hidden or min(hidden) < 1:
-        raise ValueError(f"--config.memory {kind} needs --config.memory-hidden: one width, of at least 1, per layer.")
+    if not hidden:
+        raise ValueError(f"--config.memory {kind} needs --config.memory-hidden: one width per layer.")
     if kind in ("lru", "gtrxl", "iru") and len(set(hidden)) > 1:
         shown = " ".join(map(str, hidden))
         raise ValueError(f"all layers of --config.memory {kind} must have the same width, not {shown}.")
-    if settings.memory_length < 1:
-        raise ValueError(f"--config.memory-length is {settings.memory_length}, it must be at least 1.")
 
 
 def forgotten(first: Array, memory: Any) -> Any:

@@ -92,4 +92,6 @@ def check_settings(settings: Settings) -> None:
     if not settings.seeds:
         raise ValueError("no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by default 0.")
     if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
-        raise ValueError(f"seeds are {min(settings.seeds)} to {max(settings.seeds)}, they must lie in [0, 2^32).")
+        low, high = min(settings.seeds), max(settings.seeds)
+        given = f"the seed is {low}, it" if low == high else f"seeds are {low} to {high}, they"
+        raise ValueError(f"{given} must lie in [0, 2^32).")

@@ -51,7 +51,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
 def test_errors_are_one_message_and_an_exit_code(
     error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*args: object) -> None:
+    def fail(*args: object, **options: object) -> None:
         raise error
 
     monkeypatch.setattr("rljax.analysis.learning_curves.plot", fail)
@@ -62,7 +62,7 @@ def test_errors_are_one_message_and_an_exit_code(
 
 
 def test_errors_of_the_program_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rljax.analysis.learning_curves.plot", lambda *args: {}["missing"])
+    monkeypatch.setattr("rljax.analysis.learning_curves.plot", lambda *args, **options: {}["missing"])
     with pytest.raises(KeyError):
         cli.main(["plot", "run"])
 

@@ -26,7 +26,7 @@ OPTIONS = {
     "sweep": """
         env None, steps 1000000, data None, preset None, method tpe, trials 64, population 16, tuning-seeds 0 1 2,
         test-seeds 100 101 102 103 104 105 106 107 108 109, space None, every None, eta 3, min-steps None,
-        search-seed 0, storage None, study sweep, learners-per-launch None, ray None, ray-cpus 1, out None,
+        search-seed 0, storage None, study sweep, limits, learners-per-launch None, ray None, ray-cpus 1, out None,
         log-every 1000, eval-every 10000, eval-episodes 10, checkpoint-every None, quiet False
     """,
     "resume": """
@@ -36,7 +36,7 @@ OPTIONS = {
     "extract": "learners required, out None, trust False",
     "eval": "episodes 10, env None, best False, seed 0, hold, compute, trust False",
     "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False, trust False",
-    "plot": "output None",
+    "plot": "output None, signal None",
     "report": "output report.html, at None",
     "watch": "once False, every 2.0",
     "list": "",

@@ -246,7 +246,7 @@ MISTAKES = [
     (["train", "sac", "--env", "Hopper-v5", "--config.num-envs", "0"], r"--config\.num-envs is 0"),
     (["train", "sac", "--env", "Hopper-v5", "--steps", "0"], r"--steps is 0, it must be at least 1"),
     (["train", "sac", "--env", "Hopper-v5", "--seeds", "0"], r"--seeds is 0, it must be at least 1"),
-    (["train", "sac", "--env", "Hopper-v5", "--seed", "-1"], r"seeds \[-1\] must lie in \[0, 2\^32\)"),
+    (["train", "sac", "--env", "Hopper-v5", "--seed", "-1"], r"the seed is -1, it must lie in \[0, 2\^32\)"),
     (
         ["train", "sac", "--env", "Hopper-v5", "--config.batch-size", "99", "--config.replay-size", "9"],
         r"--config\.batch-size is 99, more than --config\.replay-size 9",
