@@ -196,7 +196,7 @@ def act(
     """
     mask, (seen, one) = agent.mask_of(observation), (jax.tree.leaves(x)[0] for x in (observation, state.spec.example()))
     shape = seen.shape[: seen.ndim - one.ndim]
-    memory = begun(config, *shape) if memory is None else memory
+    memory = memories.initial(layers(config), *shape) if memory is None else memory
     outputs, memory = memories.step(state.critic, scaled(state, observation, config), memory)
     q = distributions.allowed(of_actions(outputs, config), mask)
     greedy = q.argmax(axis=-1).astype(jnp.int32)
@@ -206,11 +206,6 @@ def act(
     uniform = distributions.uniform(key_action, state.spec, shape, mask)
     chance = jax.random.uniform(key_choice, shape)
     return jnp.where(chance < epsilon(state, shape[-1:], config), uniform, greedy), {}, memory
-
-
-def begun(config: Config, *leading: int) -> Any:
-    """Memories [..., M...] with which episodes begin."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *x.shape)), memories.initial(layers(config)))
 
 
 def epsilon(state: State, shape: tuple[int, ...], config: Config) -> Array:
@@ -301,7 +296,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
         next_observation=scaled(state, batch.next_observation, config),
     )
     if config.memory != "none" and MEMORY not in batch.extras:
-        batch = batch.replace(extras={**batch.extras, MEMORY: begun(config, batch.reward.shape[1])})
+        batch = batch.replace(extras={**batch.extras, MEMORY: memories.initial(layers(config), batch.reward.shape[1])})
     online, other = (after_burn_in(critic, batch, config) for critic in (state.critic, state.target_critic))
     gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic, state.target_critic, online, other, config)
     changes, critic_optimiser = optimiser(config).update(gradient, state.critic_optimiser)

@@ -53,7 +53,7 @@ __path__.append(str(Path(__file__).parent / "moved"))
 
 def is_compiled(name: str) -> bool:
     """Whether the environment called `name` runs inside the compiled program. A file of the user's is imported."""
-    name = without_part(_split(without_arguments(name))[1])[1]
+    name = _bare(without_arguments(name))
     if _is_file(name):
         return not _module("custom").is_gymnasium(name.removeprefix("async/"))
     return name.partition("/")[0] in _COMPILED and "/" in name
@@ -69,7 +69,7 @@ def make(name: str) -> AutoReset:
         raise ValueError(f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has.")
     if not is_compiled(name):
         raise ValueError(f"'{name}' is not inside the program: such names begin with {_prefixes()}. Use make_hosted.")
-    if name != without_arguments(name) and not without_part(_split(name)[1])[1].startswith("gymnax/"):
+    if name != without_arguments(name) and not _bare(name).startswith("gymnax/"):
         raise _without_arguments(name)
     return _made.__wrapped__(name) if _is_file(name) else _made(name)
 
@@ -128,7 +128,7 @@ def with_goals(name: str) -> str:
 
 def task(name: str) -> str:
     """The name of the task alone, however it is stepped on the host: "Hopper-v5" for "async/Hopper-v5"."""
-    name = without_part(_split(name)[1])[1]
+    name = _bare(name)
     prefix, _, rest = name.partition("/")
     return rest if prefix in _STEPPING and rest else name
 
@@ -206,6 +206,11 @@ def _split(name: str) -> tuple[str, str]:
     """The prefix that changes the observation ("timed/", "goals/" or ""), and the rest of the name."""
     prefix = next((prefix for prefix in (_TIMED, _GOALS) if name.startswith(prefix)), "")
     return prefix, name.removeprefix(prefix)
+
+
+def _bare(name: str) -> str:
+    """The name without the prefixes that change the observation."""
+    return without_part(_split(name)[1])[1]
 
 
 def _is_file(name: str) -> bool:

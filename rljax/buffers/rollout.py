@@ -70,6 +70,11 @@ def apart(transitions: Transition) -> tuple[Transition, Any]:
     return transitions.replace(extras=extras), memory
 
 
+def beginnings(batch: Transition) -> Array:
+    """Which steps of a batch [N, T, ...] begin an episode, as the step before ended; the first step is never marked."""
+    return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)
+
+
 def discounted_sums(values: Array, decays: Array) -> Array:
     """y_t = x_t + d_t y_{t+1} over the first axis, for `values` x and `decays` d [T, ...]; nothing follows the last."""
 
@@ -158,7 +163,5 @@ class Rollout(Experience):
         del data, keys
         batch = buffer.data
         if isinstance(buffer, RememberingRollout):
-            ended = batch.terminated | batch.truncated
-            first = jnp.roll(ended, 1, axis=1).at[:, 0].set(False)
-            batch = batch.replace(extras={**batch.extras, MEMORY: buffer.memory, "first": first})
+            batch = batch.replace(extras={**batch.extras, MEMORY: buffer.memory, "first": beginnings(batch)})
         return jax.tree.map(lambda x: x[:, None], batch)

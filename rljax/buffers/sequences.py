@@ -26,6 +26,7 @@ from rljax.buffers import sum_tree
 from rljax.buffers.draws import Draw
 from rljax.buffers.experience import declaration
 from rljax.buffers.prioritised import Pending, Priorities
+from rljax.buffers.rollout import beginnings
 
 if TYPE_CHECKING:
     from rljax.buffers.replay import Replay, SequenceBuffer
@@ -148,8 +149,7 @@ class Sequences(Draw):
         begin, environment = window // num_envs, window % num_envs
         step = (begin[:, None] * self.every + jnp.arange(self.length)[:, None]) % steps  # [U, T, B]
         batch = ring.transitions(step * num_envs + environment[:, None])
-        ended = batch.terminated | batch.truncated
-        extras |= {"first": jnp.roll(ended, 1, axis=1).at[:, 0].set(False)}
+        extras |= {"first": beginnings(batch)}
         if kept.memory is not None:
             extras |= {MEMORY: jax.tree.map(lambda x: x[begin, environment], kept.memory)}
         return batch.replace(extras={**batch.extras, **extras})

@@ -55,20 +55,20 @@ from rljax.networks.torsos import Settings
 __all__ = ["Kind", "Remembering", "create", "embedded", "initial", "layers", "step", "successors"]
 
 
-def initial(settings: Settings) -> Any:
-    """The memory [M...] of one environment at the beginning of an episode; None where there is none."""
+def initial(settings: Settings, *leading: int) -> Any:
+    """Memories [..., M...] at the beginning of an episode, with these leading axes; None where there is none."""
     widths = settings.memory_hidden
-    zeros = tuple(jnp.zeros(width) for width in widths)
+    zeros = tuple(jnp.zeros((*leading, width)) for width in widths)
     match settings.memory:
         case "gru" | "iru":
             return zeros
         case "lstm":
             return tuple((zero, zero) for zero in zeros)
         case "lru":
-            return tuple(jnp.zeros((2, width)) for width in widths)  # real and imaginary parts
+            return tuple(jnp.zeros((*leading, 2, width)) for width in widths)  # real and imaginary parts
         case "gtrxl":
-            inputs = tuple(jnp.zeros((settings.memory_length, width)) for width in widths)
-            return {"inputs": inputs, "known": jnp.zeros((), jnp.int32)}
+            inputs = tuple(jnp.zeros((*leading, settings.memory_length, width)) for width in widths)
+            return {"inputs": inputs, "known": jnp.zeros(leading, jnp.int32)}
     return None
 
 
