@@ -79,6 +79,7 @@ def test_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     assert {"rljax/agents/sac.py", "rljax/agents/presets/sac.toml", "rljax/envs/__init__.py", "rljax/py.typed"} <= own
 
 
+@pytest.mark.learn
 def test_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     source = build(ROOT, "sdist", tmp_path / "sdist")
     with tarfile.open(source) as archive:
@@ -91,6 +92,7 @@ def test_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) 
         }
 
 
+@pytest.mark.learn
 def test_command_line_runs_beside_packages_called_agents_and_envs(installed: Path, elsewhere: Path) -> None:
     assert "train AGENT --env ENV" in execute(installed / "rljax", "--help", cwd=elsewhere)
     assert execute(installed / "rljax", "--version", cwd=elsewhere) == f"rljax {rljax.__version__}\n"
@@ -99,6 +101,7 @@ def test_command_line_runs_beside_packages_called_agents_and_envs(installed: Pat
         assert name in listed.split()
 
 
+@pytest.mark.learn
 def test_module_runs_from_the_installed_files(installed: Path, elsewhere: Path) -> None:
     # With -m the current folder, and with it the user's `agents`, comes first on the path.
     listed = execute(installed / "python", "-m", "rljax", "list", "presets", cwd=elsewhere)

@@ -29,6 +29,7 @@ def begun(module: Any, spec: EnvSpec, **extras: Any) -> tuple[Any, Any, Any, lis
     return state, config, stream, streaming.follow(module, state, stream, config)
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize(("module", "spec"), [(stream_td, CONTINUOUS), (stream_q, DISCRETE), (stream_ac, CONTINUOUS)])
 def test_first_updates_are_those_of_pytorch(module: Any, spec: EnvSpec) -> None:
     generator = np.random.default_rng(1)

@@ -172,6 +172,7 @@ def test_a_memory_has_one_torso() -> None:
     assert ppo.remember(SPEC, dataclasses.replace(CONFIG, memory="none")) is None
 
 
+@pytest.mark.learn
 def test_pqn_remembers_along_rollouts() -> None:
     spec = EnvSpec("test/Discrete-v0", (3,), 2, discrete=True)
     sizes: dict[str, Any] = {"num_steps": STEPS, "num_envs": ENVS, "batch_size": STEPS * ENVS, "num_epochs": 1}

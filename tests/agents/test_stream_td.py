@@ -40,6 +40,7 @@ def test_a_stream_equals_the_paper() -> None:
         streaming.assert_network(found[t].critic, critic)
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("trace_decay", [0.0, 0.8, 1.0])
 def test_finds_the_values_of_a_random_walk(trace_decay: float) -> None:
     config = stream_td.Config(

@@ -20,6 +20,7 @@ def test_eval_prints_each_learner(trained: Path, capsys: pytest.CaptureFixture[s
     assert "learner 0 (seed 0): return" in capsys.readouterr().out
 
 
+@pytest.mark.learn
 def test_play_films_without_a_display(trained: Path) -> None:
     done = small_runs.command("play", trained, "--max-steps", "20")
     if "could not be rendered" in done.stderr:

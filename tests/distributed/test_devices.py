@@ -76,6 +76,7 @@ def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
     small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
 
+@pytest.mark.learn
 def test_every_array_is_on_its_learners_device_and_nothing_recompiles() -> None:
     program = """
         import jax

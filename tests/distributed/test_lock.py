@@ -116,6 +116,7 @@ def test_a_process_on_another_host_counts_until_it_is_silent(tmp_path: Path) -> 
         pass
 
 
+@pytest.mark.learn
 def test_a_lost_machine_is_waited_for(tmp_path: Path) -> None:
     elsewhere(tmp_path, lock.STALE_AFTER - 0.3)
     with Lock(tmp_path, wait=5.0):

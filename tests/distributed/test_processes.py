@@ -241,6 +241,7 @@ def test_processes_exchange_values_and_errors(tmp_path: Path) -> None:
             assert processes.wait() == [(0, "done\n"), (0, "done\n")]
 
 
+@pytest.mark.learn
 def test_a_missing_coordinator_is_named_after_the_timeout() -> None:
     with port() as number:
         words = ["--coordinator", f"127.0.0.1:{number}", "--num-processes", 2, "--process-id", 1, "--join-timeout", 2]

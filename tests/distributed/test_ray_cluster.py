@@ -73,6 +73,7 @@ def planned(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "somewhere"])
 def test_an_unreachable_cluster_is_refused(address: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"^the cluster at '{address}' cannot be reached \(.*\)\. Is it running, and"):

@@ -295,6 +295,7 @@ def test_memory_of_gradients_grows_with_the_square_root_of_steps() -> None:
     assert needed(256) < 3.0 * needed(36)  # 7.1 times the steps, 2.7 times their root
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("kind", torsos.THINKING)
 def test_operations_are_linear_in_the_steps_and_parameters_do_not_grow(kind: Any) -> None:
     found = {}

@@ -46,6 +46,7 @@ def split(vector: np.ndarray) -> dict[str, Any]:
     return {"kernel": vector[:cut].reshape(SHAPES["kernel"]), "bias": vector[cut:]}
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("rate", [1.0, 1e-3])  # bounded at every step; at the smaller errors not
 def test_a_thousand_steps_equal_the_paper(adaptive: bool, rate: float) -> None:

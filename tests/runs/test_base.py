@@ -184,6 +184,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.learn
 def test_what_cannot_be_a_base_is_said_before_anything_is_written(
     agent: str, base: Path, others: Path, tmp_path: Path
 ) -> None:

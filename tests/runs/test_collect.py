@@ -114,6 +114,7 @@ def test_a_replay_of_environments_inside_the_program(inside: Path, tmp_path: Pat
     np.testing.assert_allclose(rows.reward, reward, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("source", ["policy", "exploring", "random"])
 def test_environments_inside_the_program_are_not_played(inside: Path, source: Any) -> None:
     message = r"is 'rljax/Pendulum', inside the program, .* Record what the learner stored .*: --from replay"

@@ -194,6 +194,7 @@ def attacked(critics: Critics, before: datasets.Dataset, element: str, scale: fl
     return rows, start, np.concatenate(ends), std
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize("element", ["observation", "action", "dynamics"])
 @pytest.mark.parametrize(("scale", "seed"), [(1.0, 0), (0.5, 2)])
 def test_attacks_are_the_protocols(attacker: Path, element: Any, scale: float, seed: int) -> None:

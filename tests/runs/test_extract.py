@@ -54,6 +54,7 @@ def test_extracted_learners_go_on_as_inside(agent: str, env: str, tmp_path: Path
                 np.testing.assert_allclose(values, [expected[metric][2], expected[metric][0]], rtol=0.05, atol=1e-3)
 
 
+@pytest.mark.learn
 def test_what_is_taken_out_is_what_was_there_to_the_bit(tmp_path: Path) -> None:
     whole = small_runs.train("td3", "Pendulum-v1", 200, tmp_path / "whole", seeds=3)
     part = extract(whole, [2], tmp_path / "part")

@@ -58,6 +58,7 @@ def test_killed_and_resumed_equals_uninterrupted(agent: str, env: str, seeds: in
     small_runs.assert_same(tmp_path / "whole", tmp_path / "broken")
 
 
+@pytest.mark.learn
 def test_killed_between_the_last_checkpoint_and_the_summary(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
     before = json.loads((out / "summary.json").read_text())
@@ -118,6 +119,7 @@ def test_draws_along_episodes_are_resumed(env: str, changes: dict[str, Any], tmp
     small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
 
+@pytest.mark.learn
 def test_same_seed_same_bits(tmp_path: Path) -> None:
     small_runs.train("sac", "Pendulum-v1", 200, tmp_path / "one", seeds=2)
     small_runs.train("sac", "Pendulum-v1", 200, tmp_path / "two", seeds=2)

@@ -34,6 +34,7 @@ def states(out: Path) -> dict[str, np.ndarray]:
         pytest.param("stream_ac", "Pendulum-v1", "entropy_cost", 1e38, id="stream"),
     ],
 )
+@pytest.mark.learn
 def test_a_learner_that_diverges_is_frozen_and_the_others_do_not_notice(
     agent: str, env: str, name: str, wild: float, tmp_path: Path, capsys: Any
 ) -> None:

@@ -50,6 +50,7 @@ def kurtosis(values: np.ndarray) -> np.ndarray:
     return np.mean(centred**4, axis=0) / np.mean(centred**2, axis=0) ** 2
 
 
+@pytest.mark.learn
 @tasks
 def test_health_and_observation_are_gymnasiums(task: str) -> None:
     environment, theirs = mjx.MJX(f"rljax/{task}"), gymnasiums(task)
