@@ -188,12 +188,8 @@ def config(cls: type[T]) -> type[T]:
 
 def float_fields(cls: Any) -> tuple[str, ...]:
     """Names of a Config's traced fields, in the order of their definition."""
-    hints = typing.get_type_hints(cls)
-    return tuple(
-        field.name
-        for field in dataclasses.fields(cls)
-        if float in (hints[field.name], *typing.get_args(hints[field.name]))
-    )
+    hints, fields = typing.get_type_hints(cls), dataclasses.fields(cls)
+    return tuple(x.name for x in fields if float in (hints[x.name], *typing.get_args(hints[x.name])))
 
 
 class Agent(Protocol):
@@ -289,11 +285,16 @@ class Base(struct.PyTreeNode):
 
     def digest(self) -> str:
         """A hash of all numbers of the policy."""
-        found = hashlib.sha256()
-        for leaf in jax.tree.leaves((self.state, self.config)):
-            is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            found.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
-        return found.hexdigest()
+        return digest((self.state, self.config))
+
+
+def digest(tree: Any) -> str:
+    """A hash of all numbers of a tree of arrays."""
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        found.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
+    return found.hexdigest()
 
 
 class Weighted(struct.PyTreeNode):

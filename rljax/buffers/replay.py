@@ -210,6 +210,7 @@ class Replay(Experience):
     replay_size: int  # transitions kept per learner; new ones overwrite the oldest
     batch_size: int  # transitions of one update
     warmup_steps: int = 0  # environment steps of each learner with uniform actions and without updates
+    uniform_warmup: bool = True  # False: in the warm-up the policy acts, as where another run has trained it
     draw: Draw = Uniform()  # how batches are drawn
     clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
@@ -230,7 +231,7 @@ class Replay(Experience):
     @property
     def random_steps(self) -> int:
         """Environment steps of each learner with uniform actions."""
-        return self.warmup_steps
+        return self.warmup_steps if self.uniform_warmup else 0
 
     def check(self) -> None:
         """Raise `ValueError` for sizes that can never work."""

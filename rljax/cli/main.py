@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as end:
         _leave_processes(end.code, arguments)
         if end.code == EXIT_INTERRUPT and is_own_process:
-            from rljax.runs import interruption
+            from rljax.distributed import interruption
 
             interruption.leave_at_once(EXIT_INTERRUPT)
         raise

@@ -27,6 +27,9 @@ class Learners:
     # a setting that changes when the run goes on online: config.actor-lr=1e-4; give it once for each setting
     online: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     base: str | None = Settings.base  # folder of a run whose policy is an input of the agent, for agents that take one
+    # folder of a run: learners begin with the parameters that they share with it, and their policy acts in the warm-up
+    from_run: Annotated[str | None, tyro.conf.arg(name="from")] = None
+    from_parts: tuple[str, ...] = ()  # what they take from it, such as actor; default: all that both have
     data_on_host: bool = Settings.data_on_host  # keep a data set too large for the device in the host's memory: slower
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from rljax import datasets, envs
-from rljax.agent import Base
 from rljax.buffers import Experience
 from rljax.distributed import hardware, processes
 from rljax.distributed.lock import FILE as LOCK_FILE
@@ -57,7 +56,7 @@ def prepare(
         config = configuration.replace(config, values, "config")
     else:
         raise TypeError(f"config is {config!r}, it must be a mapping of changes, or a Config of agent '{agent}'.")
-    experiment = Experiment(chosen, module, config, dataset, _base_of(chosen, trust))
+    experiment = Experiment(chosen, module, config, dataset, *_other_runs(chosen, trust))
     _require_mixing(chosen, experiment.experience)
     return experiment
 
@@ -74,7 +73,7 @@ def restored(
     module = registry.load_agent(settings.agent)
     own = configuration.replace(module.Config(), config, f"'{file}'")
     dataset = None if settings.data is None else datasets.load(settings.data)
-    return Experiment(settings, module, own, dataset, _base_of(settings, trust))
+    return Experiment(settings, module, own, dataset, *_other_runs(settings, trust))
 
 
 def reopened(
@@ -105,6 +104,15 @@ def reopened(
             "since, as when it is trained on. Restore that folder, or start a new run."
         )
     return experiment
+
+
+def require_same_beginning(folder: Path, inherited: Any) -> None:
+    """Raise `ValueError` where what learners inherit has changed since the run in `folder`, which begins anew."""
+    if records.read_config(folder).get("inherited") != inherited:
+        raise ValueError(
+            f"the run in '{folder}' begins anew, and the run of its --from has changed since. Restore that folder, or "
+            "start a new run."
+        )
 
 
 def note_resumption(
@@ -278,11 +286,16 @@ def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) 
     return dataset.env
 
 
-def _base_of(settings: Settings, trust: bool) -> Callable[[], Base] | None:
-    """A function that reads the policy of the run named as base; it reads only once for all trainings of a grid."""
-    if settings.base is None:
-        return None
-    return functools.cache(functools.partial(policy.base, settings.base, trust=trust))
+def _other_runs(settings: Settings, trust: bool) -> tuple[Callable[[], Any] | None, ...]:
+    """Functions that read the base, and the run with whose parameters learners begin; None where none is named.
+
+    Each reads only once for all trainings of a grid.
+    """
+
+    def reader(read: Callable[..., Any], folder: str | None) -> Callable[[], Any] | None:
+        return None if folder is None else functools.cache(functools.partial(read, folder, trust=trust))
+
+    return reader(policy.base, settings.base), reader(policy.beginning, settings.from_run)
 
 
 def _require_mixing(settings: Settings, experience: Experience) -> None:
@@ -332,10 +345,14 @@ def _of_kind(name: str, value: Any, kinds: Sequence[Any]) -> Any:
         return number
     if bool in kinds and isinstance(number, bool):
         return number
-    if str in kinds and isinstance(value, str | os.PathLike):
+    if ... in kinds and isinstance(value, list | tuple):  # of names
+        return tuple(configuration.text(name, each) for each in value)
+    if str in kinds and ... not in kinds and isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping) and any(typing.get_origin(kind) is not None for kind in kinds):
         return number
+    if ... in kinds:
+        raise TypeError(f"{name} is {value!r}, it must be a sequence of names.")
     names = " or ".join("None" if kind is type(None) else _NAMES.get(kind, "a mapping") for kind in kinds)
     raise TypeError(f"{name} is {value!r}, it must be {names}.")
 

@@ -15,10 +15,10 @@ from typing import Any
 import jax
 
 from rljax.distributed import hardware, lock, processes
+from rljax.distributed.interruption import Interrupt
 from rljax.distributed.lock import Lock
 from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import checkpoints, console, experiments, json_files, records, statistics
-from rljax.runs.interruption import Interrupt
 from rljax.runs.records import read_config
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
@@ -256,6 +256,7 @@ class Run:
         self.recorder = processes.on_all(self._record)
         self.recorder.truncate(0)
         self._show_start()
+        processes.on_all(lambda: experiments.require_same_beginning(self.folder, self.training.inherited))
         self.view.say(f"'{self.folder}' has no checkpoint yet: the run begins anew.")
         self.training.start()
 
@@ -305,7 +306,8 @@ class Run:
         self.saved, self.saving = time.perf_counter(), 0.0  # when the last checkpoint was saved; seconds that it took
         training, interrupted = self.training, False
         try:
-            evaluates = training.complete and training.evaluator is not None
+            has_policy = training.complete or (training.step == 0 and training.inherited is not None)
+            evaluates = has_policy and training.evaluator is not None
             if evaluates and not processes.on_first(lambda: records.is_evaluated(self.folder, training.step)):
                 self._evaluate()
                 self._save()

@@ -25,8 +25,10 @@ from rljax.distributed.devices import local
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
+from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.learner import per_learner
 from rljax.training.programs import Contents, compiled, shared
+from rljax.training.settings import Settings
 
 LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, where the environment has no limit
 
@@ -238,3 +240,10 @@ class CompiledEvaluator:
 
     def close(self) -> None:
         """Do nothing: there are no simulators to close."""
+
+
+def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
+    """Play `eval_episodes` episodes with each learner, on seeds that depend on its seed and the step."""
+    number = settings.eval_episodes
+    seeds = [s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)]
+    return evaluator(state, seeds, config)

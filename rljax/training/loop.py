@@ -12,15 +12,15 @@ import jax
 import numpy as np
 
 from rljax import envs
-from rljax.agent import float_fields
+from rljax.agent import digest, float_fields
 from rljax.distributed import devices, hardware, runtime
 from rljax.distributed.devices import local
 from rljax.envs.environment import EnvironmentFailed
 from rljax.training import action_cost, configuration, population, schedules, sizes
-from rljax.training.drivers.driver import EVALUATE, Driver, Report, environment_seeds
-from rljax.training.evaluation import LIMIT, Episodes
+from rljax.training.drivers.driver import Driver, Report
+from rljax.training.evaluation import LIMIT, Episodes, evaluate
 from rljax.training.learner import CYCLE, TRANSITION
-from rljax.training.plan import Experiment, early_end, plan, round_up
+from rljax.training.plan import Experiment, described_spaces, early_end, inheritance, plan, round_up
 from rljax.training.settings import Settings, check_settings
 
 
@@ -158,22 +158,23 @@ class Training:
         return {
             "learners": [dataclasses.asdict(member) for member in self.members],
             "spec": dataclasses.asdict(self.spec),
-            "spaces": self._spaces(),
+            "spaces": described_spaces(self.evaluator, self.experiment, self.spec),
             "state_bytes": self.needed_bytes,
             "base_digest": None if self.experiment.base is None else self.experiment.base.digest(),
+            "inherited": self.inherited,
             **action_cost.of_action(self.module, self.templates[0]["agent"], self.spec, self.stacked),
         }
 
-    def _spaces(self) -> dict[str, Any] | None:
-        """The environment's own spaces, ready for JSON. None inside the program, where agents see the same."""
-        hosted = getattr(self.evaluator, "hosted", None)
-        if hosted is not None:
-            return hosted.spaces.described()
-        if self.settings.env != "none" or self.dataset is None or self.dataset.action_bounds is None:
-            return None
-        from rljax.envs.host.spaces import described_data
+    @functools.cached_property
+    def _inheritance(self) -> dict[str, Any]:
+        """The parts of another run's State with which the learners begin, by name; see `population.inheritance`."""
+        read = self.experiment.load_start
+        return {} if read is None else inheritance(read(), self.settings, self.spec, self.templates[0]["agent"])
 
-        return described_data(self.spec, self.dataset.action_bounds)
+    @property
+    def inherited(self) -> dict[str, str] | None:
+        """A hash of each part with which learners begin because another run has it; None without another run."""
+        return {name: digest(part) for name, part in self._inheritance.items()} or None
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
@@ -184,9 +185,13 @@ class Training:
     # Going on
 
     def start(self) -> None:
-        """Begin with fresh learners."""
+        """Begin with fresh learners, or with what they inherit from another run."""
         with self.clock.counting():
             self.driver.start(self.settings.seeds)
+            if self._inheritance:
+                fresh = self.driver.learners
+                learnt = fresh.replace(agent=dataclasses.replace(fresh.agent, **self._inheritance))
+                self.driver.start(self.settings.seeds, learnt)
 
     def chunk(self) -> dict[str, Any]:
         """Train until the next multiple of `log_every`, or until the stage's end, and return a line of metrics.
@@ -439,10 +444,3 @@ class Training:
         self.frozen.found = {found["learner"]: found for found in notes.get("diverged", [])}
         if notes.get("values"):
             self.set(notes["values"])
-
-
-def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
-    """Play `eval_episodes` episodes with each learner, on seeds that depend on its seed and the step."""
-    number = settings.eval_episodes
-    seeds = [s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)]
-    return evaluator(state, seeds, config)

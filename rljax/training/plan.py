@@ -21,7 +21,7 @@ from rljax.distributed import processes
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.goals import goals_of
-from rljax.training import configuration, evaluation, schedules, sizes
+from rljax.training import configuration, evaluation, population, schedules, sizes
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import Driver
 from rljax.training.drivers.embedded import EmbeddedDriver
@@ -41,6 +41,8 @@ class Experiment:
     config: Any  # the agent's Config; floats are numbers, or tuples with one value per learner
     dataset: datasets.Dataset | None
     load_base: Callable[[], Base] | None = None  # reads another run's policy, for agents with `use_base`
+
+    load_start: Callable[[], Any] | None = None  # reads the policies of another run, with which learners begin
 
     @functools.cached_property
     def base(self) -> Base | None:
@@ -107,7 +109,7 @@ def plan(experiment: Experiment) -> Plan:
     if dataset is not None:
         _require_fit(dataset, spec, experience.goals)
     if experiment.base is not None:
-        _require_same_spaces(experiment.base, settings.base, spec)
+        require_same_spaces(experiment.base.spec, f"--base {settings.base}", spec)
     trained = spec if name == "none" else dataclasses.replace(spec, name=name)  # evaluation may use another name
     module.check(trained, config)
     signals.require(experience.signals, spec.signals, settings.agent, name)
@@ -125,7 +127,7 @@ def plan(experiment: Experiment) -> Plan:
         module.check(trained, changed)
         mixture = None if dataset is None else (settings.offline_share, reward_affine)
         goals = inside.environment if inside is not None else goals_of(evaluator.hosted)
-        online = OnlineExperience(module, mixture, name, goals)
+        online = OnlineExperience(module, mixture, name, goals, settings.from_run is not None)
         online(changed).check()
     stages, end = [], 0
     if experience.needs_data:
@@ -183,12 +185,15 @@ class OnlineExperience:
     mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: its share, and the scale and shift of rewards
     name: str  # of the environment
     goals: Any  # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or None
+    has_policy: bool = False  # learners begin with a policy: it acts in the warm-up, in place of uniform actions
 
     def __call__(self, config: Any) -> Experience:
         """The declaration, mixed with the data set where there is one."""
         declared = self.module.experience(config)
         if declared.needs_data:
             declared = declared.online
+        if self.has_policy and isinstance(declared, Replay):
+            declared = dataclasses.replace(declared, uniform_warmup=False)
         if self.mixture is not None:
             return Mixed.of(declared, *self.mixture)
         if isinstance(declared, Replay) and declared.stores_time:
@@ -268,6 +273,27 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
     if experiment.load_base is not None and not hasattr(experiment.module, "use_base"):
         raise ValueError(f"agent '{agent}' takes no other run's policy: leave out --base.")
+
+
+def inheritance(given: Any, settings: Settings, spec: EnvSpec, wanted: Any) -> dict[str, Any]:
+    """The parts of the State of `given`, the policies of another run, with which learners begin; by their names.
+
+    `wanted` is the learners' own State, or its shapes. Raises `ValueError` where the two runs do not fit.
+    """
+    require_same_spaces(given.spec, f"--from {settings.from_run}", spec)
+    return population.inheritance(wanted, given.state, settings.from_parts, str(settings.from_run))
+
+
+def described_spaces(evaluator: Any, experiment: Experiment, spec: EnvSpec) -> dict[str, Any] | None:
+    """The environment's own spaces, ready for JSON. None inside the program, where agents see the same."""
+    hosted, dataset = getattr(evaluator, "hosted", None), experiment.dataset
+    if hosted is not None:
+        return hosted.spaces.described()
+    if experiment.settings.env != "none" or dataset is None or dataset.action_bounds is None:
+        return None
+    from rljax.envs.host.spaces import described_data
+
+    return described_data(spec, dataset.action_bounds)
 
 
 def early_end(module: Any, config: Any, settings: Settings) -> str | None:
@@ -364,12 +390,12 @@ def _spec(dataset: datasets.Dataset, goals: bool) -> EnvSpec:
     return dataclasses.replace(spec, observation_shape=(2 * spec.observation_shape[0],))
 
 
-def _require_same_spaces(base: Base, folder: str | None, spec: EnvSpec) -> None:
-    """Raise `ValueError` where the observations or actions of a base have other sizes."""
-    name = difference(base.spec, spec)
+def require_same_spaces(of_other: EnvSpec, flag: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` where the observations or actions of another run, which `flag` names, have other sizes."""
+    name = difference(of_other, spec)
     if name is not None:
         raise ValueError(
-            f"the policy of --base {folder} was trained with {name} = {getattr(base.spec, name)} on "
-            f"'{base.spec.name}', '{spec.name}' has {getattr(spec, name)}. Name a run in an environment of the "
+            f"the policy of {flag} was trained with {name} = {getattr(of_other, name)} on "
+            f"'{of_other.name}', '{spec.name}' has {getattr(spec, name)}. Name a run in an environment of the "
             "same shapes."
         )

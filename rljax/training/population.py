@@ -1,4 +1,4 @@
-"""The learners of a population: the settings in which they differ, and the learners that have diverged."""
+"""The learners of a population: the settings in which they differ, those that have diverged, and what they inherit."""
 
 from __future__ import annotations
 
@@ -124,6 +124,48 @@ def _remember(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             mask = mask & jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
     return _select(mask, new, old)
+
+
+# What learners inherit from another run: parameters and statistics, by the names of the parts of a State.
+
+
+def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> dict[str, Any]:
+    """The parts [P, ...] of another run's State `given` [P', ...] with which P new learners begin.
+
+    They are the `parts` of the State, or without any all that both States have, except their optimisers. `wanted` is
+    the new learners' State, or its shapes. A run of one learner gives to all, another one to as many as it has.
+
+    Raises `ValueError` where the numbers of learners, the names or the shapes of parts do not fit. `source` names the
+    other run in messages.
+    """
+    names = [field.name for field in dataclasses.fields(wanted)]
+    others = {field.name for field in dataclasses.fields(given)}
+    common = [name for name in names if name in others and not name.endswith("optimiser")]
+    unknown = [part for part in parts if part not in common]
+    if unknown or not common:
+        raise ValueError(
+            f"--from {source}: {', '.join(unknown) or 'no part'} is in both States. In both are: "
+            f"{', '.join(common) or 'none'}. Name some of them with --from-parts, or another run."
+        )
+    number, size = len(jax.tree.leaves(wanted)[0]), len(jax.tree.leaves(given)[0])
+    if size not in (1, number):
+        raise ValueError(f"--from {source} has {size} learners: give --seeds {size}, or name a run of one learner.")
+    found = {}
+    for name in parts or common:
+        old, new = (jax.tree_util.tree_leaves_with_path(getattr(state, name)) for state in (given, wanted))
+        shapes = [{jax.tree_util.keystr(path): x.shape[1:] for path, x in leaves} for leaves in (old, new)]
+        if shapes[0] != shapes[1]:
+            place = next(key for key in {**shapes[1], **shapes[0]} if shapes[0].get(key) != shapes[1].get(key))
+            there, here = (each.get(place, "absent") for each in shapes)
+            raise ValueError(
+                f"--from {source}: its {name} does not fit: {name}{place} is {there} there and {here} here. Give the "
+                "settings of its networks, such as --config.hidden and --config.num-critics, or name the parts that "
+                f"fit with --from-parts: of {', '.join(common)}."
+            )
+        structure = jax.tree.structure(getattr(wanted, name))
+        leaves = [np.broadcast_to(np.asarray(x), (number, *x.shape[1:])) for _, x in old]
+        found[name] = structure.unflatten(leaves)
+    return found
 
 
 def of_learners(config: Any, learners: Sequence[int]) -> Any:

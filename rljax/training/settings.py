@@ -37,6 +37,8 @@ class Settings:
     keep_checkpoints: int = 2  # number of newest checkpoints to keep
     online: Mapping[str, Any] | None = None  # hyperparameters that change when the run goes on online
     base: str | None = None  # folder of another run; its policy is an input of the agent
+    from_run: str | None = None  # folder of another run; learners begin with the parameters that they share with it
+    from_parts: tuple[str, ...] = ()  # the parts of their State that they take from it; (): all that both have
     schedule: Mapping[str, Any] | None = None  # how settings change: see `rljax.training.schedules.schedule`
     tensorboard: bool = False  # write TensorBoard events to the run's folder
     wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
@@ -50,6 +52,7 @@ class Settings:
                 object.__setattr__(self, name, value)
         seeds = tuple(configuration.integer(seed, "a seed", LARGEST) for seed in self.seeds)
         object.__setattr__(self, "seeds", seeds)
+        object.__setattr__(self, "from_parts", tuple(self.from_parts))
 
 
 def settings_of(described: Mapping[str, Any]) -> Settings:
@@ -87,6 +90,8 @@ def check_settings(settings: Settings) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}, it must be at least 1.")
+    if settings.from_parts and settings.from_run is None:
+        raise ValueError("--from-parts names what learners take from the run of --from RUN: give both.")
     if settings.online and not settings.then_online:
         raise ValueError("--online changes hyperparameters for the steps of --then-online N: give both.")
     if not settings.seeds:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rljax.runs.interruption import Interrupt
+from rljax.distributed.interruption import Interrupt
 
 # Python cannot handle signals while this function works.
 STUCK = """

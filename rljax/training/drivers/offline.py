@@ -19,7 +19,7 @@ from rljax.buffers import Dataset
 from rljax.buffers.experience import rows_of
 from rljax.distributed import hardware
 from rljax.distributed.devices import Spread
-from rljax.training.drivers.driver import Report, key_shapes, report
+from rljax.training.drivers.driver import Report, continued, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 from rljax.training.programs import compiled, shared
 
@@ -97,11 +97,10 @@ class OfflineDriver:
 
     def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
         """Start fresh learners, one per seed. Agents that have `prepare` see the whole data set once."""
-        assert learnt is None, "a data set comes first"
         self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
-            fresh = self.loop.init(_keys(seeds), self.data, self.hyper)
+            fresh = continued(self.loop.init(_keys(seeds), self.data, self.hyper), learnt)
         placed = jax.device_put(fresh, jax.devices()[0]) if self.on_host else fresh
         self.learnt: LearnerState = self.spread.learners(placed)
 

@@ -1,0 +1,60 @@
+"""What the files of a run hold: the fields of config.json, of each line of the records, and of summary.json."""
+
+from __future__ import annotations
+
+from rljax.runs import json_files
+from rljax.runs.json_files import FLAG, LISTS, NAME, NULL, NUMBER, OBJECT, SETTINGS, TEXT, WHOLE
+
+SHAPE = json_files.list_of(WHOLE)
+PARTS = json_files.list_of(json_files.object_of(name=NAME, shape=SHAPE, dtype=NAME))
+CONFIG = {
+    **dict.fromkeys(("agent", "env", "environment", "storage"), NAME),
+    **dict.fromkeys(("data", "base", "from_run"), NAME | NULL),
+    "steps": WHOLE,
+    "then_online": WHOLE | NULL,
+    **dict.fromkeys(("log_every", "eval_every", "eval_episodes", "keep_checkpoints"), NUMBER),
+    "checkpoint_every": NUMBER | NULL,
+    "offline_share": NUMBER | NAME,
+    "seeds": json_files.list_of(WHOLE, least=1),
+    "config": SETTINGS,
+    "online": SETTINGS | NULL,
+    "spec": json_files.object_of(
+        {"observation_dtype": NAME, "parts": PARTS, "signals": PARTS, "choices": SHAPE},
+        **{"name": NAME, "observation_shape": SHAPE, "action_size": WHOLE, "discrete": FLAG},
+    ),
+    "learners": json_files.list_of(json_files.object_of(seed=WHOLE, settings=SETTINGS)),
+    "reference": json_files.list_of(NUMBER) | NULL,
+    **dict.fromkeys(("dataset", "inherited"), OBJECT | NULL),
+    "from_parts": json_files.list_of(NAME) | NULL,
+    "schedule": OBJECT | json_files.list_of(json_files.list_of(WHOLE | OBJECT)) | NULL,
+    "state_bytes": WHOLE,
+    **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
+    "resumed": json_files.list_of(json_files.object_of(step=WHOLE, command=TEXT)) | NULL,
+    "versions": SETTINGS | NULL,
+    "devices": json_files.list_of(TEXT) | NULL,
+    "devices_used": json_files.list_of(WHOLE),
+}
+NEEDED = ("agent", "env", "environment", "steps", "seeds", "config", "spec")
+LINES = {
+    "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
+    "evaluations": {
+        "step": WHOLE,
+        "learner": WHOLE,
+        "seed": WHOLE,
+        "returns": json_files.list_of(NUMBER | NULL, least=1),
+        "lengths": json_files.list_of(NUMBER | NULL),
+        "scores": json_files.list_of(NUMBER | NULL) | NULL,
+        "success": json_files.list_of(FLAG | NUMBER | NULL) | NULL,
+        "signals": LISTS | NULL,
+        "wall_seconds": NUMBER | NULL,
+    },
+    "turns": {"step": WHOLE},
+}
+NEEDED_IN_LINES = {"metrics": ("step",), "evaluations": ("step", "learner", "seed", "returns"), "turns": ("step",)}
+RESULTS = {
+    "complete": FLAG,
+    "steps": WHOLE,
+    "seeds": json_files.list_of(WHOLE),
+    "diverged": json_files.list_of(json_files.object_of(learner=WHOLE)),
+    **dict.fromkeys(("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL),
+}
