@@ -17,6 +17,7 @@ from rljax.agent import Base, EnvSpec, act, choose, difference, first_memory
 from rljax.buffers import Experience
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.timed import share_of_time
+from rljax.networks.noise import Lasting
 from rljax.runs import checkpoints, records, statistics
 from rljax.runs.records import read_config
 from rljax.training import action_cost, configuration, evaluation, registry, schedules
@@ -82,7 +83,12 @@ class Policies:
     @property
     def remembers(self) -> bool:
         """Whether actions depend on earlier observations of an episode."""
-        return first_memory(self.module, self.spec, self.config) is not None
+        return not isinstance(first_memory(self.module, self.spec, self.config), Lasting | None)
+
+    @property
+    def explores_in_time(self) -> bool:
+        """Whether exploring actions, and they alone, depend on what was explored before in an episode."""
+        return isinstance(first_memory(self.module, self.spec, self.config), Lasting)
 
 
 class Policy:
@@ -124,14 +130,16 @@ class Policy:
         are allowed, give `mask=info["action_mask"]`.
 
         Policies that observe the time, or that remember, need `step`, the number of steps since the reset, for each
-        observation. What is remembered is what the calls since step 0 have shown, for each of N environments.
+        observation. What is remembered is what the calls since step 0 have shown, for each of N environments. Noise
+        that lasts for several steps does so where `step` is given with `explore`; else each call draws its own.
 
         Raises `ValueError` for other observations, and for a `step` that does not fit the call before.
         """
         seen = self._seen(observation, normalised, step, mask)
         self._calls += 1
         key = jax.random.key(self._calls)
-        memory = self._recalled(seen, step) if self._policies.remembers else None
+        lasting = explore and step is not None and self._policies.explores_in_time
+        memory = self._recalled(seen, step) if self._policies.remembers or lasting else None
         action, self._memory = self._act(self._state, seen, key, self._config, explore, memory)
         action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
