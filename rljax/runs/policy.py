@@ -320,26 +320,29 @@ def evaluate_run(
     best: bool = False,
     seed: int = 0,
     compute: int | None = None,
-    hold: int = 1,
+    hold: int | None = None,
     trust: bool = False,
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner; return their records and summary, and the cost of an action.
 
-    The policy chooses an action in every `hold` steps, and holds it in between.
+    The policy decides in every `hold` steps, and sees nothing in between: it plays so many actions of a sequence if it
+    emits sequences, and holds one action if not. None is as in training.
     The result has normalised scores where the run learnt from data with reference returns and plays in its own
     environment. Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """
     episodes, seed = configuration.integer(episodes, "episodes"), configuration.integer(seed, "seed", 2**63)
     if env is not None:
         env = configuration.text("env", env)
-    for flag, number in {"--episodes": episodes, "--hold": configuration.integer(hold, "hold")}.items():
+    hold = None if hold is None else configuration.integer(hold, "hold")
+    for flag, number in {"--episodes": episodes, "--hold": 1 if hold is None else hold}.items():
         if number < 1:
             raise ValueError(f"{flag} is {number}, it must be at least 1.")
     parts = ("agent", "env") if env is None else ("agent",)
     policies = load_all(out, best=best, compute=compute, trust=trust, parts=parts)
+    agent, config = evaluation.deciding(policies.module, policies.config, hold)
+    emitted = evaluation.sequence_length(config)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
     seen = observed(name, policies.experience)
-    agent: Any = policies.module if hold == 1 else evaluation.Held(policies.module, hold)
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     if envs.is_compiled(name):
@@ -353,7 +356,7 @@ def evaluate_run(
         evaluator, spec = evaluation.HostedEvaluator(agent, hosted, number), hosted.spec
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
-    played = evaluator(policies.state, seeds, policies.config)
+    played = evaluator(policies.state, seeds, config)
     close(evaluator)
     scores = None if env else datasets.score(played.returns, policies.reference)
     records = [
@@ -372,7 +375,8 @@ def evaluate_run(
         "environment": name,
         "steps": _steps_of_best(Path(out), policies.step) if best else None,
         "compute": configuration.as_json(policies.config).get(THINKING),
-        "hold": hold,
+        "hold": hold or emitted or 1,
+        "emits": emitted is not None,
         **action_cost.of_action(policies.module, policies.state, policies.spec, policies.config),
         "episodes": records,
         "summary": statistics.summarise(records)["final"],
@@ -388,7 +392,7 @@ def close(environments: Any) -> None:
 
 
 def averaged(results: Sequence[Mapping[str, Any]]) -> str:
-    """A line about evaluations with actions that were held for several lengths: the mean return over the lengths."""
+    """A line about evaluations that decided in every so many steps: the mean return over these lengths."""
     ordered = sorted(results, key=lambda result: result["hold"])
     holds = [result["hold"] for result in ordered]
     means = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered]
@@ -410,7 +414,8 @@ def table(result: dict[str, Any]) -> str:
     lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
     thinking = f"{result['compute']} thinking steps, " if (result["compute"] or 1) > 1 else ""
     operations = "" if result["flops_per_action"] is None else f", {result['flops_per_action']:,} FLOPs an action"
-    held = f"each action held for {result['hold']} steps, " if result["hold"] > 1 else ""
+    kept = "a decision in every {} steps, " if result["emits"] else "each action held for {} steps, "
+    held = kept.format(result["hold"]) if result["hold"] > 1 else ""
     lines.append(f"  {held}{thinking}{result['parameters']:,} parameters{operations}")
     for entry in result["episodes"]:
         returns, lengths = np.array(entry["returns"]), np.array(entry["lengths"])

@@ -44,6 +44,21 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "dsact"): Pair(
         lines=145, own={"Config", "State", "experience", "check", "init", "critic_loss", "actor_loss", "update"}
     ),
+    ("sac", "sequence_rl"): Pair(
+        lines=152,
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "remember",
+            "act",
+            "critic_loss",
+            "actor_loss",
+            "update",
+        },
+    ),
     ("td3", "td3_bc"): Pair(
         lines=98,
         own={"Config", "experience", "check", "init", "act", "value", "actor_loss", "update"},
