@@ -43,7 +43,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, encoders, heads, noisy, normalise, torsos
+from rljax.networks import distributions, encoders, heads, noise, normalise, torsos
 
 
 @agent.config
@@ -175,7 +175,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     module = torsos.ensemble(spec, layers(config), config.num_critics, config.hidden, features)
     critic = networks.create(module, key, spec.example(), *[jnp.zeros(spec.action_size)] * config.action_input)
     if config.exploration == "noisy":
-        critic = noisy.noisy(critic, config.noise)
+        critic = noise.noisy(critic, config.noise)
     log_temperature = temperature_optimiser = None
     if config.exploration == "softmax":
         log_temperature = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
@@ -202,7 +202,7 @@ def perceive(state: State, observation: Array, first: Array, config: Config) -> 
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
     """Actions [...] for observations [..., O...]: greedy, or drawn when exploring or with `evaluation = "softmax"`."""
     mask = agent.mask_of(observation)
-    critic = noisy.sampled(state.critic, key) if explore else state.critic
+    critic = noise.sampled(state.critic, key) if explore else state.critic
     q = reduced(values(critic, scaled(state, observation, config), state, config), config)
     q = distributions.allowed(q, mask)
     greedy = q.argmax(axis=-1).astype(jnp.int32)
@@ -288,7 +288,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     )
 
     def loss(critic: networks.Network, key: Array) -> tuple[Array, Metrics]:
-        drawn = noisy.sampled((critic, state.critic, state.target_critic), key)  # noise of its own for each
+        drawn = noise.sampled((critic, state.critic, state.target_critic), key)  # noise of its own for each
         return critic_loss(drawn[0], state.replace(critic=drawn[1], target_critic=drawn[2]), batch, config)
 
     gradient, metrics = jax.grad(torsos.progressive(loss, layers(config)), has_aux=True)(state.critic, key)

@@ -26,7 +26,7 @@ With `hindsight`, goals in batches are replaced by goals that were reached, as i
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, encoders, normalise
+from rljax.networks import distributions, encoders, noise, normalise
 
 
 @agent.config
@@ -66,6 +66,7 @@ class Config:
     target_entropy: float | None = None  # in nats of the normalised action; None is -A, the paper's rule
     learn_temperature: bool = True  # False keeps alpha at init_temperature
     temperature_loss: Literal["log_alpha", "alpha"] = "log_alpha"  # factor of the entropy error; SB3 or CleanRL, Brax
+    exploration: noise.Kind = "white"  # noise of exploring actions; "held" in arXiv:2604.04539, "pink" in ICLR 2023
     log_std_min: float = -20.0  # lower clip of log std; SB3, Spinning Up
     log_std_max: float = 2.0  # upper clip of log std; SB3, Spinning Up
     policy_delay: int = 1  # updates between actor and temperature updates; CleanRL: 2
@@ -160,13 +161,21 @@ def perceive(state: State, observation: Array, first: Array, config: Config) -> 
     return state.replace(statistics=normalise.update(state.statistics, observation))
 
 
-def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The noise of one environment where an episode begins, if it lasts."""
+    return noise.initial(config.exploration, spec)
+
+
+def act(
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: sampled, or the tanh of the mean when not exploring."""
     if config.normalise_observations:
         observation = normalise.normalise(state.statistics, observation)
     if not explore:
-        return jnp.tanh(jnp.split(state.actor(observation), 2, axis=-1)[0]), {}
-    return policy(state.actor, observation, config).sample(seed=key), {}
+        return jnp.tanh(jnp.split(state.actor(observation), 2, axis=-1)[0]), {}, memory
+    action, memory = noise.sample(policy(state.actor, observation, config), key, memory)
+    return action, {}, memory
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:

@@ -23,6 +23,8 @@ authors' later code [2].
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -30,7 +32,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import encoders, normalise
+from rljax.networks import encoders, noise, normalise
 
 
 @agent.config
@@ -58,6 +60,7 @@ class Config:
     target_noise_clip: float = 0.5  # bound of that noise; [2]
     # Policy
     exploration_noise: float = 0.1  # std of the noise on actions while exploring; [2]
+    exploration: noise.Kind = "white"  # noise of exploring actions; "held" in arXiv:2604.04539, "pink" in ICLR 2023
     policy_delay: int = 2  # updates between moves of the actor and of all targets; [2]
     # Networks
     encoder: encoders.Kind = "auto"  # of observations that are no vectors: rljax/networks/encoders.py
@@ -143,14 +146,22 @@ def perceive(state: State, observation: Array, first: Array, config: Config) -> 
     return state.replace(statistics=normalise.update(state.statistics, observation))
 
 
-def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The noise of one environment where an episode begins, if it lasts."""
+    return noise.initial(config.exploration, spec)
+
+
+def act(
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: mu(s), with Gaussian noise when exploring."""
     if config.normalise_observations:
         observation = normalise.normalise(state.statistics, observation)
     action = policy(state.actor, observation)
     if not explore:
-        return action, {}
-    return jnp.clip(action + config.exploration_noise * jax.random.normal(key, action.shape), -1.0, 1.0), {}
+        return action, {}, memory
+    drawn, memory = noise.draw(key, action.shape, memory)
+    return jnp.clip(action + config.exploration_noise * drawn, -1.0, 1.0), {}, memory
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:

@@ -200,7 +200,8 @@ class Agent(Protocol):
     - `remember(spec, config) -> memory` is for agents that remember earlier observations: the memory with which an
       episode begins, a tree of arrays of one environment, or None where these settings remember nothing. It depends on
       no float of `config`. `act` then takes the memory as its last argument, [..., M...] for observations [..., O...],
-      and returns `(action, extras, memory)`. Whoever acts keeps the memory, one per environment.
+      and returns `(action, extras, memory)`. Whoever acts keeps the memory, one per environment. A memory that only
+      exploring actions depend on is a `networks.noise.Lasting`; `act` then also works without it.
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
       on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the first update on it.

@@ -18,7 +18,7 @@ class Evaluate(shared.Trust, shared.Best):
     episodes: int = 10  # complete episodes of each learner
     env: str | None = None  # another environment of the same shapes; default: the run's
     seed: int = 0  # seed of the episodes
-    hold: tuple[int, ...] = ()  # steps for which each action is held, one evaluation each; default: 1
+    hold: tuple[int, ...] = ()  # steps from one decision to the next, one evaluation each; default: as in training
     compute: tuple[int, ...] = ()  # thinking steps of an action, one evaluation each; default: as in training
 
 
@@ -42,7 +42,7 @@ def evaluate(arguments: list[str]) -> None:
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):
         results = []
-        for hold in options.hold or (1,):
+        for hold in options.hold or (None,):
             results.append(policy.evaluate_run(options.run, **same, compute=compute, hold=hold))
             show(policy.table(results[-1]))
         if len({result["hold"] for result in results}) > 1:

@@ -17,6 +17,7 @@ from rljax.agent import Base, EnvSpec, act, choose, difference, first_memory
 from rljax.buffers import Experience
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.timed import share_of_time
+from rljax.networks.noise import Lasting
 from rljax.runs import checkpoints, records, statistics
 from rljax.runs.records import read_config
 from rljax.training import action_cost, configuration, evaluation, registry, schedules
@@ -82,7 +83,12 @@ class Policies:
     @property
     def remembers(self) -> bool:
         """Whether actions depend on earlier observations of an episode."""
-        return first_memory(self.module, self.spec, self.config) is not None
+        return not isinstance(first_memory(self.module, self.spec, self.config), Lasting | None)
+
+    @property
+    def explores_in_time(self) -> bool:
+        """Whether exploring actions, and they alone, depend on what was explored before in an episode."""
+        return isinstance(first_memory(self.module, self.spec, self.config), Lasting)
 
 
 class Policy:
@@ -124,14 +130,16 @@ class Policy:
         are allowed, give `mask=info["action_mask"]`.
 
         Policies that observe the time, or that remember, need `step`, the number of steps since the reset, for each
-        observation. What is remembered is what the calls since step 0 have shown, for each of N environments.
+        observation. What is remembered is what the calls since step 0 have shown, for each of N environments. Noise
+        that lasts for several steps does so where `step` is given with `explore`; else each call draws its own.
 
         Raises `ValueError` for other observations, and for a `step` that does not fit the call before.
         """
         seen = self._seen(observation, normalised, step, mask)
         self._calls += 1
         key = jax.random.key(self._calls)
-        memory = self._recalled(seen, step) if self._policies.remembers else None
+        lasting = explore and step is not None and self._policies.explores_in_time
+        memory = self._recalled(seen, step) if self._policies.remembers or lasting else None
         action, self._memory = self._act(self._state, seen, key, self._config, explore, memory)
         action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
@@ -322,26 +330,29 @@ def evaluate_run(
     best: bool = False,
     seed: int = 0,
     compute: int | None = None,
-    hold: int = 1,
+    hold: int | None = None,
     trust: bool = False,
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner; return their records and summary, and the cost of an action.
 
-    The policy chooses an action in every `hold` steps, and holds it in between.
+    The policy decides in every `hold` steps, and sees nothing in between: it plays so many actions of a sequence if it
+    emits sequences, and holds one action if not. None is as in training.
     The result has normalised scores where the run learnt from data with reference returns and plays in its own
     environment. Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """
     episodes, seed = configuration.integer(episodes, "episodes"), configuration.integer(seed, "seed", 2**63)
     if env is not None:
         env = configuration.text("env", env)
-    for flag, number in {"--episodes": episodes, "--hold": configuration.integer(hold, "hold")}.items():
+    hold = None if hold is None else configuration.integer(hold, "hold")
+    for flag, number in {"--episodes": episodes, "--hold": 1 if hold is None else hold}.items():
         if number < 1:
             raise ValueError(f"{flag} is {number}, it must be at least 1.")
     parts = ("agent", "env") if env is None else ("agent",)
     policies = load_all(out, best=best, compute=compute, trust=trust, parts=parts)
+    agent, config = evaluation.deciding(policies.module, policies.config, hold)
+    emitted = evaluation.sequence_length(config)
     name, number = env or policies.settings.env, len(policies.settings.seeds)
     seen = observed(name, policies.experience)
-    agent: Any = policies.module if hold == 1 else evaluation.Held(policies.module, hold)
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     if envs.is_compiled(name):
@@ -355,7 +366,7 @@ def evaluate_run(
         evaluator, spec = evaluation.HostedEvaluator(agent, hosted, number), hosted.spec
     _require_fit(policies.spec, spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
-    played = evaluator(policies.state, seeds, policies.config)
+    played = evaluator(policies.state, seeds, config)
     close(evaluator)
     scores = None if env else datasets.score(played.returns, policies.reference)
     records = [
@@ -374,7 +385,8 @@ def evaluate_run(
         "environment": name,
         "steps": _steps_of_best(Path(out), policies.step) if best else None,
         "compute": configuration.as_json(policies.config).get(THINKING),
-        "hold": hold,
+        "hold": hold or emitted or 1,
+        "emits": emitted is not None,
         **action_cost.of_action(policies.module, policies.state, policies.spec, policies.config),
         "episodes": records,
         "summary": statistics.summarise(records)["final"],
@@ -390,7 +402,7 @@ def close(environments: Any) -> None:
 
 
 def averaged(results: Sequence[Mapping[str, Any]]) -> str:
-    """A line about evaluations with actions that were held for several lengths: the mean return over the lengths."""
+    """A line about evaluations that decided in every so many steps: the mean return over these lengths."""
     ordered = sorted(results, key=lambda result: result["hold"])
     holds = [result["hold"] for result in ordered]
     means = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered]
@@ -412,7 +424,8 @@ def table(result: dict[str, Any]) -> str:
     lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
     thinking = f"{result['compute']} thinking steps, " if (result["compute"] or 1) > 1 else ""
     operations = "" if result["flops_per_action"] is None else f", {result['flops_per_action']:,} FLOPs an action"
-    held = f"each action held for {result['hold']} steps, " if result["hold"] > 1 else ""
+    kept = "a decision in every {} steps, " if result["emits"] else "each action held for {} steps, "
+    held = kept.format(result["hold"]) if result["hold"] > 1 else ""
     lines.append(f"  {held}{thinking}{result['parameters']:,} parameters{operations}")
     for entry in result["episodes"]:
         returns, lengths = np.array(entry["returns"]), np.array(entry["lengths"])

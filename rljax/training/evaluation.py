@@ -30,6 +30,7 @@ from rljax.training.learner import per_learner
 from rljax.training.programs import Contents, compiled, shared
 from rljax.training.settings import Settings
 
+SEQUENCE = "sequence_length"  # the setting of agents that emit sequences: actions from one decision to the next
 LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, where the environment has no limit
 
 
@@ -68,6 +69,21 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
         return action, memory
 
     return jax.vmap(decide, in_axes=(0, 0, 0, None, 0, 0))
+
+
+def sequence_length(config: Any) -> int | None:
+    """Actions that an agent plays from one decision to the next; None where it emits no sequences."""
+    return getattr(config, SEQUENCE, None)
+
+
+def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
+    """The agent and its Config, such that it decides in every `steps` steps; None is as in training.
+
+    An agent that emits sequences plays so many actions of one. Any other holds its action.
+    """
+    if steps is not None and sequence_length(config) is not None:
+        return agent, dataclasses.replace(config, **{SEQUENCE: steps})
+    return (agent if steps in (None, 1) else Held(agent, steps)), config
 
 
 @dataclasses.dataclass(frozen=True)

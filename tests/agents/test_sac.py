@@ -273,9 +273,10 @@ def test_act_samples_the_policy_or_takes_its_mean(explore: bool) -> None:
     state = perceive(fresh(config), seen, np.zeros(12, bool), config)
     output = reference.forward(reference.mlp(state.actor), reference.normalised(seen, seen[:6]))[0]
     u = output[:, :2] + explore * np.exp(output[:, 2:]) * reference.noise(KEY, (6, 2))
-    action, extras = act(state, seen[:6], KEY, config, explore=explore)
+    action, extras, memory = act(state, seen[:6], KEY, config, explore=explore)
     np.testing.assert_allclose(action, np.tanh(u), rtol=1e-4, atol=1e-5)
     assert extras == {}
+    assert memory is None
 
 
 def test_inputs_are_counted_only_where_they_are_normalised() -> None:

@@ -216,9 +216,10 @@ def test_act_adds_noise_within_bounds(explore: bool, scale: float) -> None:
     state = perceive(fresh(config), seen, np.zeros(12, bool), config)
     action = np.tanh(reference.forward(reference.mlp(state.actor), reference.normalised(seen, seen[:6]))[0])
     noise = explore * scale * np.asarray(jax.random.normal(KEY, (6, 2)))
-    actual, extras = act(state, seen[:6], KEY, config, explore=explore)
+    actual, extras, memory = act(state, seen[:6], KEY, config, explore=explore)
     np.testing.assert_allclose(actual, np.clip(action + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
     assert extras == {}
+    assert memory is None
 
 
 def test_inputs_are_counted_only_where_they_are_normalised() -> None:

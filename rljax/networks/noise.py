@@ -1,0 +1,161 @@
+"""Noise that explores: in the weights of layers, or on actions, where it may last for several steps.
+
+Noisy layers are dense layers whose weights are Gaussian, with means and standard deviations that learning changes [1]:
+
+    W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),   f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
+
+The noise is factorised: a layer of I inputs and O outputs draws I + O numbers. sigma starts at sigma_0 / sqrt(I). A
+network of noisy layers is an ordinary one whose parameters hold, beside each dense layer's `kernel` and `bias`, their
+standard deviations. Called as it is, it uses the means; `sampled` puts noise into it. The means start as those of other
+layers: U(+-1 / sqrt(I)) in [1], which is the initialisation "torch".
+
+Noise on actions e_t [A] is N(0, 1) at each step of an episode. An agent's setting `exploration` says how its steps
+depend on each other; `remember` returns what `initial` returns, and `act` hands it to `draw` or `sample`:
+
+    white  e_t drawn anew at each step
+    held   e_t drawn anew after n steps,  P(n) proportional to n^-2, n = 1 ... 16            [2]
+    pink   the power of e falls as 1 / f from the time limit's frequency on                  [3], our approximation:
+           e_t = K^-1/2 sum_k x_k,t,   x_k,t = r_k x_k,t-1 + (1 - r_k^2)^1/2 N(0, 1),   r_k = exp(-2^-k), k < K
+           with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit, 1,000 steps where there is none
+
+An episode begins with noise of its own. The first K processes of pink noise have time constants of 1, 2, 4, ... steps.
+[3] draws a sequence for the whole episode by the inverse Fourier transform; the sum needs no time limit, and K numbers
+in place of a sequence.
+
+[1] Fortunato et al., Noisy Networks for Exploration, arXiv:1706.10295, section 3, equations 10 and 11
+[2] FlashSAC, arXiv:2604.04539: a zeta distribution of exponent 2, truncated
+[3] Eberhard et al., Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement Learning, ICLR 2023
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.agent import Array, EnvSpec
+from rljax.networks.layers import Network
+
+if TYPE_CHECKING:
+    from distrax import Transformed as SquashedGaussian
+
+Kind = Literal["white", "held", "pink"]
+
+LONGEST = 16  # steps for which noise is held at most; arXiv:2604.04539
+UNLIMITED = 1_000  # steps of an episode, for pink noise where there is no time limit: Gymnasium's usual one
+DEVIATION = "_deviation"  # ending of the names of standard deviations
+
+
+def noisy(network: Network, deviation: Array | float) -> Network:
+    """A network whose dense layers are noisy. `deviation` is sigma_0, 0.5 in the paper."""
+
+    def extended(layer: Any) -> Any:
+        if not isinstance(layer, dict):
+            return layer
+        layer = {name: extended(part) for name, part in layer.items()}
+        if "kernel" in layer and "bias" in layer:
+            start = deviation / jnp.sqrt(layer["kernel"].shape[-2])
+            layer |= {name + DEVIATION: jnp.full_like(layer[name], start) for name in ("kernel", "bias")}
+        return layer
+
+    return network.replace(params=extended(network.params))
+
+
+def sampled(networks: Any, key: Array) -> Any:
+    """A tree of networks, in which those with noisy layers have one draw of noise each; others are as they were."""
+    found, structure = jax.tree.flatten(networks, is_leaf=lambda x: isinstance(x, Network))
+    return structure.unflatten([_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(found)])
+
+
+def _sampled(network: Any, key: Array) -> Any:
+    if not isinstance(network, Network):  # a function, in tests
+        return network
+    number = 0
+
+    def perturbed(layer: Any) -> Any:
+        nonlocal number
+        if not isinstance(layer, dict):
+            return layer
+        layer = {name: perturbed(part) for name, part in layer.items()}
+        if "kernel" + DEVIATION not in layer:
+            return layer
+        number += 1
+        kernel, kernel_deviation = layer["kernel"], layer.pop("kernel" + DEVIATION)
+        bias, bias_deviation = layer["bias"], layer.pop("bias" + DEVIATION)
+        key_in, key_out = jax.random.split(jax.random.fold_in(key, number))
+        inside, outside = _factor(key_in, kernel.shape[:-1]), _factor(key_out, bias.shape)
+        kernel = kernel + kernel_deviation * inside[..., :, None] * outside[..., None, :]
+        return layer | {"kernel": kernel, "bias": bias + bias_deviation * outside}
+
+    return network.replace(params=perturbed(network.params))
+
+
+def _factor(key: Array, shape: tuple[int, ...]) -> Array:
+    """f(e) with this shape."""
+    noise = jax.random.normal(key, shape)
+    return jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))
+
+
+class Lasting(struct.PyTreeNode):
+    """Noise that lasts for several steps: a memory that only exploring actions depend on.
+
+    Subclasses hold its arrays. Policies with such a memory need no history of the episode, unless they explore.
+    """
+
+
+class Held(Lasting):
+    """Noise that is held."""
+
+    noise: Array  # [..., A]
+    left: Array  # [...] int32: further steps for which it is held
+
+
+class Pink(Lasting):
+    """The processes whose sum is pink noise."""
+
+    parts: Array  # [..., K, A]
+    begun: Array  # [...] bool: they have been drawn
+
+
+def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:
+    """What is to be known of the noise in one environment where an episode begins; None for white noise."""
+    match kind:
+        case "white":
+            return None
+        case "held":
+            return Held(jnp.zeros(spec.action_shape), jnp.zeros((), jnp.int32))
+        case "pink":
+            slowest = (spec.max_episode_steps or UNLIMITED) / (2.0 * math.pi)
+            number = 1 + max(round(math.log2(slowest)), 0)
+            return Pink(jnp.zeros((number, *spec.action_shape)), jnp.zeros((), jnp.bool_))
+
+
+def draw(key: Array, shape: tuple[int, ...], memory: Any = None) -> tuple[Array, Any]:
+    """Noise [..., A], N(0, 1) in each number, and the memory [..., M...] after it; without a memory it is white."""
+    if memory is None:
+        return jax.random.normal(key, shape), None
+    if isinstance(memory, Pink):
+        number = memory.parts.shape[-2]
+        rate = jnp.exp(-(2.0 ** -jnp.arange(number)))[:, None]  # [K, 1]
+        fresh = jax.random.normal(key, memory.parts.shape)
+        moved = rate * memory.parts + jnp.sqrt(1.0 - jnp.square(rate)) * fresh
+        parts = jnp.where(memory.begun[..., None, None], moved, fresh)
+        return parts.sum(axis=-2) / math.sqrt(number), Pink(parts, jnp.ones_like(memory.begun))
+    key_noise, key_steps = jax.random.split(key)
+    ended = memory.left == 0
+    logits = -2.0 * jnp.log(jnp.arange(1.0, LONGEST + 1.0))
+    steps = 1 + jax.random.categorical(key_steps, logits, shape=memory.left.shape).astype(jnp.int32)
+    drawn = jnp.where(ended[..., None], jax.random.normal(key_noise, shape), memory.noise)
+    return drawn, Held(drawn, jnp.where(ended, steps, memory.left) - 1)
+
+
+def sample(policy: SquashedGaussian, key: Array, memory: Any = None) -> tuple[Array, Any]:
+    """Actions [..., A] of a policy, tanh(mean + std e), with the noise e of `draw`, and the memory after it."""
+    if memory is None:
+        return policy.sample(seed=key), None
+    gaussian: Any = policy.distribution
+    drawn, memory = draw(key, gaussian.loc.shape, memory)
+    return jnp.tanh(gaussian.loc + gaussian.scale_diag * drawn), memory
