@@ -14,6 +14,7 @@ import numpy as np
 
 from rljax.analysis import formatting
 from rljax.runs import json_files, records, statistics
+from rljax.training.settings import WEIGHTS
 
 PROTOCOL = ("then_online", "offline_share")  # settings of a run that distinguish learners as hyperparameters do
 SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"  # in the folder of a sweep: its description, and its final test
@@ -162,6 +163,8 @@ def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.n
 def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
     """The settings of one learner, with its own values where the learners of the run differ."""
     settings = {name: config[name] for name in PROTOCOL if config.get("data") and name in config}
+    if config.get("weights", "uniform") != "uniform":
+        settings |= {name: config.get(name) for name in ("weights", WEIGHTS.get(config["weights"])) if name is not None}
     settings |= {f"online.{name}": value for name, value in (config.get("online") or {}).items()}
     if config.get("base"):
         settings["base"] = config["base"]

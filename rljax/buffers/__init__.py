@@ -5,7 +5,7 @@ def experience(config: Config) -> buffers.Replay:
 """
 
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
-from rljax.buffers.dataset import Dataset, UniformRows
+from rljax.buffers.dataset import Dataset, UniformRows, WeightedRows, with_weights
 from rljax.buffers.draws import Hindsight, NStep, Uniform
 from rljax.buffers.experience import Column, Experience, Stream
 from rljax.buffers.goals import Goals
@@ -33,9 +33,11 @@ __all__ = [
     "Stream",
     "Uniform",
     "UniformRows",
+    "WeightedRows",
     "chosen",
     "discounted_sums",
     "minibatches",
     "priorities",
     "weighted",
+    "with_weights",
 ]

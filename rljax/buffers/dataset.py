@@ -6,13 +6,18 @@ checkpoints therefore hold no copies of it.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, RewardTransform, Transition
 from rljax.buffers.experience import Experience, declaration, random_rows, rows_of
 from rljax.buffers.replay import Replay
+
+ALIAS = "alias_table"  # name in a data set's extras: its alias table [N, 2], see `with_weights`
+WHOLE = 1 << 32  # the weight of an average row in an alias table
 
 
 @declaration
@@ -51,6 +56,28 @@ class UniformRows(DatasetDraw):
     def take(self, data: Transition, drawn: Any) -> Transition:
         """The transitions in the drawn rows."""
         return rows_of(data, drawn)
+
+
+class AliasDraws(NamedTuple):
+    """Random draws from an alias table, [...] each."""
+
+    row: Any  # int32: a uniform row
+    bits: Any  # uint32: the row's alias takes its place where these are at least the row's share
+
+
+@declaration
+class WeightedRows(DatasetDraw):
+    """Rows with the probabilities that `with_weights` put into the data, with replacement."""
+
+    has_columns: ClassVar[bool] = True
+
+    def random(self, keys: Array, number: int, experience: Dataset) -> AliasDraws:
+        """The random draws: leaves [P, U, B]."""
+        return alias_draws(keys, number, experience.num_updates, experience.batch_size)
+
+    def take(self, data: Transition, drawn: AliasDraws) -> Transition:
+        """The transitions in the drawn rows."""
+        return rows_of(without_weights(data), aliased(data, drawn))
 
 
 @declaration
@@ -99,3 +126,66 @@ def trajectory_ends(data: Transition) -> np.ndarray:
     ends = np.asarray(data.terminated) | np.asarray(data.truncated)
     ends[-1] = True
     return ends
+
+
+def with_weights(data: Transition, probability: np.ndarray) -> Transition:
+    """A data set [N, ...] in NumPy with an alias table, from which `WeightedRows` draws with `probability` [N].
+
+    A draw is a uniform row, or the row's alias: one more gather, independent of N (Walker, Electronics Letters 10(8),
+    1974). Row i of the table holds 2^32 times the probability to keep row i, and its alias. The weights are rounded to
+    multiples of 2^-32 / N, and the table has the rounded ones exactly.
+    """
+    return data.replace(extras={**data.extras, ALIAS: alias_table(probability)})
+
+
+def without_weights(data: Transition) -> Transition:
+    """The data set without its alias table."""
+    return data.replace(extras={name: x for name, x in data.extras.items() if name != ALIAS})
+
+
+def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraws:
+    """Random draws [P, number, size] from a table of `capacity` rows; `keys` are [P]."""
+    key_row, key_bits = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+    bits = jax.vmap(lambda key: jax.random.bits(key, (number, size)))(key_bits)
+    return AliasDraws(random_rows(key_row, capacity, number, size), bits)
+
+
+def aliased(data: Transition, drawn: AliasDraws) -> Any:
+    """The drawn rows [...] of a data set that `with_weights` returned: NumPy's from NumPy's, else JAX's."""
+    entry = data.extras[ALIAS][drawn.row]
+    xp: Any = np if isinstance(entry, np.ndarray) else jnp
+    return xp.where(drawn.bits < entry[..., 0], drawn.row, entry[..., 1].astype(np.int32))
+
+
+def alias_table(probability: np.ndarray) -> np.ndarray:
+    """[N, 2] uint32: for each row 2^32 times the probability to keep it, and the row that is drawn in its place.
+
+    In row order, heavy rows fill up light ones with what they have above the average. A heavy row that has given too
+    much is filled up by the next one. In whole numbers this is exact.
+    """
+    number = len(probability)
+    weight = _whole(np.asarray(probability, np.float64), number)
+    (light,), (heavy,) = np.nonzero(weight < WHOLE), np.nonzero(weight >= WHOLE)
+    kept, alias = np.full(number, WHOLE, np.int64), np.arange(number)
+    taken = np.cumsum(WHOLE - weight[light])  # by light rows until now
+    given = np.cumsum(weight[heavy] - WHOLE)  # by heavy rows, at most
+    kept[light] = weight[light]
+    alias[light] = heavy[np.searchsorted(given, taken - (WHOLE - weight[light]), side="right")]
+    # The light row that takes the last of a heavy row takes too much, and the next heavy row makes up for it.
+    last = np.searchsorted(taken, given)
+    ends = last < len(taken)
+    kept[heavy[ends]] = WHOLE - (taken[last[ends]] - given[ends])
+    alias[heavy[ends]] = heavy[np.minimum(np.flatnonzero(ends) + 1, len(heavy) - 1)]
+    alias[kept == WHOLE] = np.flatnonzero(kept == WHOLE)
+    return np.stack([np.minimum(kept, WHOLE - 1), alias], axis=-1).astype(np.uint32)
+
+
+def _whole(probability: np.ndarray, number: int) -> np.ndarray:
+    """The probabilities [N] as whole numbers [N] whose sum is N 2^32: rounded down, then the largest remainders up."""
+    exact = probability / probability.sum() * number * WHOLE
+    weight = np.floor(exact).astype(np.int64)
+    missing = number * WHOLE - int(weight.sum())
+    up = np.argsort(weight - exact, kind="stable")[: max(missing, 0)]
+    weight[up[exact[up] > weight[up]]] += 1
+    weight[np.argmax(weight)] += number * WHOLE - int(weight.sum())  # what float64 has lost
+    return weight

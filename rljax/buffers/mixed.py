@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Transition
+from rljax.buffers.dataset import AliasDraws, alias_draws, aliased, without_weights
 from rljax.buffers.draws import uniform, with_columns
 from rljax.buffers.experience import declaration, random_rows, rows_of
 from rljax.buffers.replay import Replay, ReplayBuffer
@@ -20,16 +21,20 @@ class Mixed(Replay):
 
     Where the share is a number, each batch has this share of its rows from the data set, and these rows come first. The
     default is RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every transition of both sources is equally likely,
-    so that the share falls as new experience grows.
+    so that the share falls as new experience grows. With `weighted`, the share stays the same, and the data set's rows
+    in it have other probabilities.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled"; it shapes the program
     reward_affine: Any = (1.0, 0.0)  # scale and shift of new rewards; the data set's rewards already have them
+    weighted: bool = False  # draw the data set's rows with the probabilities that `with_weights` put into it
 
     kind: ClassVar[str] = "mixed"
 
     @classmethod
-    def of(cls, replay: Replay, offline_share: float | str, reward_affine: tuple[float, float]) -> Mixed:
+    def of(
+        cls, replay: Replay, offline_share: float | str, reward_affine: tuple[float, float], weighted: bool = False
+    ) -> Mixed:
         """Mix the replay that an agent declares with a data set.
 
         Raises `ValueError` for draws that cannot be mixed with a data set.
@@ -39,7 +44,7 @@ class Mixed(Replay):
                 f"--config.{replay.draw.flag} draws from a replay of new experience alone, not with --data."
             )
         fields = {field.name: getattr(replay, field.name) for field in dataclasses.fields(replay)}
-        return cls(**fields, offline_share=offline_share, reward_affine=reward_affine)
+        return cls(**fields, offline_share=offline_share, reward_affine=reward_affine, weighted=weighted)
 
     @property
     def steps_before_updates(self) -> int:
@@ -55,7 +60,11 @@ class Mixed(Replay):
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-        old = rows_of(data, random_rows(key_offline, data.reward.shape[0], self.num_updates, offline))
+        if self.weighted:
+            drawn = alias_draws(key_offline, data.reward.shape[0], self.num_updates, offline)
+            old = rows_of(without_weights(data), aliased(data, drawn))
+        else:
+            old = rows_of(data, random_rows(key_offline, data.reward.shape[0], self.num_updates, offline))
         new = self._as_data(uniform(buffer, key_online, self, self.batch_size - offline))
         return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *_alike(old, new))
 
@@ -63,9 +72,13 @@ class Mixed(Replay):
         number = data.reward.shape[0]
 
         def draw(ring: ReplayBuffer, key: Array) -> Transition:
+            key, key_bits = jax.random.split(key) if self.weighted else (key, key)
             rows = jax.random.randint(key, (self.num_updates, self.batch_size), 0, number + ring.drawable)
             is_old = rows < number
-            old = rows_of(data, jnp.minimum(rows, number - 1))
+            old_rows = jnp.minimum(rows, number - 1)
+            if self.weighted:
+                old_rows = aliased(data, AliasDraws(old_rows, jax.random.bits(key_bits, rows.shape)))
+            old = rows_of(without_weights(data), old_rows)
             new = self._as_data(with_columns(ring, ring.row(jnp.maximum(rows - number, 0)), self))
             choose = jax.vmap(jax.vmap(jnp.where))
             return jax.tree.map(lambda old, new: choose(is_old, old, new), *_alike(old, new))

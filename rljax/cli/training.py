@@ -24,6 +24,11 @@ class Learners:
     then_online: int = Settings.then_online  # environment steps of each learner after the updates from the data set
     # share of each batch that comes from the data set; pooled: drawn uniformly from the data set and new experience
     offline_share: float | Literal["pooled"] = 0.5
+    # draw rows of the data set more often, the better their trajectory is: by its return, by the advantage of that over
+    # a fit on first observations, or only from the top share
+    weights: Literal["uniform", "return", "advantage", "top"] = "uniform"
+    weights_alpha: float = Settings.weights_alpha  # temperature of return and advantage; lower is greedier
+    weights_share: float = Settings.weights_share  # share of the trajectories that top keeps
     # a setting that changes when the run goes on online: config.actor-lr=1e-4; give it once for each setting
     online: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     base: str | None = Settings.base  # folder of a run whose policy is an input of the agent, for agents that take one

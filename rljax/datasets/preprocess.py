@@ -119,8 +119,67 @@ def top_fraction(dataset: Dataset, fraction: float, discount: float = 1.0) -> Da
     age = np.arange(dataset.num) - np.repeat(starts, lengths)
     returns = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age), starts)
     kept = np.zeros(len(starts), np.bool_)
-    kept[np.argsort(returns, kind="stable")[-max(1, int(fraction * len(starts))) :]] = True
+    kept[_best(returns, fraction)] = True
     return subset(dataset, np.repeat(kept, lengths), f"the best {fraction:g} of trajectories at discount {discount:g}")
+
+
+def row_weights(dataset: Dataset, name: str, alpha: float = 0.1, share: float = 0.1) -> np.ndarray:
+    """[N] float64: the probability to draw each row, by the score of its trajectory; the sum is 1.
+
+    "return": proportional to exp(score / alpha), where the score is the undiscounted return, scaled to [0, 1] over the
+    trajectories. "advantage": the same, where the score is the return minus a linear fit of returns on first
+    observations. Both are Hong et al.'s (arXiv:2302.06599; Improbable-AI/harness-offline-rl): the softmax is over rows,
+    so a long trajectory is drawn more often than a short one with its score. "top": equal on the rows that
+    `top_fraction` keeps with `share`, 0 on all others. Rewards are those recorded.
+
+    Raises `ValueError` where the data do not tell one trajectory from another.
+    """
+    starts, lengths = dataset.episode_starts, dataset.episode_lengths
+    if len(starts) < 2:
+        raise ValueError(
+            f"--weights {name} compares trajectories, and '{dataset.name}' is a single one of {dataset.num:,} rows. "
+            "Leave out --weights; where the file has several, mark their ends as terminated or truncated."
+        )
+    score = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64), starts)
+    if name == "top":
+        kept = np.zeros(len(starts), np.bool_)
+        kept[_best(score, share)] = True
+        return np.repeat(kept / lengths[kept].sum(), lengths)
+    if name == "advantage":
+        score = score - _fit(dataset, score)
+    low, high = score.min(), score.max()
+    if not high - low > 1e-9 * max(1.0, abs(low), abs(high)):
+        raise ValueError(
+            f"--weights {name}: all {len(starts):,} trajectories of '{dataset.name}' have one {name}, {low:g}, so that "
+            "no row would be drawn more often. Leave out --weights."
+        )
+    weight = np.repeat(np.exp(((score - low) / (high - low) - 1.0) / alpha), lengths)
+    return weight / weight.sum()
+
+
+def _fit(dataset: Dataset, returns: np.ndarray) -> np.ndarray:
+    """[trajectories] the least-squares fit of returns, linear in the first observation.
+
+    Raises `ValueError` for observations that are no vectors, and where the fit would be exact.
+    """
+    if not dataset.spec.is_vector:
+        raise ValueError(
+            f"--weights advantage fits returns on first observations, and those of '{dataset.name}' are no vectors: "
+            "--weights return needs none."
+        )
+    first = np.asarray(dataset.transitions.observation)[dataset.episode_starts].astype(np.float64)
+    inputs = np.column_stack([first - first.mean(axis=0), np.ones(len(first))])
+    if len(first) <= inputs.shape[1]:
+        raise ValueError(
+            f"--weights advantage fits {inputs.shape[1]} coefficients to the returns of {len(first)} trajectories of "
+            f"'{dataset.name}', and the fit would be exact. --weights return needs no fit."
+        )
+    return inputs @ np.linalg.lstsq(inputs, returns, rcond=None)[0]
+
+
+def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
+    """The max(1, floor(fraction K)) best of K trajectories."""
+    return np.argsort(returns, kind="stable")[-max(1, int(fraction * len(returns))) :]
 
 
 def join(parts: Sequence[Dataset], name: str) -> Dataset:

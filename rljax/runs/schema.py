@@ -15,6 +15,8 @@ CONFIG = {
     **dict.fromkeys(("log_every", "eval_every", "eval_episodes", "keep_checkpoints"), NUMBER),
     "checkpoint_every": NUMBER | NULL,
     "offline_share": NUMBER | NAME,
+    "weights": NAME,
+    **dict.fromkeys(("weights_alpha", "weights_share"), NUMBER),
     "seeds": json_files.list_of(WHOLE, least=1),
     "config": SETTINGS,
     "online": SETTINGS | NULL,

@@ -56,7 +56,7 @@ class Training:
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
         self.stages, self.stage, self.spec = made.stages, made.stages[0], made.spec
-        self.evaluator, self.terminal = made.evaluator, made.terminal
+        self.evaluator, self.terminal, self.weights = made.evaluator, made.terminal, made.weights
         rows, on_host = None if self.dataset is None else self.dataset.num, not envs.is_compiled(settings.env)
         self.warnings = [*made.warnings, *sizes.warnings(made.stages, settings, self.spec, rows, on_host)]
         periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, sizes.LONGEST_CHUNK)
@@ -123,6 +123,7 @@ class Training:
             "agent": self.settings.agent,
             "environment": self.settings.env,
             "data": self.settings.data,
+            "weights": self.weights,
             "seeds": list(self.settings.seeds),
             "diverged": list(self.frozen.found.values()),
             "steps": self.step,

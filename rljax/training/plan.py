@@ -16,7 +16,7 @@ import numpy as np
 
 from rljax import datasets, envs
 from rljax.agent import Base, EnvSpec, Transition, difference, shown
-from rljax.buffers import Experience, Mixed, Replay
+from rljax.buffers import Dataset, Experience, Mixed, Replay, UniformRows, WeightedRows, with_weights
 from rljax.distributed import processes
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
@@ -28,7 +28,7 @@ from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
-from rljax.training.settings import Settings
+from rljax.training.settings import WEIGHTS, Settings
 from rljax.training.terminal_values import TerminalValues, terminal_values
 
 
@@ -74,6 +74,7 @@ class Plan:
     spec: EnvSpec
     warnings: tuple[str, ...] = ()  # possible problems with the data set and with learning rates
     terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
+    weights: dict[str, Any] | None = None  # how unequally rows are drawn, ready for JSON; None where all are equal
 
     @property
     def multiple(self) -> int:
@@ -117,6 +118,12 @@ def plan(experiment: Experiment) -> Plan:
         raise ValueError(f"agent '{settings.agent}' learns from signals, and data sets hold none: leave out --data.")
 
     data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
+    weights = None
+    if settings.weights != "uniform":
+        assert dataset is not None
+        assert data is not None
+        probability = datasets.row_weights(dataset, settings.weights, settings.weights_alpha, settings.weights_share)
+        data, weights = with_weights(data, probability), _described(settings, dataset, probability)
     changed = configuration.replace(config, settings.online or {}, "--online")
     online = None
 
@@ -125,7 +132,7 @@ def plan(experiment: Experiment) -> Plan:
 
     if steps_online:
         module.check(trained, changed)
-        mixture = None if dataset is None else (settings.offline_share, reward_affine)
+        mixture = None if dataset is None else (settings.offline_share, reward_affine, weights is not None)
         goals = inside.environment if inside is not None else goals_of(evaluator.hosted)
         online = OnlineExperience(module, mixture, name, goals, settings.from_run is not None)
         online(changed).check()
@@ -134,7 +141,8 @@ def plan(experiment: Experiment) -> Plan:
         assert data is not None
         each = experience.steps_per_iteration
         end = round_up(settings.steps, each if online is None else math.lcm(each, online(changed).steps_per_iteration))
-        learner = Learner(module, spec, number, base=experiment.base)
+        declare = None if weights is None else Weighted(module)
+        learner = Learner(module, spec, number, declare, experiment.base)
         driver: Driver = OfflineDriver(learner, data, stacked(config), settings.data_on_host)
         stages.append(Stage(driver, config, each, end))
     if online is not None:
@@ -150,7 +158,8 @@ def plan(experiment: Experiment) -> Plan:
         stages.append(Stage(driver, changed, each, end + round_up(steps_online, each)))
     found = (_other_bounds(dataset, evaluator), early_end(module, config, settings))
     warnings = tuple(warning for warning in found if warning is not None)
-    return Plan(stages, evaluator, spec, warnings, terminal_values(module, data, experience.goals))
+    terminal = terminal_values(module, data, experience.goals)
+    return Plan(stages, evaluator, spec, warnings, terminal, weights)
 
 
 def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
@@ -178,11 +187,36 @@ def round_up(number: int, multiple: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
+class Weighted:
+    """Maps a Config to the declaration for a data set whose rows have weights."""
+
+    module: Any  # the agent
+
+    def __call__(self, config: Any) -> Experience:
+        """The agent's declaration, with weighted rows in place of uniform ones."""
+        return dataclasses.replace(self.module.experience(config), draw=WeightedRows())
+
+
+def _described(settings: Settings, dataset: datasets.Dataset, probability: np.ndarray) -> dict[str, Any]:
+    """What is drawn more often, and of how many rows and trajectories with equal weights it is worth: 1 / sum p^2."""
+    own = WEIGHTS[settings.weights]
+    trajectories = np.add.reduceat(probability, dataset.episode_starts)
+    return {
+        "name": settings.weights,
+        **({} if own is None else {own.removeprefix("weights_"): getattr(settings, own)}),
+        "rows": dataset.num,
+        "effective_rows": float(1.0 / np.square(probability).sum()),
+        "trajectories": len(trajectories),
+        "effective_trajectories": float(1.0 / np.square(trajectories).sum()),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
 class OnlineExperience:
     """Maps a Config to the declaration for new experience."""
 
     module: Any  # the agent
-    mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: its share, and the scale and shift of rewards
+    mixture: tuple[Any, tuple[float, float], bool] | None  # beside a data set: see `Mixed.of`
     name: str  # of the environment
     goals: Any  # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or None
     has_policy: bool = False  # learners begin with a policy: it acts in the warm-up, in place of uniform actions
@@ -256,6 +290,12 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
         for declared in (experience, experience.online):
             if declared is not None and declared.perceives:
                 raise ValueError(f"agent '{agent}' declares `perceives=True` in `experience`, and has no `perceive`.")
+    own_draw = isinstance(experience, Dataset) and not isinstance(experience.draw, UniformRows)
+    if settings.weights != "uniform" and own_draw:
+        raise ValueError(
+            f"agent '{agent}' draws rows in its own way, with goals, and --weights {settings.weights} is for rows "
+            "without: leave it out."
+        )
     if settings.data_on_host and (dataset is None or not experience.needs_data or settings.then_online):
         raise ValueError("--data-on-host is for learning from a data set alone: beside new experience it must fit.")
     if settings.then_online and not experience.needs_data:

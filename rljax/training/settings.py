@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,12 @@ from rljax.training import configuration
 LARGEST = 10**18  # of whole numbers
 MOST_LEARNERS = 1_000_000  # of one program
 POOLED = "pooled"  # an offline share: batches are drawn uniformly from data set and new experience together
+WEIGHTS = {  # of a data set's rows, and which of the two settings below each has
+    "uniform": None,
+    "return": "weights_alpha",
+    "advantage": "weights_alpha",
+    "top": "weights_share",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +35,9 @@ class Settings:
     data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
     offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed; or "pooled"
+    weights: str = "uniform"  # of the data set's rows: by the scores of their trajectories, see `WEIGHTS`
+    weights_alpha: float = 0.1  # temperature of "return" and "advantage"; scores lie in [0, 1]
+    weights_share: float = 0.1  # of the trajectories, which "top" keeps
     preset: str | None = None  # the agent's variant whose presets come after those of the environment
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
     log_every: int = 1_000  # steps between lines in metrics.jsonl; Ctrl-C takes effect at these steps
@@ -86,6 +96,7 @@ def check_settings(settings: Settings) -> None:
     share = settings.offline_share
     if not (share == POOLED if isinstance(share, str) else 0 <= share < 1):
         raise ValueError(f"--offline-share is {share}, it must lie in [0, 1) or be '{POOLED}'.")
+    _check_weights(settings)
     for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
         value = getattr(settings, name)
         if value is not None and value < 1:
@@ -100,3 +111,19 @@ def check_settings(settings: Settings) -> None:
         low, high = min(settings.seeds), max(settings.seeds)
         given = f"the seed is {low}, it" if low == high else f"seeds are {low} to {high}, they"
         raise ValueError(f"{given} must lie in [0, 2^32).")
+
+
+def _check_weights(settings: Settings) -> None:
+    weights, alpha, share = settings.weights, settings.weights_alpha, settings.weights_share
+    if weights not in WEIGHTS:
+        raise ValueError(f"--weights is '{weights}', it must be one of {', '.join(WEIGHTS)}.")
+    if weights != "uniform" and settings.data is None:
+        raise ValueError(f"--weights {weights} is of the rows of a data set: give --data DATA.")
+    for name, value in (("weights_alpha", alpha), ("weights_share", share)):
+        if value != getattr(Settings, name) and WEIGHTS[weights] != name:
+            used = " or ".join(f"--weights {weights}" for weights, own in WEIGHTS.items() if own == name)
+            raise ValueError(f"--{name.replace('_', '-')} is for {used}.")
+    if not 0 < alpha < math.inf:
+        raise ValueError(f"--weights-alpha is {alpha:g}, it must be above 0: 0.1 is its authors'.")
+    if not 0 < share <= 1:
+        raise ValueError(f"--weights-share is {share:g}, it must lie in (0, 1]: 0.1 keeps the best tenth.")

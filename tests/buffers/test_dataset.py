@@ -1,4 +1,4 @@
-"""Batches from a data set alone: every row equally often and whole, and what the declaration adds to the rows."""
+"""Batches from a data set alone: every row equally often, or by weight, and whole; and what a declaration adds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from rljax.buffers.dataset import trajectory_ends
+from rljax.buffers.dataset import WHOLE, alias_table, trajectory_ends
 from tests.fakes import ROWS, dataset
+
+KEY = jax.random.key(0)
 
 sample = jax.jit(lambda declared, data, keys: declared.sample(None, data, keys))
 
@@ -82,3 +84,70 @@ def test_columns_that_a_draw_would_lose_are_refused() -> None:
     buffers.Dataset(batch_size=8, columns=(buffers.NextAction(),)).check()
     with pytest.raises(ValueError, match=r"^Goals draws rows without columns, and the agent asks for NextAction\."):
         buffers.Dataset(batch_size=8, draw=goals, columns=(buffers.NextAction(),)).check()
+
+
+# Weighted rows.
+
+
+def probabilities(table: np.ndarray) -> list[int]:
+    """What an alias table [N, 2] gives each row, in units of 2^-32 / N, added up one entry after the other."""
+    total = [0] * len(table)
+    for row, (kept, alias) in enumerate(table.tolist()):
+        total[row] += kept
+        total[alias] += WHOLE - kept
+    return total
+
+
+@pytest.mark.parametrize("number", [1, 2, 7, 500])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 3.0, 100.0])
+def test_an_alias_table_has_the_softmax(number: int, spread: float) -> None:
+    score = spread * np.random.default_rng(number).normal(size=number)
+    expected = np.exp(score - score.max())
+    if number > 1:
+        expected[1::3] = 0.0
+    expected /= expected.sum()
+    total = np.array(probabilities(alias_table(expected)))
+    assert total.sum() == number * WHOLE
+    np.testing.assert_allclose(total / WHOLE / number, expected, rtol=1e-14, atol=1.01 / WHOLE / number)
+    assert (total[expected == 0] == 0).all(), "exactly never"
+
+
+WEIGHTS = np.where(np.arange(ROWS) % 4 == 1, 0.0, np.exp(np.arange(ROWS) / 10.0))
+
+
+def test_rows_are_drawn_as_often_as_their_weights_say_and_whole() -> None:
+    data = buffers.with_weights(dataset(), WEIGHTS / WEIGHTS.sum())
+    declared = buffers.Dataset(batch_size=64, num_updates=200, draw=buffers.WeightedRows())
+    keys = jax.random.split(jax.random.key(3), 2)
+    batches = sample(declared, data, keys)
+    assert batches.extras == {}, "the table stays behind"
+    np.testing.assert_array_equal(batches.observation[..., 0], batches.reward)
+    for learner in np.asarray(batches.reward).reshape(2, -1):
+        assert_drawn(learner)
+    assert np.any(np.asarray(batches.reward)[0] != np.asarray(batches.reward)[1]), "each learner draws its own"
+    drawn = jax.tree.map(np.asarray, declared.draw.random(keys, ROWS, declared))
+    on_host = declared.draw.take(data, drawn)
+    assert isinstance(on_host.reward, np.ndarray)
+    jax.tree.map(np.testing.assert_array_equal, on_host, batches)
+
+
+def assert_drawn(rewards: np.ndarray) -> None:
+    """Rewards 1, 2, ... are drawn in proportion to `WEIGHTS`, by a chi-square; those of weight 0 never."""
+    counts = np.bincount(rewards.astype(np.int64), minlength=ROWS + 1)[1:]
+    expected = rewards.size * WEIGHTS / WEIGHTS.sum()
+    assert counts[expected == 0].sum() == 0
+    chi_square = (np.square(counts - expected)[expected > 0] / expected[expected > 0]).sum()
+    free = (expected > 0).sum() - 1
+    assert abs(chi_square - free) < 5 * np.sqrt(2 * free)
+
+
+def test_weighted_rows_keep_their_columns() -> None:
+    columns = (buffers.NextAction(), buffers.ReturnToGo(discount=0.9))
+    declared = buffers.Dataset(batch_size=64, num_updates=5, columns=columns, draw=buffers.WeightedRows())
+    prepared = declared.prepare(dataset())
+    declared.check()
+    batch = sample(declared, buffers.with_weights(prepared, WEIGHTS / WEIGHTS.sum()), jax.random.split(KEY, 1))
+    rows = np.asarray(batch.reward).astype(np.int64) - 1
+    assert set(batch.extras) == {"next_action", "has_next_action", "return_to_go"}
+    for name, column in batch.extras.items():
+        np.testing.assert_array_equal(column, prepared.extras[name][rows], err_msg=name)

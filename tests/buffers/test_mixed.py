@@ -12,6 +12,7 @@ import pytest
 from rljax import buffers
 from rljax.agent import Transition
 from rljax.buffers.replay import ReplayBuffer
+from tests.buffers.test_dataset import WEIGHTS, assert_drawn
 from tests.fakes import ROWS, dataset
 
 NEW = [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]  # rewards of the ring's rows
@@ -53,6 +54,21 @@ def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
     assert (old.sum(axis=1) == rows).all()
     assert old[:, :rows].all(), "they come first"
     assert sorted(set(reward[~old].tolist())) == NEW, "what is stored, and no empty row"
+
+
+@pytest.mark.parametrize(("share", "old_share"), [(0.5, 0.5), ("pooled", ROWS / (ROWS + 6))])
+def test_old_rows_can_have_weights(share: Any, old_share: float) -> None:
+    declared = mixed(num_updates=1_000, offline_share=share, weighted=True, columns=(buffers.NextAction(),))
+    data = buffers.with_weights(declared.prepare(dataset()), WEIGHTS / WEIGHTS.sum())
+    found = sample(declared, ring(), data, jax.random.split(jax.random.key(1), 1))
+    assert set(found.extras) == {"next_action", "has_next_action"}
+    reward = np.asarray(found.reward).ravel()
+    old = reward > 0
+    assert abs(old.mean() - old_share) < 0.02, "weights do not change the share"
+    assert_drawn(reward[old])
+    counts = np.unique(reward[~old], return_counts=True)[1]
+    assert len(counts) == 6
+    np.testing.assert_allclose(counts, (~old).sum() / 6, atol=5 * np.sqrt((~old).sum() / 6))
 
 
 def test_pooled_old_and_new_are_one_storage() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 import typing
 from pathlib import Path
 from typing import Any
@@ -171,3 +173,78 @@ def test_subset_of_a_cut_dataset_knows_whether_its_last_episode_is_complete(tmp_
 
 def test_score_needs_references(tmp_path: Path) -> None:
     assert made(tmp_path, [4], "t").score(1.0) is None
+
+
+# Weights of rows.
+
+
+def returns_of(dataset: datasets.Dataset) -> list[tuple[int, int, float]]:
+    """First row, end and undiscounted return of each trajectory, row by row."""
+    t, found, begin, total = dataset.transitions, [], 0, 0.0
+    for row in range(dataset.num):
+        total += float(t.reward[row])
+        if t.terminated[row] or t.truncated[row] or row == dataset.num - 1:
+            found.append((begin, row + 1, total))
+            begin, total = row + 1, 0.0
+    return found
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 2.0])
+def test_weights_by_return_equal_a_loop(tmp_path: Path, alpha: float) -> None:
+    dataset = made(tmp_path, [5, 8, 3, 6], "totn")
+    found = returns_of(dataset)
+    low, high = (pick(total for *_, total in found) for pick in (min, max))
+    weight = np.zeros(dataset.num)
+    for begin, end, total in found:
+        weight[begin:end] = math.exp((total - low) / (high - low) / alpha)
+    actual = datasets.row_weights(dataset, "return", alpha)
+    np.testing.assert_allclose(actual, weight / weight.sum(), rtol=1e-9)
+    assert actual.sum() == pytest.approx(1.0)
+
+
+def test_weights_by_advantage_take_the_first_observation_out(tmp_path: Path) -> None:
+    dataset = walks_with_luck(tmp_path)
+    returns = np.array([total for *_, total in returns_of(dataset)])
+    first = np.asarray(dataset.transitions.observation)[dataset.episode_starts].astype(np.float64)
+    inputs = np.column_stack([first, np.ones(len(first))])
+    fit = inputs @ np.linalg.solve(inputs.T @ inputs, inputs.T @ returns)  # the normal equations
+    score = (returns - fit - (returns - fit).min()) / np.ptp(returns - fit)
+    expected = np.repeat(np.exp(score / 0.1), dataset.episode_lengths)
+    actual = datasets.row_weights(dataset, "advantage", 0.1)
+    np.testing.assert_allclose(actual, expected / expected.sum(), rtol=1e-4)
+    best = np.argmax(actual) // 4
+    assert best != np.argmax(returns), "the luckiest start is not the best policy"
+
+
+def walks_with_luck(tmp_path: Path, number: int = 30) -> datasets.Dataset:
+    """Trajectories of 4 rows whose returns depend mostly on where they begin."""
+    generator = np.random.default_rng(5)
+    observations = generator.normal(size=(4 * number, 3)).astype(np.float32)
+    rewards = np.repeat(10.0 * observations[::4, 0] + generator.normal(size=number), 4).astype(np.float32)
+    return made(tmp_path, [4] * number, "o" * number, observations=observations, rewards=rewards)
+
+
+def test_weights_of_the_top_are_those_of_the_filter(tmp_path: Path) -> None:
+    dataset = made(tmp_path, [5, 8, 3, 6], "totn")
+    kept = datasets.top_fraction(dataset, 0.5)
+    actual = datasets.row_weights(dataset, "top", share=0.5)
+    rows = np.flatnonzero(actual)
+    np.testing.assert_allclose(actual[rows], 1 / kept.num)
+    np.testing.assert_array_equal(np.asarray(dataset.transitions.reward)[rows], kept.transitions.reward)
+
+
+def test_weights_need_trajectories_that_differ(tmp_path: Path) -> None:
+    single = made(tmp_path, [5], "n")
+    for name in ("return", "advantage", "top"):
+        with pytest.raises(ValueError, match=rf"--weights {name} compares trajectories, and .* is a single one"):
+            datasets.row_weights(single, name)
+    flat = made(tmp_path, [5, 5], "to", rewards=np.ones(10, np.float32))
+    with pytest.raises(ValueError, match=r"all 2 trajectories of .* have one return, 5"):
+        datasets.row_weights(flat, "return")
+    with pytest.raises(ValueError, match=r"fits \d coefficients to the returns of 2 trajectories .*--weights return"):
+        datasets.row_weights(made(tmp_path, [5, 8], "to"), "advantage")
+    pictures = walks_with_luck(tmp_path)
+    shown = np.zeros((pictures.num, 3, 3, 1), np.float32)
+    odd = pictures.transitions.replace(observation=shown, next_observation=shown)
+    with pytest.raises(ValueError, match=r"are no vectors: --weights return"):
+        datasets.row_weights(dataclasses.replace(pictures, transitions=odd), "advantage")

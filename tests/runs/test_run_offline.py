@@ -425,3 +425,60 @@ def test_command_line(tmp_path: Path, data: str) -> None:
     done = small_runs.command("train", "bc", "--env", "Pendulum-v1", "--steps", 100, "--out", tmp_path / "other")
     assert done.returncode == 2
     assert "learns from data: rljax train bc --data" in done.stderr
+
+
+# Weighted rows.
+
+
+def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -> None:
+    whole = train("td3_bc", 200, tmp_path / "whole", data, seeds=2, weights="return", weights_alpha=0.2)
+    half = train("td3_bc", 100, tmp_path / "half", data, seeds=2, weights="return", weights_alpha=0.2)
+    run.resume(half, 200)
+    small_runs.assert_same(whole, half)
+    described = json.loads((whole / "config.json").read_text())
+    assert (described["weights"], described["weights_alpha"]) == ("return", 0.2)
+    probability = datasets.row_weights(datasets.load(data), "return", 0.2)
+    assert json.loads((whole / "summary.json").read_text())["weights"] == {
+        "name": "return",
+        "alpha": 0.2,
+        "rows": 400,
+        "effective_rows": pytest.approx(1 / np.square(probability).sum()),
+        "trajectories": 8,
+        "effective_trajectories": pytest.approx(1 / np.square(50 * probability[::50]).sum()),
+    }
+    plain = trained("td3_bc", 100, tmp_path / "plain", data, seeds=2)
+    assert json.loads((plain / "summary.json").read_text())["weights"] is None
+    other = small_runs.arrays(plain)
+    assert any((array != other[name]).any() for name, array in small_runs.arrays(half).items())
+
+
+def test_a_run_from_before_there_were_weights_goes_on(tmp_path: Path, data: str) -> None:
+    whole = trained("td3_bc", 200, tmp_path / "whole", data, seeds=2)
+    half = trained("td3_bc", 100, tmp_path / "half", data, seeds=2)
+    described = json.loads((half / "config.json").read_text())
+    for name in ("weights", "weights_alpha", "weights_share"):
+        described.pop(name)
+    (half / "config.json").write_text(json.dumps(described))
+    run.resume(half, 200)
+    small_runs.assert_same(whole, half)
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("share", [0.5, "pooled"])
+def test_weighted_data_beside_new_experience(tmp_path: Path, data: str, share: Any) -> None:
+    settings: dict[str, Any] = {"weights": "top", "weights_share": 0.3, "offline_share": share}
+    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200, **settings)
+    half = train("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100, **settings)
+    run.resume(half, 300)
+    small_runs.assert_same(whole, half)
+    online = train("sac", 100, tmp_path / "sac", data, {**ONLINE, "warmup_steps": 20}, env="Pendulum-v1", **settings)
+    assert json.loads((online / "summary.json").read_text())["weights"]["trajectories"] == 8
+
+
+@pytest.mark.learn
+def test_weighted_data_on_the_host(tmp_path: Path, data: str) -> None:
+    there = train("td3_bc", 100, tmp_path / "there", data, data_on_host=True, weights="advantage")
+    here = train("td3_bc", 100, tmp_path / "here", data, weights="advantage")
+    kept = small_runs.arrays(there)
+    for name, array in small_runs.arrays(here).items():
+        np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.training.settings import MOST_LEARNERS, Settings, seeds_of
+from rljax.training.settings import MOST_LEARNERS, Settings, check_settings, seeds_of
 
 
 def test_whole_numbers_of_any_type_become_int() -> None:
@@ -47,3 +47,20 @@ def test_seeds_of_a_number_of_learners(seeds: Any) -> None:
 def test_too_many_learners_are_refused_at_once(seeds: Any, number: str) -> None:
     with pytest.raises(ValueError, match=rf"^--seeds asks for {number} learners, .*at most 1,000,000\.$"):
         seeds_of(seeds)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"weights": "best"}, r"^--weights is 'best', it must be one of uniform, return, advantage, top\.$"),
+        ({"weights": "return", "data": None}, r"^--weights return is of the rows of a data set: give --data"),
+        ({"weights": "return", "weights_alpha": 0.0}, r"^--weights-alpha is 0, it must be above 0"),
+        ({"weights": "advantage", "weights_alpha": float("nan")}, r"^--weights-alpha is nan, it must be above 0"),
+        ({"weights": "top", "weights_share": 1.5}, r"^--weights-share is 1\.5, it must lie in \(0, 1\]"),
+        ({"weights_alpha": 0.2}, r"^--weights-alpha is for --weights return or --weights advantage\.$"),
+        ({"weights": "return", "weights_share": 0.2}, r"^--weights-share is for --weights top\.$"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_settings(Settings(**({"agent": "iql", "env": "none", "data": "some.npz"} | values)))
