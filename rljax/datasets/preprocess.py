@@ -128,7 +128,7 @@ def row_weights(dataset: Dataset, name: str, alpha: float = 0.1, share: float = 
 
     "return": proportional to exp(score / alpha), where the score is the undiscounted return, scaled to [0, 1] over the
     trajectories. "advantage": the same, where the score is the return minus a linear fit of returns on first
-    observations. Both are Hong et al.'s (arXiv:2302.06599; Improbable-AI/harness-offline-rl): the softmax is over rows,
+    observations. Both are Hong et al.'s (arXiv:2306.13085; Improbable-AI/harness-offline-rl): the softmax is over rows,
     so a long trajectory is drawn more often than a short one with its score. "top": equal on the rows that
     `top_fraction` keeps with `share`, 0 on all others. Rewards are those recorded.
 

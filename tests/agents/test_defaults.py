@@ -35,6 +35,7 @@ DISCRETE = {"cql_discrete", "dqn", "pqn", "r2d2", "sac_discrete", "stream_q", "s
 FROM_DATA = {  # updates
     "bc": 1_500,
     "td3_bc": 3_000,
+    "rebrac": 1_000,
     "iql": 2_000,
     "riql": 2_000,
     "cql": 500,

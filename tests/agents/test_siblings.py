@@ -64,6 +64,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "experience", "check", "init", "act", "value", "actor_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),  # of offline agents it is about the data
     ),
+    ("td3_bc", "rebrac"): Pair(lines=55, own={"Config", "experience", "check", "critic_loss", "actor_loss"}),
     ("iql", "riql"): Pair(
         lines=70, own={"Config", "check", "init", "prepare", "act", "policy", "critic_loss", "update"}
     ),
