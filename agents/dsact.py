@@ -71,6 +71,7 @@ class Config:
     # Policy
     init_temperature: float = 2.718281828  # alpha at the start: log alpha is 1; [3]
     target_entropy: float | None = None  # in nats of the normalised action; None is -A, the paper's rule
+    target_entropy_share: float = 1.0  # of -A, where target_entropy is None; 0.5 in RLPD and Brax
     learn_temperature: bool = True  # False keeps alpha at init_temperature
     temperature_loss: Literal["log_alpha", "alpha"] = "log_alpha"  # factor of the entropy error; [3]
     exploration: noise.Kind = "white"  # noise of exploring actions; "held" in arXiv:2604.04539, "pink" in ICLR 2023
@@ -126,6 +127,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, std_rate=(0, 1), std_epsilon=(0, None), clip_range=(0, None), fixed_bound=(0, None))
     agent.require_range(config, huber_limit=(0, None), log_std_min=(-30, 30), log_std_max=(-30, 30))
     agent.require_range(config, prioritised=(0, 1), correction=(0, 1))
+    agent.require_range(config, target_entropy_share=(None, None))
     agent.require_order(config, "log_std_min", "log_std_max")
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(None, None))
@@ -247,7 +249,8 @@ def temperature_loss(
     log_temperature: Array, entropy: Array, batch: Transition, config: Config
 ) -> tuple[Array, Metrics]:
     """The policy's entropy [] minus the target, times log alpha (or alpha)."""
-    target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
+    rule = -config.target_entropy_share * batch.action.shape[-1]
+    target_entropy = rule if config.target_entropy is None else config.target_entropy
     factor = log_temperature if config.temperature_loss == "log_alpha" else jnp.exp(log_temperature)
     loss = factor * (entropy - target_entropy)
     return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}

@@ -15,6 +15,7 @@ Departs from the paper: the temperature's loss uses log alpha, as in Stable-Base
 alpha is small. `temperature_loss = "alpha"` is the paper's form.
 
 With `min_critics`, min_c in y is over so many random critics and the actor follows the mean of all, as in REDQ [2].
+Without `entropy_backup`, the log pi in y is left out.
 With `hindsight`, goals in batches are replaced by goals that were reached, as in HER [3].
 
 [1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
@@ -61,9 +62,11 @@ class Config:
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1, table 1]
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [1, table 1]
     reward_scale: float = 1.0  # factor on rewards inside the target; Brax's presets use 5 to 30
+    entropy_backup: bool = True  # the next state's entropy is a part of y; False in SERL and WSRL
     # Policy
     init_temperature: float = 1.0  # alpha at the start; SB3 "auto", CleanRL
-    target_entropy: float | None = None  # in nats of the normalised action; None is -A, the paper's rule
+    target_entropy: float | None = None  # in nats of the normalised action; None is -A, the paper's rule, times a share
+    target_entropy_share: float = 1.0  # of -A, where target_entropy is None; 0.5 in RLPD and Brax
     learn_temperature: bool = True  # False keeps alpha at init_temperature
     temperature_loss: Literal["log_alpha", "alpha"] = "log_alpha"  # factor of the entropy error; SB3 or CleanRL, Brax
     exploration: noise.Kind = "white"  # noise of exploring actions; "held" in arXiv:2604.04539, "pink" in ICLR 2023
@@ -118,6 +121,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, hindsight=(0, 1), prioritised=(0, 1), correction=(0, 1))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_range(config, target_entropy_share=(None, None))
     agent.require_order(config, "log_std_min", "log_std_max")
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(None, None))
@@ -200,7 +204,9 @@ def critic_loss(
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     next_q = networks.smallest_of_subset(next_q, config.min_critics, key)  # [B]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    target = config.reward_scale * batch.reward + bootstrap * (next_q - jnp.exp(state.log_temperature) * next_log_prob)
+    if config.entropy_backup:
+        next_q -= jnp.exp(state.log_temperature) * next_log_prob
+    target = config.reward_scale * batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]
     error = q - jax.lax.stop_gradient(target)
     loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
@@ -225,7 +231,8 @@ def temperature_loss(
     log_temperature: Array, entropy: Array, batch: Transition, config: Config
 ) -> tuple[Array, Metrics]:
     """The policy's entropy [] minus the target, times log alpha (or alpha)."""
-    target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
+    rule = -config.target_entropy_share * batch.action.shape[-1]
+    target_entropy = rule if config.target_entropy is None else config.target_entropy
     factor = log_temperature if config.temperature_loss == "log_alpha" else jnp.exp(log_temperature)
     loss = factor * (entropy - target_entropy)
     return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}

@@ -64,6 +64,7 @@ class Config:
     sequence_length: int = 4  # J, actions of a sequence, also between two decisions; own choice
     init_temperature: float = 1.0  # alpha at the start; SB3 "auto", CleanRL
     target_entropy: float | None = None  # in nats of one normalised action; None is -A, SAC's rule
+    target_entropy_share: float = 1.0  # of -A, where target_entropy is None; 0.5 in RLPD and Brax
     learn_temperature: bool = True  # False keeps alpha at init_temperature
     temperature_loss: Literal["log_alpha", "alpha"] = "log_alpha"  # factor of the entropy error; SB3 or CleanRL, Brax
     log_std_min: float = -20.0  # lower clip of log std; SB3, Spinning Up
@@ -118,6 +119,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, prioritised=(0, 1), correction=(0, 1), model_lr=(0, None))
     agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
+    agent.require_range(config, target_entropy_share=(None, None))
     agent.require_order(config, "log_std_min", "log_std_max")
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(None, None))
@@ -268,7 +270,8 @@ def temperature_loss(
     log_temperature: Array, entropy: Array, batch: Transition, config: Config
 ) -> tuple[Array, Metrics]:
     """The policy's entropy [] minus the target, times log alpha (or alpha)."""
-    target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
+    rule = -config.target_entropy_share * batch.action.shape[-1]
+    target_entropy = rule if config.target_entropy is None else config.target_entropy
     factor = log_temperature if config.temperature_loss == "log_alpha" else jnp.exp(log_temperature)
     loss = factor * (entropy - target_entropy)
     return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}

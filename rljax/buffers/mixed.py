@@ -21,11 +21,12 @@ class Mixed(Replay):
 
     Where the share is a number, each batch has this share of its rows from the data set, and these rows come first. The
     default is RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every transition of both sources is equally likely,
-    so that the share falls as new experience grows. With `weighted`, the share stays the same, and the data set's rows
-    in it have other probabilities.
+    so that the share falls as new experience grows. With (A, B, N) the share goes linearly from A to B while the first
+    N new transitions come, and stays there. With `weighted`, the share stays the same, and the data set's rows in it
+    have other probabilities.
     """
 
-    offline_share: Any = 0.5  # in [0, 1), or "pooled"; it shapes the program
+    offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
     reward_affine: Any = (1.0, 0.0)  # scale and shift of new rewards; the data set's rewards already have them
     weighted: bool = False  # draw the data set's rows with the probabilities that `with_weights` put into it
 
@@ -33,7 +34,7 @@ class Mixed(Replay):
 
     @classmethod
     def of(
-        cls, replay: Replay, offline_share: float | str, reward_affine: tuple[float, float], weighted: bool = False
+        cls, replay: Replay, offline_share: Any, reward_affine: tuple[float, float], weighted: bool = False
     ) -> Mixed:
         """Mix the replay that an agent declares with a data set.
 
@@ -42,6 +43,11 @@ class Mixed(Replay):
         if not replay.draw.from_data:
             raise ValueError(
                 f"--config.{replay.draw.flag} draws from a replay of new experience alone, not with --data."
+            )
+        if isinstance(offline_share, tuple) and offline_share[2] > replay.replay_size:
+            raise ValueError(
+                f"--offline-share changes over {offline_share[2]:,} new transitions, more than --config.replay-size "
+                f"{replay.replay_size:,} keeps: raise it, or let the share change sooner."
             )
         fields = {field.name: getattr(replay, field.name) for field in dataclasses.fields(replay)}
         return cls(**fields, offline_share=offline_share, reward_affine=reward_affine, weighted=weighted)
@@ -55,18 +61,34 @@ class Mixed(Replay):
         """The batches of one iteration, [P, U, B, ...], with only the `extras` that old and new rows both have."""
         assert data is not None
         sample = self._pooled if isinstance(self.offline_share, str) else self._shared
+        if isinstance(self.offline_share, tuple):
+            sample = self._scheduled
         return self.augmented(sample(buffer, data, keys), keys)
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)
+        old, new = self._both(buffer, data, keys, offline, self.batch_size - offline)
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), old, new)
+
+    def _scheduled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
+        """Whole batches of both are drawn, for the share is known only when the program runs."""
+        begin, end, steps = self.offline_share
+        share = begin + (end - begin) * jnp.minimum(buffer.size / steps, 1.0)  # [], of all learners
+        is_old = jnp.arange(self.batch_size) < jnp.round(share * self.batch_size)
+        old, new = self._both(buffer, data, keys, self.batch_size, self.batch_size)
+        return jax.tree.map(lambda old, new: jnp.where(is_old.reshape(-1, *[1] * (old.ndim - 3)), old, new), old, new)
+
+    def _both(
+        self, buffer: ReplayBuffer, data: Transition, keys: Array, offline: int, online: int
+    ) -> tuple[Transition, Transition]:
+        """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
         if self.weighted:
             drawn = alias_draws(key_offline, data.reward.shape[0], self.num_updates, offline)
             old = rows_of(without_weights(data), aliased(data, drawn))
         else:
             old = rows_of(data, random_rows(key_offline, data.reward.shape[0], self.num_updates, offline))
-        new = self._as_data(uniform(buffer, key_online, self, self.batch_size - offline))
-        return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *_alike(old, new))
+        return _alike(old, self._as_data(uniform(buffer, key_online, self, online)))
 
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         number = data.reward.shape[0]

@@ -22,8 +22,9 @@ class Learners:
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # train all values of a setting: config.actor-lr=1e-4,3e-4
     dry_run: bool = False  # show the programs that a grid would be, and do nothing
     then_online: int = Settings.then_online  # environment steps of each learner after the updates from the data set
-    # share of each batch that comes from the data set; pooled: drawn uniformly from the data set and new experience
-    offline_share: float | Literal["pooled"] = 0.5
+    # share of each batch that comes from the data set; pooled: drawn uniformly from the data set and new experience;
+    # A:B:N: from A to B over N new transitions
+    offline_share: float | str = 0.5
     # draw rows of the data set more often, the better their trajectory is: by its return, by the advantage of that over
     # a fit on first observations, or only from the top share
     weights: Literal["uniform", "return", "advantage", "top"] = "uniform"
@@ -80,7 +81,7 @@ class Resume(shared.Trust, shared.Hosts, shared.Cluster, shared.Quiet):
     run: shared.Folder  # folder of the run, the grid or the sweep
     steps: int | None = None  # new total of environment steps; default: as first planned
     then_online: int | None = None  # let a run from a data set go on in its environment, for so many steps
-    offline_share: float | Literal["pooled"] | None = None  # share of each batch from the data set then; default 0.5
+    offline_share: float | str | None = None  # share of each batch from the data set then; default 0.5
     accept_changed_records: bool = False  # go on though files of records have changed since the last checkpoint
 
 

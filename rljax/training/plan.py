@@ -28,7 +28,7 @@ from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
-from rljax.training.settings import WEIGHTS, Settings
+from rljax.training.settings import WEIGHTS, Settings, share_of
 from rljax.training.terminal_values import TerminalValues, terminal_values
 
 
@@ -132,7 +132,7 @@ def plan(experiment: Experiment) -> Plan:
 
     if steps_online:
         module.check(trained, changed)
-        mixture = None if dataset is None else (settings.offline_share, reward_affine, weights is not None)
+        mixture = None if dataset is None else (share_of(settings.offline_share), reward_affine, weights is not None)
         goals = inside.environment if inside is not None else goals_of(evaluator.hosted)
         online = OnlineExperience(module, mixture, name, goals, settings.from_run is not None)
         online(changed).check()

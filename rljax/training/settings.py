@@ -34,7 +34,7 @@ class Settings:
     seeds: tuple[int, ...] = (0,)  # one learner per seed
     data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
-    offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed; or "pooled"
+    offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed: see `share_of`
     weights: str = "uniform"  # of the data set's rows: by the scores of their trajectories, see `WEIGHTS`
     weights_alpha: float = 0.1  # temperature of "return" and "advantage"; scores lie in [0, 1]
     weights_share: float = 0.1  # of the trajectories, which "top" keeps
@@ -93,9 +93,7 @@ def check_settings(settings: Settings) -> None:
     """Raise `ValueError` for numbers out of range."""
     if settings.then_online < 0:
         raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
-    share = settings.offline_share
-    if not (share == POOLED if isinstance(share, str) else 0 <= share < 1):
-        raise ValueError(f"--offline-share is {share}, it must lie in [0, 1) or be '{POOLED}'.")
+    share_of(settings.offline_share)
     _check_weights(settings)
     for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
         value = getattr(settings, name)
@@ -111,6 +109,26 @@ def check_settings(settings: Settings) -> None:
         low, high = min(settings.seeds), max(settings.seeds)
         given = f"the seed is {low}, it" if low == high else f"seeds are {low} to {high}, they"
         raise ValueError(f"{given} must lie in [0, 2^32).")
+
+
+def share_of(text: float | str) -> float | str | tuple[float, float, int]:
+    """The share of the data set in batches: a number in [0, 1), "pooled", or "A:B:N" as (A, B, N).
+
+    The latter goes linearly from A to B over N new transitions of each learner. Raises `ValueError` for anything else.
+    """
+    if text == POOLED or (not isinstance(text, str) and 0 <= text < 1):
+        return text
+    try:
+        begin, end, steps = str(text).split(":")
+        found = float(begin), float(end), configuration.integer(configuration.whole_number(steps), "N", LARGEST)
+    except (TypeError, ValueError):
+        found = (math.nan, 0.0, 0)
+    if not (0 <= found[0] <= 1 and 0 <= found[1] <= 1 and found[2] >= 1):
+        raise ValueError(
+            f"--offline-share is {text}, it must lie in [0, 1), be '{POOLED}', or change from A to B over N new "
+            "transitions: A:B:N, such as 0.5:0:20000."
+        )
+    return found
 
 
 def _check_weights(settings: Settings) -> None:

@@ -175,8 +175,8 @@ def nothing_learnt(experience: Experience, steps: int, iteration: int, on_host: 
     if experience.streams or experience.needs_data or steps >= needed:
         return None
     settings = "--config.num-envs or --config.num-steps"
-    if not isinstance(experience, Rollout):
-        warm_up = experience.random_steps >= experience.steps_before_updates
+    if isinstance(experience, Replay):
+        warm_up = experience.warmup_steps >= experience.steps_before_updates
         settings = "--config.warmup-steps" if warm_up else "--config.batch-size"
     return (
         f"nothing will be learnt: the first update comes after {needed:,} environment steps of each learner, and there "

@@ -59,7 +59,9 @@ class Reference:
 
         # Equation 5, its target from equation 3 with the targets' smaller critic.
         next_action, next_log_prob = self.sample(next_observation, next_noise)[:2]
-        soft_value = reference.smallest(self.targets, next_observation, next_action)[0] - temperature * next_log_prob
+        soft_value = reference.smallest(self.targets, next_observation, next_action)[0]
+        if config.entropy_backup:
+            soft_value = soft_value - temperature * next_log_prob
         y = config.reward_scale * reward + config.discount * (1.0 - terminated) * soft_value
         action = np.asarray(batch.action, np.float64)
         loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
@@ -79,7 +81,8 @@ class Reference:
             metrics |= {"actor/loss": (temperature * log_prob - q).mean(), "actor/entropy": entropy}
 
             # Equation 18: L = alpha (entropy - target), or log alpha for alpha; and d alpha / d log alpha = alpha.
-            target = -action.shape[1] if config.target_entropy is None else config.target_entropy
+            rule = -config.target_entropy_share * action.shape[1]
+            target = rule if config.target_entropy is None else config.target_entropy
             own_form = config.temperature_loss == "alpha"
             factor, slope = (temperature, temperature) if own_form else (self.log_temperature, 1.0)
             metrics |= {"temperature/loss": factor * (entropy - target), "temperature/value": temperature}
@@ -93,7 +96,7 @@ class Reference:
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "clipped log std": {"log_std_min": -0.6, "log_std_max": 0.5},
-    "scaled rewards": {"reward_scale": 7.0, "discount": 0.5, "init_temperature": 0.3},
+    "scaled rewards": {"reward_scale": 7.0, "discount": 0.5, "init_temperature": 0.3, "target_entropy_share": 0.5},
     "paper's temperature, delay, normalised": {
         "temperature_loss": "alpha",
         "target_entropy": -0.7,
@@ -101,7 +104,12 @@ CASES: dict[str, dict[str, Any]] = {
         "policy_delay": 2,
         "normalise_observations": True,
     },
-    "fixed temperature, three critics": {"learn_temperature": False, "init_temperature": 0.2, "num_critics": 3},
+    "fixed temperature, three critics, no entropy in the target": {
+        "learn_temperature": False,
+        "init_temperature": 0.2,
+        "num_critics": 3,
+        "entropy_backup": False,
+    },
 }
 
 # Compiled once for all tests: a Config's floats are traced.
@@ -294,6 +302,7 @@ OUTSIDE: dict[str, tuple[float, str]] = {
     "reward_scale": (float("inf"), ""),
     "log_std_max": (float("nan"), r"in \[-30, 30\]"),
     "target_entropy": (float("nan"), ""),
+    "target_entropy_share": (float("inf"), ""),
 }
 
 

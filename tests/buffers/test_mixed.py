@@ -56,6 +56,16 @@ def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
     assert sorted(set(reward[~old].tolist())) == NEW, "what is stored, and no empty row"
 
 
+@pytest.mark.parametrize(("online", "rows"), [(1, 14), (2, 12), (4, 8), (6, 8)])
+def test_the_share_goes_from_one_to_another_over_new_transitions(online: int, rows: int) -> None:
+    declared = mixed(num_updates=30, offline_share=(1.0, 0.5, 4))
+    reward = batches(declared, ring(online=online)).reward
+    old = reward > 0
+    assert (old.sum(axis=1) == rows).all(), "1 - 0.5 online / 4 of 16, and from 4 on the half"
+    assert old[:, :rows].all()
+    assert sorted(set(reward[~old].tolist())) == NEW[6 - online :]
+
+
 @pytest.mark.parametrize(("share", "old_share"), [(0.5, 0.5), ("pooled", ROWS / (ROWS + 6))])
 def test_old_rows_can_have_weights(share: Any, old_share: float) -> None:
     declared = mixed(num_updates=1_000, offline_share=share, weighted=True, columns=(buffers.NextAction(),))

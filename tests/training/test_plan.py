@@ -160,13 +160,13 @@ def test_an_agent_that_perceives_has_perceive(when: str) -> None:
 # A data set beside new experience.
 
 
-@pytest.mark.parametrize("share", [0.25, "pooled"])
-def test_new_experience_is_mixed_with_a_data_set(share: Any) -> None:
+@pytest.mark.parametrize(("share", "expected"), [(0.25, 0.25), ("pooled", "pooled"), ("0.5:0:2e2", (0.5, 0.0, 200))])
+def test_new_experience_is_mixed_with_a_data_set(share: Any, expected: Any) -> None:
     (stage,) = planned(sac, "rljax/Pendulum", 100, {}, recorded(), offline_share=share).stages
     declared = stage.driver.hyper.experience
     assert declared == buffers.Mixed(
         **{name: getattr(stage.config, name) for name in ("replay_size", "batch_size", "warmup_steps")},
-        offline_share=share,
+        offline_share=expected,
     )
     assert stage.driver.data is not None
 

@@ -64,3 +64,16 @@ def test_too_many_learners_are_refused_at_once(seeds: Any, number: str) -> None:
 def test_weights_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_settings(Settings(**({"agent": "iql", "env": "none", "data": "some.npz"} | values)))
+
+
+@pytest.mark.parametrize("share", [1.0, -0.1, "half", "0.5", "0.5:0", "2:0:100", "0.5:0:0", "0.5:x:100", float("nan")])
+def test_shares_of_a_data_set_are_checked(share: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^--offline-share is .*, it must lie in \[0, 1\), be 'pooled', or change from"
+    ):
+        check_settings(Settings("sac", "Hopper-v5", offline_share=share))
+
+
+def test_parts_are_named_beside_the_run_that_has_them() -> None:
+    with pytest.raises(ValueError, match=r"^--from-parts names what learners take from the run of --from RUN"):
+        check_settings(Settings("sac", "Hopper-v5", from_parts=("actor",)))

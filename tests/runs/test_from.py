@@ -1,0 +1,133 @@
+"""Learners that begin with what another run has learnt: which parts, for which learners, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from rljax.runs import experiments, records, run
+from rljax.training.loop import Training
+from rljax.training.population import inheritance
+from rljax.training.registry import load_agent, preset
+from tests import small_runs
+
+
+class Old(struct.PyTreeNode):
+    """A State."""
+
+    actor: Any
+    critic: Any
+    actor_optimiser: Any
+
+
+class New(struct.PyTreeNode):
+    """Another agent's State: it has no actor's optimiser, and a temperature."""
+
+    critic: Any
+    actor: Any
+    log_temperature: Any
+
+
+def numbers(*shape: int) -> jax.Array:
+    """Numbers that differ."""
+    return jnp.arange(float(np.prod(shape))).reshape(shape)
+
+
+GIVEN = Old(actor={"w": numbers(2, 3)}, critic={"w": numbers(2, 4, 5)}, actor_optimiser=numbers(2))
+FRESH = New(critic={"w": jnp.zeros((2, 4, 5))}, actor={"w": jnp.zeros((2, 3))}, log_temperature=jnp.zeros(2))
+
+
+def test_all_parts_that_both_have_are_inherited_by_name() -> None:
+    found = inheritance(FRESH, GIVEN, (), "run")
+    assert list(found) == ["critic", "actor"], "no optimiser"
+    np.testing.assert_array_equal(found["critic"]["w"], GIVEN.critic["w"])
+    assert list(inheritance(FRESH, GIVEN, ("actor",), "run")) == ["actor"]
+
+
+def test_one_learner_gives_to_all() -> None:
+    one = jax.tree.map(lambda x: x[1:], GIVEN)
+    found = inheritance(FRESH, one, (), "run")
+    for learner in range(2):
+        np.testing.assert_array_equal(found["actor"]["w"][learner], GIVEN.actor["w"][1])
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(ValueError, match=r"^--from run: value is in both States\. In both are: critic, actor\. Name"):
+        inheritance(FRESH, GIVEN, ("value",), "run")
+    with pytest.raises(ValueError, match=r"^--from run has 2 learners: give --seeds 2, or name a run of one"):
+        inheritance(jax.tree.map(lambda x: jnp.concatenate([x, x]), FRESH), GIVEN, (), "run")
+    other = FRESH.replace(critic={"w": jnp.zeros((2, 10, 5))})
+    message = (
+        r"critic does not fit: critic\['w'\] is \(4, 5\) there and \(10, 5\) here\. .*--from-parts: of critic, actor"
+    )
+    with pytest.raises(ValueError, match=message):
+        inheritance(other, GIVEN, (), "run")
+    assert list(inheritance(other, GIVEN, ("actor",), "run")) == ["actor"]
+    deeper = FRESH.replace(actor={"w": jnp.zeros((2, 3)), "b": jnp.zeros((2, 3))})
+    with pytest.raises(ValueError, match=r"actor\['b'\] is absent there and \(3,\) here"):
+        inheritance(deeper, GIVEN, (), "run")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of TD3."""
+    return small_runs.train("td3", "rljax/Pendulum", 100, tmp_path_factory.mktemp("source") / "run")
+
+
+def test_learners_begin_with_it_and_their_policy_warms_up(source: Path) -> None:
+    how: dict[str, Any] = {"from_run": str(source), "config": small_runs.SMALL, **small_runs.EVERY}
+    training = Training(experiments.prepare("td3", "rljax/Pendulum", 100, seeds=2, **how))
+    training.start()
+    given = small_runs.arrays(source)
+    for part in ("actor", "critic", "target_actor", "target_critic"):
+        assert part in (training.inherited or {})
+        own = jax.tree.leaves(getattr(training.driver.agent_state, part))
+        others = [x for place, x in given.items() if place.startswith(f"['agent']['{part}']")]
+        for ours, theirs in zip(own, others, strict=True):
+            np.testing.assert_array_equal(ours, np.stack([theirs[0]] * 2))
+    experience = training.driver.hyper.experience
+    assert (experience.random_steps, experience.steps_before_updates) == (0, small_runs.SMALL["warmup_steps"])
+    training.close()
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+def test_stopped_and_resumed_equals_uninterrupted(source: Path, env: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"from_run": str(source), "seeds": 2}
+    whole = small_runs.train("td3", env, 300, tmp_path / "whole", **settings)
+    half = small_runs.train("td3", env, 200, tmp_path / "half", **settings)
+    run.resume(half, 300)
+    small_runs.assert_same(whole, half)
+    assert records.read(whole, "evaluations")[0]["step"] == 0, "what was inherited is evaluated first"
+    assert set(json.loads((whole / "config.json").read_text())["inherited"]) >= {"actor", "critic"}
+
+
+@pytest.mark.learn
+def test_a_run_that_begins_anew_inherits_the_same_or_is_refused(source: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(source, tmp_path / "source"))
+    whole = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "whole", from_run=str(own))
+    killed = Path(shutil.copytree(whole, tmp_path / "killed"))
+    shutil.rmtree(killed / "checkpoints")
+    other = Path(shutil.copytree(killed, tmp_path / "other"))
+    small_runs.assert_same(whole, run.resume(killed))
+    run.resume(own, 200)
+    with pytest.raises(ValueError, match=r"begins anew, and the run of its --from has changed since\. Restore"):
+        run.resume(other)
+
+
+def test_variants_for_going_online_are_presets_of_sac() -> None:
+    module = load_agent("sac")
+    rlpd, serl, wsrl = (preset("sac", module, "Hopper-v5", variant=name) for name in ("rlpd", "serl", "wsrl"))
+    for config, updates in ((rlpd, 20), (serl, 8), (wsrl, 4)):
+        assert (config.num_critics, config.min_critics, config.layer_norm) == (10, 2, True)
+        assert (config.num_updates, config.policy_delay) == (updates, updates)
+    assert (rlpd.entropy_backup, serl.entropy_backup, wsrl.entropy_backup) == (True, False, False)
+    assert (rlpd.target_entropy_share, wsrl.target_entropy) == (0.5, 0.0)
