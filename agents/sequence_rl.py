@@ -72,7 +72,7 @@ class Config:
     policy_delay: int = 1  # updates between actor and temperature updates; own choice
     # Networks
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers: critics, model, and actor before the GRU
-    memory_hidden: tuple[int, ...] = (256,)  # widths of the GRU's layers; own choice
+    memory_hidden: tuple[int, ...] = (64,)  # widths of the GRU's layers; own choice
     num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2, table 1]
     layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice

@@ -4,7 +4,7 @@
 
 scripts/results_online.py, results_offline.py and results_terminal.py make the tables of their own pages, the studies
 (corruption_study.py, compute_study.py) those that they put beside their scores, and the rest is here: speed, sweeps,
-sizes of rewards.
+sizes of rewards, frequencies of decisions.
 """
 
 from __future__ import annotations
@@ -351,6 +351,20 @@ def rewards(folder: str, names: Mapping[str, str]) -> list[str]:
     return table(["factor", *names.values()], rows)
 
 
+def frequencies(task: str) -> list[str]:
+    """Returns by the steps between two decisions, and frequency-averaged scores, over seeds."""
+    agents = json.loads((RESULTS / "decision_frequencies" / f"{task}.json").read_text())["agents"]
+    names = {"sac": "SAC", "td3": "TD3", "ppo": "PPO", "sequence_rl": "Sequence RL, J ="}
+    rows = []
+    for key, found in agents.items():
+        agent, _, length = key.partition(" ")
+        means = [f"{np.mean(seeds):,.0f}" for seeds in found["returns"].values()]
+        scores = f"{np.mean(found['scores']):.3f} +- {np.std(found['scores']):.3f}"
+        rows.append([f"{names[agent]} {length}".strip(), f"{found['steps']:,}", *means, scores])
+    lengths = next(iter(agents.values()))["returns"]
+    return table(["a decision in every", "steps", *lengths, "score"], rows)
+
+
 def study(path: str) -> list[str]:
     """What a study wrote beside its scores, without its heading."""
     lines = (RESULTS / f"{path}.md").read_text().rstrip("\n").split("\n")
@@ -382,6 +396,7 @@ def tables() -> dict[tuple[str, str], str]:
             {"sac": "SAC, its own networks", "sac-deep": "SAC, DSAC-T's networks", "dsact": "DSAC-T"},
         ),
         ("reward_scales", "inverted_double_pendulum"): rewards("inverted_double_pendulum", own),
+        **{("decision_frequencies", task): frequencies(task) for task in ("pendulum", "inverted_pendulum")},
         ("corruptions", "halfcheetah"): study("corruptions/halfcheetah"),
         **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
     }
