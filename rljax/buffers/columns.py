@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, Transition
 from rljax.buffers.dataset import trajectory_ends
-from rljax.buffers.experience import Column, declaration
+from rljax.buffers.experience import Column, RingRows, declaration
+
+BLOCK = 16  # steps of an episode that are read at a time
+SAME = 1e-4  # rewards that differ by less are one
 
 
 @declaration
@@ -26,37 +30,101 @@ class NextAction(Column):
         following[~has] = 0
         return {"next_action": following, "has_next_action": has}
 
-    def of_replay(self, data: Transition, rows: Array, following: Array, has_following: Array) -> dict[str, Array]:
+    def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
         """The next actions [..., A], and whether each row has one [...]."""
-        del rows
-        action = data.action[following]
-        has = has_following.reshape(*has_following.shape, *[1] * (action.ndim - has_following.ndim))
-        return {"next_action": jnp.where(has, action, jnp.zeros_like(action)), "has_next_action": has_following}
+        has, action = (at.later > 0) & ~(data.terminated | data.truncated)[at.row], data.action[at.after(1)]
+        known = has.reshape(*has.shape, *[1] * (action.ndim - has.ndim))
+        return {"next_action": jnp.where(known, action, jnp.zeros_like(action)), "has_next_action": has}
 
 
 @declaration
 class ReturnToGo(Column):
     """`extras["return_to_go"]`: the discounted sum of rewards from this row to the last one of its trajectory.
 
-    The agent's `reward_transform` has already changed the rewards. The sum also ends where a trajectory is truncated.
+    The rewards are those that are learnt from: the agent's `reward_transform` has changed them. The sum also ends where
+    a trajectory is truncated. With `failure`, such a trajectory is taken to go on for ever if all its rewards from this
+    row on are `failure`: its return is failure / (1 - discount), as in Cal-QL (arXiv:2303.05479).
+
+    It is 0 where `extras["has_return_to_go"]` is False: in rows of a replay whose episode has not ended yet. All
+    learners of a program have the same numbers.
     """
 
     discount: float
+    failure: float | None = None
 
-    in_replay: ClassVar[bool] = False
+    def check(self) -> None:
+        """Raise `ValueError` where the learners' discounts differ, or their rewards of failure."""
+        self._discount()
+        self._failure()
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
-        """The column [N], float32, summed in float64. Raises `ValueError` where the learners' discounts differ."""
+        """The column [N], float32, summed in float64, and True for each row [N]."""
         from scipy.signal import lfilter
 
+        discount, failure = self._discount(), self._failure()
+        reward, begin, sums = np.asarray(data.reward, np.float64), 0, []
+        for end in np.flatnonzero(trajectory_ends(data)):
+            own = reward[begin : end + 1][::-1]
+            sums.append(lfilter([1.0], [1.0, -discount], own)[::-1])
+            if failure is not None and not data.terminated[end]:
+                fails = np.logical_and.accumulate(np.abs(own - failure) < SAME)[::-1]
+                sums[-1] = np.where(fails, failure / (1.0 - discount), sums[-1])
+            begin = end + 1
+        found = np.concatenate(sums).astype(np.float32)
+        return {"return_to_go": found, "has_return_to_go": np.ones(len(found), np.bool_)}
+
+    def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
+        """The column [...], and whether each row [...] has one. As many steps are read as the longest episode has."""
+        discount, (scale, shift) = jnp.ravel(jnp.asarray(self.discount))[0], at.reward_affine
+        failure = None if self.failure is None else jnp.ravel(jnp.asarray(self.failure))[0]
+        later = at._replace(row=at.row[..., None])
+
+        def goes_on(found: _Sum) -> Array:
+            return ((found.first <= at.later) & ~found.ended).any()
+
+        def block(found: _Sum) -> _Sum:
+            steps = found.first + jnp.arange(BLOCK)
+            rows = later.after(steps)  # [..., BLOCK]
+            stored = steps <= at.later[..., None]
+            ends = (data.terminated | data.truncated)[rows] & stored
+            before = jnp.cumsum(ends, axis=-1) - ends  # ends before a step
+            own = stored & (before == 0) & ~found.ended[..., None]
+            reward = scale * data.reward[rows] + shift
+            fails = found.fails
+            if failure is not None:
+                fails = fails & (~own | ((jnp.abs(reward - failure) < SAME) & ~data.terminated[rows])).all(axis=-1)
+            total = found.total + jnp.where(own, discount**steps * reward, 0.0).sum(axis=-1)
+            return _Sum(found.first + BLOCK, total, found.ended | ends.any(axis=-1), fails)
+
+        zero = jnp.zeros(at.row.shape)
+        begun = _Sum(jnp.zeros((), jnp.int32), zero, zero > 0, zero == 0)
+        _, total, ended, fails = jax.lax.while_loop(goes_on, block, begun)
+        if failure is not None:
+            total = jnp.where(fails, failure / (1.0 - discount), total)
+        return {"return_to_go": jnp.where(ended, total, 0.0), "has_return_to_go": ended}
+
+    def _discount(self) -> float:
         discounts = np.unique(np.asarray(self.discount, np.float32))
         if len(discounts) > 1:
             raise ValueError("returns to go are computed once for all learners: give one --config.discount.")
-        reward, begin, sums = np.asarray(data.reward, np.float64), 0, []
-        for end in np.flatnonzero(trajectory_ends(data)):
-            sums.append(lfilter([1.0], [1.0, -float(discounts[0])], reward[begin : end + 1][::-1])[::-1])
-            begin = end + 1
-        return {"return_to_go": np.concatenate(sums).astype(np.float32)}
+        return float(discounts[0])
+
+    def _failure(self) -> float | None:
+        if self.failure is None:
+            return None
+        rewards = np.unique(np.asarray(self.failure, np.float32))
+        if len(rewards) > 1:
+            raise ValueError("returns to go are computed once for all learners: give one --config.failure-reward.")
+        return float(rewards[0])
+
+
+class _Sum(NamedTuple):
+    """The sums of rewards until a step."""
+
+    first: Array  # []: the next step
+    total: Array  # [...]
+    ended: Array  # [...] bool: the episode has ended
+    fails: Array  # [...] bool: all rewards until now are those of failure
 
 
 @declaration
@@ -67,7 +135,7 @@ class Source(Column):
         """True for all rows [N]."""
         return {"offline": np.ones(len(data.reward), np.bool_)}
 
-    def of_replay(self, data: Transition, rows: Array, following: Array, has_following: Array) -> dict[str, Array]:
+    def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
         """False for all rows [...]."""
-        del data, following, has_following
-        return {"offline": jnp.zeros(rows.shape, jnp.bool_)}
+        del data
+        return {"offline": jnp.zeros(at.row.shape, jnp.bool_)}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Transition
-from rljax.buffers.experience import declaration
+from rljax.buffers.experience import RingRows, declaration
 
 if TYPE_CHECKING:
     from rljax.buffers.replay import Replay, ReplayBuffer
@@ -62,11 +62,11 @@ def with_columns(ring: ReplayBuffer, rows: Array, experience: Replay) -> Transit
     batch = ring.transitions(rows)
     if not experience.columns:
         return batch
-    has_following = (later_rows(ring, rows, experience.num_envs) > 0) & ~(batch.terminated | batch.truncated)
-    following = (rows + experience.num_envs) % ring.capacity
+    later, num_envs = later_rows(ring, rows, experience.num_envs), experience.num_envs
+    at = RingRows(rows, later, num_envs, ring.capacity, getattr(experience, "reward_affine", (1.0, 0.0)))
     extras = dict(batch.extras)
     for column in experience.columns:
-        extras |= column.of_replay(ring.data, rows, following, has_following)
+        extras |= column.of_replay(ring.data, at)
     return batch.replace(extras=extras)
 
 

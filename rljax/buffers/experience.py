@@ -10,7 +10,7 @@ Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` r
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -33,21 +33,32 @@ def declaration(cls: type[T]) -> type[T]:
     return jax.tree_util.register_dataclass(frozen, data_fields=children, meta_fields=static)
 
 
+class RingRows(NamedTuple):
+    """Rows [...] of one learner's ring, and what is known of those that come later in the same environment."""
+
+    row: Array  # int32
+    later: Array  # int32: the number of newer rows of the environment
+    num_envs: int
+    capacity: int
+    reward_affine: tuple[float, float]  # scale and shift that make the ring's rewards those that are learnt from
+
+    def after(self, steps: Any) -> Array:
+        """The rows `steps` later in the same environment."""
+        return (self.row + self.num_envs * steps) % self.capacity
+
+
 class Column:
     """An additional array in the `extras` of a batch, derived from the rows around each row."""
 
-    in_replay: ClassVar[bool] = True  # whether rows of new experience can have this column
+    def check(self) -> None:
+        """Raise `ValueError` for settings that can never work."""
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
         """The column [N, ...] of a data set [N, ...] in NumPy, by its name in `extras`."""
         raise NotImplementedError
 
-    def of_replay(self, data: Transition, rows: Array, following: Array, has_following: Array) -> dict[str, Array]:
-        """The column [..., ...] of `rows` [...] of one learner's replay [capacity, ...], by its name in `extras`.
-
-        `following` [...] are the rows one step later in the same environment. They are valid where `has_following`
-        [...] is True.
-        """
+    def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
+        """The column [..., ...] of the rows `at` [...] of one learner's replay [capacity, ...], by its name."""
         raise NotImplementedError
 
 
@@ -138,6 +149,8 @@ class Experience:
                 f"--config.num-envs {self.num_envs:,} x --config.num-steps {self.num_steps:,} are "
                 f"{self.steps_per_iteration:,} steps of an iteration, there must be at most {LARGEST:,}."
             )
+        for column in self.columns:
+            column.check()
         draw = getattr(self, "draw", None)
         if (self.columns or self.signals) and draw is not None and not draw.has_columns:
             asked = ", ".join([*(type(column).__name__ for column in self.columns), *self.signals])

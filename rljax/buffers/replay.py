@@ -249,9 +249,6 @@ class Replay(Experience):
                 f"{self.num_envs} environments would not fit. Raise it."
             )
         self.draw.check(self)
-        for column in self.columns:
-            if not column.in_replay:
-                raise ValueError(f"{type(column).__name__} is known of a data set's rows alone, not of new experience.")
 
     def create(self, example: Transition, stack: int = 1) -> ReplayBuffer:
         """An empty ring for transitions with the shapes of `example` [P, E, ...].

@@ -97,6 +97,7 @@ class Reference:
         box = jax.random.uniform(key_uniform, (number, *batch.action.shape), minval=-1.0, maxval=1.0)
         first = np.asarray(batch.action, np.float64)[None]
         q, inputs = self.values(self.critics, observation, np.concatenate([first, box, action[1:], next_action[1:]]))
+        q, free = self.bounded(q, batch)
         logits = q.copy()
         if config.importance_sampling:
             volume = np.full((number, size), np.log(0.5 ** shape[-1]))
@@ -113,7 +114,7 @@ class Reference:
         weight = config.penalty_weight * (np.exp(self.log_multiplier) if config.lagrange else 1.0)
         change = softmax(logits / temperature, axis=1)
         change[:, 0] -= 1.0
-        change = change * weight * (~self.clipped)[:, None] / size
+        change = change * weight * (~self.clipped)[:, None] * free / size
         change[:, 0] += 2.0 * (q[:, 0] - y) / size
         pairs = zip(self.critics, inputs, change, strict=True)
         gradient = [reference.backward(critic, rows, dq.reshape(-1, 1))[0] for critic, rows, dq in pairs]
@@ -125,6 +126,11 @@ class Reference:
             "critic/q": q[:, 0].mean(),
             "critic/target": y.mean(),
         }, gradient
+
+    def bounded(self, q: np.ndarray, batch: Transition) -> tuple[np.ndarray, np.ndarray]:
+        """The values [C, 1 + 3 N, B] that the gaps see, and where they move with the critics."""
+        del batch
+        return q, np.ones_like(q)
 
     def penalty(self, gap: float) -> float:
         """w G, or m (w G - tau), or m w (G - tau)."""

@@ -39,6 +39,7 @@ FROM_DATA = {  # updates
     "iql": 2_000,
     "riql": 2_000,
     "cql": 500,
+    "calql": 500,
     "cql_discrete": 10_000,
     "edac": 2_000,
     "dql": 1_500,

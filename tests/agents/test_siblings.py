@@ -79,6 +79,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         | {"critic_loss", "actor_loss", "temperature_loss"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
+    ("cql", "calql"): Pair(lines=63, own={"Config", "experience", "check", "critic_loss"}),
     ("sac", "edac"): Pair(
         lines=204,
         own={"Config", "experience", "check", "init", "act", "value", "critic_loss", "actor_loss"}

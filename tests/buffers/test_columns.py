@@ -11,6 +11,7 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
+from rljax.buffers.experience import RingRows
 from rljax.buffers.replay import ReplayBuffer
 from tests.rings import LEARNERS, drawn, history, keys, of_all_kinds, of_episodes
 
@@ -137,14 +138,80 @@ def test_returns_to_go_are_the_same_for_all_learners() -> None:
         other.of_data(data)
 
 
-def test_returns_to_go_of_new_experience_are_refused() -> None:
-    """An episode that goes on has none yet."""
-    columns = (buffers.ReturnToGo(discount=0.9),)
-    buffers.Dataset(batch_size=4, columns=columns).check()
-    sizes = {"replay_size": 8, "batch_size": 4, "columns": columns}
-    for declared in (buffers.Replay(**sizes), buffers.Mixed(**sizes)):
-        with pytest.raises(ValueError, match=r"^ReturnToGo is known of a data set's rows alone, not of new experience"):
-            declared.check()
+@of_all_kinds
+def test_returns_to_go_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: int) -> None:
+    """Of rewards as they are learnt from, also round the seam; none where the episode has not ended in the ring."""
+    affine = (10.0, -5.0)
+    rows = history(num_envs, steps, seed=3)
+    buffer = of_episodes(rows, slots)
+    declared = buffers.Mixed(
+        replay_size=slots * num_envs,
+        batch_size=200,
+        num_updates=3,
+        num_envs=num_envs,
+        columns=(buffers.ReturnToGo(discount=0.9),),
+        offline_share=0.0,
+        reward_affine=affine,
+    )
+    data = jax.tree.map(lambda x: np.asarray(x[0, :1]), buffer.data)
+    batch = sample(declared, buffer, declared.prepare(data), keys())
+    without = set()
+    for _, row in drawn(batch):
+        _, environment, episode, time = row.observation[:4].astype(int)
+        own = rows[environment][-slots:]
+        (start,) = [i for i, x in enumerate(own) if (x.episode, x.time) == (episode, time)]
+        rest = own[start:]
+        ends = [i for i, x in enumerate(rest) if x.terminated or x.truncated]
+        assert row.extras["has_return_to_go"] == bool(ends)
+        without.add(not ends)
+        known = rest[: ends[0] + 1] if ends else []
+        total = sum(0.9**i * (affine[0] * float(x.reward) + affine[1]) for i, x in enumerate(known))
+        np.testing.assert_allclose(row.extras["return_to_go"], total, rtol=1e-5, atol=1e-5)
+    assert False in without
+
+
+def test_a_failure_goes_on_for_ever() -> None:
+    """Rewards of -5 until a limit return -5 / (1 - 0.9) = -50; until an end, or beside another reward, their sum."""
+    reward = np.array([-5, -5, -5, 5, -5, -5, -5, -5], np.float32)
+    terminated = np.array([0, 0, 0, 0, 0, 0, 0, 1], bool)
+    truncated = np.array([0, 1, 0, 0, 1, 0, 0, 0], bool)
+    data = recorded(8).replace(reward=reward, terminated=terminated, truncated=truncated)
+    column = buffers.ReturnToGo(discount=0.9, failure=-5.0)
+    expected = [-50, -50, -5 + 0.9 * 5 - 0.81 * 5, 5 - 0.9 * 5, -50, -13.55, -9.5, -5]
+    found = column.of_data(data)
+    np.testing.assert_allclose(found["return_to_go"], expected, rtol=1e-6)
+    assert found["has_return_to_go"].all()
+    ring = jax.tree.map(jnp.asarray, data)
+    later = jnp.arange(7, -1, -1)
+    of_ring = column.of_replay(ring, RingRows(jnp.arange(8), later, 1, 8, (1.0, 0.0)))
+    np.testing.assert_allclose(of_ring["return_to_go"], expected, rtol=1e-5)
+    assert of_ring["has_return_to_go"].all()
+
+
+def test_long_returns_to_go_of_a_ring() -> None:
+    """An episode of many blocks, of which the last step is beyond a whole number of them."""
+    number = 1_003
+    data = recorded(number)
+    ends = np.arange(number) == number - 2
+    reward = np.random.default_rng(0).normal(size=number).astype(np.float32)
+    data = data.replace(reward=reward, terminated=np.zeros(number, bool), truncated=ends)
+    at = RingRows(jnp.arange(number), jnp.arange(number - 1, -1, -1), 1, number, (1.0, 0.0))
+    found = buffers.ReturnToGo(discount=0.99).of_replay(jax.tree.map(jnp.asarray, data), at)
+    expected = buffers.ReturnToGo(discount=0.99).of_data(data)["return_to_go"]
+    np.testing.assert_array_equal(found["has_return_to_go"], np.arange(number) < number - 1)
+    np.testing.assert_allclose(found["return_to_go"][:-1], expected[:-1], rtol=1e-4, atol=1e-4)
+
+
+def test_settings_of_returns_to_go_that_differ_are_refused() -> None:
+    other: Any = buffers.ReturnToGo(discount=(0.9, 0.99))  # type: ignore[arg-type]
+    failure: Any = buffers.ReturnToGo(discount=0.9, failure=(-1.0, -5.0))  # type: ignore[arg-type]
+    for column, flag in ((other, "discount"), (failure, "failure-reward")):
+        for declared in (
+            buffers.Replay(replay_size=8, batch_size=4, columns=(column,)),
+            buffers.Dataset(batch_size=4, columns=(column,)),
+        ):
+            with pytest.raises(ValueError, match=rf"once for all learners: give one --config\.{flag}\.$"):
+                declared.check()
 
 
 def test_batches_of_a_data_set_carry_its_columns() -> None:
@@ -157,7 +224,7 @@ def test_batches_of_a_data_set_carry_its_columns() -> None:
     prepared = declared.prepare(data)
     assert not data.extras, "what was given stays as it was"
     batch = sample(declared, None, prepared, keys())
-    assert set(batch.extras) == {"next_action", "has_next_action", "return_to_go", "offline"}
+    assert set(batch.extras) == {"next_action", "has_next_action", "return_to_go", "has_return_to_go", "offline"}
     rows = np.asarray(batch.observation[..., 0]).astype(int)
     for name, column in prepared.extras.items():
         np.testing.assert_array_equal(batch.extras[name], column[rows], err_msg=name)

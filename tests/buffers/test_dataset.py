@@ -148,6 +148,6 @@ def test_weighted_rows_keep_their_columns() -> None:
     declared.check()
     batch = sample(declared, buffers.with_weights(prepared, WEIGHTS / WEIGHTS.sum()), jax.random.split(KEY, 1))
     rows = np.asarray(batch.reward).astype(np.int64) - 1
-    assert set(batch.extras) == {"next_action", "has_next_action", "return_to_go"}
+    assert set(batch.extras) == {"next_action", "has_next_action", "return_to_go", "has_return_to_go"}
     for name, column in batch.extras.items():
         np.testing.assert_array_equal(column, prepared.extras[name][rows], err_msg=name)

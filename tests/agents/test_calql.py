@@ -1,0 +1,162 @@
+"""Cal-QL against the reference of CQL in float64 with bounded candidates, and what the paper promises of the bound."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import buffers
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import calql, cql
+from tests.agents import reference, test_cql
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+CONFIG = calql.Config(
+    hidden=(8, 8),
+    critic_hidden=(8, 8),
+    batch_size=5,
+    num_parts=1,
+    num_actions=3,
+    bc_steps=2,
+    actor_lr=1e-2,
+    critic_lr=2e-2,
+    temperature_lr=3e-2,
+    target_rate=0.1,
+)
+KEY = jax.random.key(0)
+HAS = np.array([True, False, True, True, True])
+PROBE: dict[str, Any] = {"penalty_weight": 0.0, "critic_hidden": (32, 32)}  # critics are not held low
+
+
+def example() -> tuple[EnvSpec, calql.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, dataclasses.replace(CONFIG, lagrange=True), transitions()
+
+
+def transitions(seed: int = 0, low: float = -1.0, high: float = 1.0) -> Transition:
+    """A batch in which all rows but one have a return to go."""
+    returns = np.random.default_rng(seed + 50).uniform(low, high, 5).astype(np.float32)
+    extras = {"return_to_go": jnp.asarray(returns), "has_return_to_go": jnp.asarray(HAS)}
+    return reference.transitions(seed).replace(extras=extras)
+
+
+class Reference(test_cql.Reference):
+    """CQL's, with the policy's candidates worth at least the return to go."""
+
+    def bounded(self, q: np.ndarray, batch: Transition) -> tuple[np.ndarray, np.ndarray]:
+        """The values [C, 1 + 3 N, B] that the gaps see, and where they move with the critics."""
+        raised, free = q.copy(), np.ones_like(q)
+        returns, has = (np.asarray(batch.extras[name]) for name in ("return_to_go", "has_return_to_go"))
+        for c, k, b in np.ndindex(q.shape):
+            is_policys = k >= 1 + self.config.num_actions
+            if is_policys and has[b] and q[c, k, b] < returns[b]:
+                raised[c, k, b], free[c, k, b] = returns[b], 0.0
+        self.below = 1.0 - free[:, 1 + self.config.num_actions :].mean()
+        return raised, free
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "the authors'": {"lagrange": True, "backup": "max_of_min"},
+    "no importance sampling, in parts, normalised": {
+        "importance_sampling": False,
+        "num_parts": 5,
+        "normalise_observations": True,
+        "gap_temperature": 0.5,
+    },
+}
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(calql.update)
+
+
+def fresh(config: calql.Config) -> calql.State:
+    """A State to start from."""
+    starts = {"log_temperature": config.init_temperature, "log_multiplier": config.init_multiplier}
+    return reference.state(calql, SPEC, config, **{name: jnp.log(jnp.float32(x)) for name, x in starts.items()})
+
+
+@reference.cases(CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    state = fresh(config)
+    seen = reference.observed() if config.normalise_observations else None
+    if seen is not None:
+        state = jax.jit(calql.prepare)(state, test_cql.data(seen), config)
+    theirs: Any = (state, config)
+    expected = Reference(*theirs, seen)
+    for step in range(4):
+        batch, key = transitions(step), jax.random.key(step)
+        state, metrics = update(state, batch, key, step, config)
+        own = expected.update(batch, key, step)
+        reference.assert_metrics(metrics, own | {"critic/bounded": expected.below})
+        assert 0.0 < expected.below < 1.0, "some candidates are below the bound, some are not"
+    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+    reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
+    reference.assert_same(state.log_temperature, expected.log_temperature, "log_temperature")
+    reference.assert_same(state.log_multiplier, expected.log_multiplier, "log_multiplier")
+
+
+@jax.jit
+def critic_loss(state: calql.State, batch: Transition, config: calql.Config) -> tuple[Any, Any]:
+    """The critics' loss with its metrics, and its gradient."""
+    drawn = calql.candidates(state, batch, KEY, config)
+    return jax.value_and_grad(calql.critic_loss, has_aux=True)(state.critic, state, batch, drawn, config)
+
+
+def with_returns(low: float, high: float, known: bool = True) -> Transition:
+    """A batch with returns to go between two numbers, in all rows or in none."""
+    batch = transitions(0, low, high)
+    return batch.replace(extras=batch.extras | {"has_return_to_go": jnp.full(5, known)})
+
+
+def test_without_a_bound_it_is_cql() -> None:
+    """Where no return is known, where all are low, and where it is turned off."""
+    state = fresh(CONFIG)
+    given = cql.Config(**{field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(cql.Config)})
+    theirs: Any = (state, with_returns(5.0, 6.0), given)
+    (_, plain), expected = test_cql.critic_loss(*theirs)
+    off = dataclasses.replace(CONFIG, calibrate=False)
+    cases = [(with_returns(5.0, 6.0), off), (with_returns(5.0, 6.0, False), CONFIG), (with_returns(-99, -98), CONFIG)]
+    for batch, config in cases:
+        (_, metrics), gradient = critic_loss(state, batch, config)
+        assert metrics.pop("critic/bounded", None) == (None if config is off else 0.0)
+        for left, right in zip(*map(jax.tree.leaves, ((metrics, gradient), (plain, expected[0]))), strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+
+
+def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
+    """Above all values the bound takes the weight of the soft maximum, and only the data's action is pushed: up."""
+    state = fresh(CONFIG)
+    (_, metrics), gradient = critic_loss(state, with_returns(500.0, 600.0), CONFIG)
+    assert metrics["critic/bounded"] == 1.0
+
+    @jax.jit
+    def expected(critic: Any) -> Any:
+        batch = transitions()
+        target = state.target_critic(batch.next_observation, drawn["next_action"][:, 0]).min(axis=0)
+        target = batch.reward + CONFIG.discount * (1.0 - batch.terminated) * target
+        q = critic(batch.observation, batch.action)
+        return (jnp.square(q - target) - CONFIG.penalty_weight * q).mean(axis=-1).sum()
+
+    drawn = jax.jit(calql.candidates)(state, transitions(), KEY, CONFIG)
+    for left, right in zip(*map(jax.tree.leaves, (gradient, jax.grad(expected)(state.critic))), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+def test_both_sources_have_returns_to_go_unless_it_is_turned_off() -> None:
+    column = buffers.ReturnToGo(discount=0.9, failure=-5.0)
+    declared = calql.experience(calql.Config(discount=0.9, failure_reward=-5.0))
+    assert declared.columns == declared.online.columns == (column,)
+    assert calql.experience(calql.Config(calibrate=False)).columns == ()
+
+
+@pytest.mark.parametrize(("name", "value"), [("failure_reward", float("nan")), ("penalty_weight", -1.0)])
+def test_refuses_numbers_out_of_range(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite"):
+        calql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
