@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import buffers
+from rljax import buffers, datasets
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import calql, cql
+from rljax.runs import records, run
+from tests import fakes, small_runs
 from tests.agents import reference, test_cql
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -160,3 +163,19 @@ def test_both_sources_have_returns_to_go_unless_it_is_turned_off() -> None:
 def test_refuses_numbers_out_of_range(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite"):
         calql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
+
+
+@pytest.mark.learn
+def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
+    """New rows are bounded once their episode has ended, and the bound is that of the transformed rewards."""
+    data = str(datasets.write(fakes.recorded("Pendulum-v1"), tmp_path / "data.npz"))
+    small = {"hidden": (16,), "critic_hidden": (16,), "batch_size": 32, "num_parts": 1, "num_actions": 2}
+    config = small | {"replay_size": 300, "reward_transform": "times_10_plus_5"}
+    every = small_runs.EVERY | {"data": data, "config": config}
+    whole = run.train("calql", "Pendulum-v1", 100, out=tmp_path / "whole", then_online=200, **every)
+    half = run.train("calql", "Pendulum-v1", 100, out=tmp_path / "half", then_online=100, **every)
+    run.resume(half, 300)
+    small_runs.assert_same(whole, half)
+    bounded = [line["critic/bounded"][0] for line in records.read(whole, "metrics")]
+    assert all(0.0 < x <= 1.0 for x in bounded), "the data's rewards are positive now, fresh values are small"
+    assert len(set(bounded)) > 1

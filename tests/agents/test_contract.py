@@ -258,7 +258,9 @@ def test_accepts_its_defaults(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in AGENTS if "agent.require_continuous(" in source(name)])
 def test_refuses_discrete_actions(name: str) -> None:
     spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    others = {"sac": "sac_discrete", "cql": "cql_discrete"}.get(name, "dqn, sac_discrete or ppo .* from data")
+    others = {"sac": "sac_discrete", "cql": "cql_discrete", "calql": "cql_discrete"}.get(
+        name, "dqn, sac_discrete or ppo .* from data"
+    )
     with pytest.raises(
         ValueError,
         match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. For those there "
