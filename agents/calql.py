@@ -79,6 +79,7 @@ class Config:
     critic_hidden: tuple[int, ...] = (256, 256, 256, 256)  # widths of the critics' hidden layers; [2] for antmaze
     num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; True in WSRL
     initialisation: networks.Initialisation = "torch"  # of the actor's layers; own choice
     critic_initialisation: networks.Initialisation = "torch"  # of the critics' layers; own choice
 
@@ -129,8 +130,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, penalty_weight=(0, None), gap_temperature=(1e-8, None), target_gap=(None, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30), log_std_offset=(None, None))
     agent.require_order(config, "log_std_min", "log_std_max")
-    optional = ("target_entropy", "gap_min", "gap_max", "failure_reward")
-    given = [name for name in optional if getattr(config, name) is not None]
+    given = [x for x in ("target_entropy", "gap_min", "gap_max", "failure_reward") if getattr(config, x) is not None]
     agent.require_range(config, **dict.fromkeys(given, (None, None)))
     agent.require_order(config, "gap_min", "gap_max")
     agent.require_at_least(config, num_actions=1, num_critics=1, bc_steps=0, num_parts=1)
@@ -144,7 +144,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
     style, critic_style = ((config.activation, x) for x in (config.initialisation, config.critic_initialisation))
     actor = networks.create(networks.MLP(config.hidden, 2 * spec.action_size, *style), key_actor, observation)
-    ensemble = networks.Ensemble(config.num_critics, config.critic_hidden, *critic_style)
+    ensemble = networks.Ensemble(config.num_critics, config.critic_hidden, *critic_style, config.layer_norm)
     critic = networks.create(ensemble, key_critic, observation, action)
     start = (config.init_temperature, config.init_multiplier)
     log_temperature, log_multiplier = (jnp.log(jnp.asarray(x, jnp.float32)) for x in start)

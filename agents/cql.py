@@ -83,6 +83,7 @@ class Config:
     critic_hidden: tuple[int, ...] = (256, 256, 256)  # widths of the critics' hidden layers; [2]
     num_critics: int = 2  # C; the smallest value counts; [2]
     activation: networks.Activation = "relu"  # of the hidden layers; [2]
+    layer_norm: bool = False  # normalise the critics' hidden layers before activation; True in WSRL
     initialisation: networks.Initialisation = "torch"  # of the actor's layers; [3], close to [2]
     critic_initialisation: networks.Initialisation = "torch"  # of the critics' layers; close to [2], orthogonal in [3]
 
@@ -144,7 +145,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
     style, critic_style = ((config.activation, x) for x in (config.initialisation, config.critic_initialisation))
     actor = networks.create(networks.MLP(config.hidden, 2 * spec.action_size, *style), key_actor, observation)
-    ensemble = networks.Ensemble(config.num_critics, config.critic_hidden, *critic_style)
+    ensemble = networks.Ensemble(config.num_critics, config.critic_hidden, *critic_style, config.layer_norm)
     critic = networks.create(ensemble, key_critic, observation, action)
     start = (config.init_temperature, config.init_multiplier)
     log_temperature, log_multiplier = (jnp.log(jnp.asarray(x, jnp.float32)) for x in start)

@@ -17,6 +17,7 @@ from rljax.runs import json_files, records, statistics
 from rljax.training.settings import WEIGHTS
 
 PROTOCOL = ("then_online", "offline_share")  # settings of a run that distinguish learners as hyperparameters do
+OTHER_RUNS = {"base": "base", "from": "from_run"}  # that distinguish learners too: settings, and keys of config.json
 SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"  # in the folder of a sweep: its description, and its final test
 T = TypeVar("T")
 
@@ -166,8 +167,7 @@ def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
     if config.get("weights", "uniform") != "uniform":
         settings |= {name: config.get(name) for name in ("weights", WEIGHTS.get(config["weights"])) if name is not None}
     settings |= {f"online.{name}": value for name, value in (config.get("online") or {}).items()}
-    if config.get("base"):
-        settings["base"] = config["base"]
+    settings |= {name: config[key] for name, key in OTHER_RUNS.items() if config.get(key)}
     learners = config.get("learners", [])
     if learners and number >= len(learners):
         raise ValueError(f"its config.json describes {len(learners)} learners, and no learner {number}.")

@@ -1,0 +1,101 @@
+"""What happens where learners go from what they have learnt before into an environment: dip, recovery, regret.
+
+A run with `--then-online` hands over at the end of its updates, and a run with `--from` at its beginning. A run that
+begins with fresh learners has a hand-over too: its first evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.analysis import folders
+from rljax.analysis.comparison import aggregate, mean
+
+NUMBERS = ("before", "dip", "average", "final")  # of `Handover`
+
+
+@dataclasses.dataclass(frozen=True)
+class Handover:
+    """One learner in its environment, from the hand-over on. Values are returns or scores."""
+
+    steps: np.ndarray  # [S] environment steps since the hand-over, ascending
+    values: np.ndarray  # [S] means over the episodes of an evaluation
+
+    @property
+    def before(self) -> float:
+        """The value at the hand-over."""
+        return float(self.values[0])
+
+    @property
+    def dip(self) -> float:
+        """How far the value falls below that at the hand-over, at its lowest; at least 0."""
+        return float(self.values[0] - self.values.min())
+
+    @property
+    def recovery(self) -> int | None:
+        """Steps until the value is back where it was, after its lowest point; None where it does not come back."""
+        lowest = int(self.values.argmin())
+        back = np.flatnonzero(self.values[lowest:] >= self.values[0])
+        return int(self.steps[lowest + back[0]]) if len(back) else None
+
+    @property
+    def average(self) -> float:
+        """The mean value over the steps since the hand-over, by the trapezium rule."""
+        if len(self.steps) == 1:
+            return self.before
+        widths, middles = np.diff(self.steps), (self.values[1:] + self.values[:-1]) / 2
+        return float((widths * middles).sum() / widths.sum())
+
+    @property
+    def final(self) -> float:
+        """The value at the end."""
+        return float(self.values[-1])
+
+
+def handovers(folder: Path, scores: bool = False) -> list[Handover]:
+    """The hand-over of each learner of the run in `folder`, with its returns, or with its normalised scores.
+
+    Raises `ValueError` for a run that has not come to its hand-over, or has no scores.
+    """
+    run = folders.read(folder)
+    begin = run.config["steps"] if run.config.get("then_online") else 0
+    found = []
+    for learner in run.learners:
+        values = learner.scores if scores else learner.returns
+        if values is None:
+            raise ValueError(f"'{folder}' has no normalised scores: its data set has no reference returns.")
+        online = learner.steps >= begin
+        if not online.any():
+            raise ValueError(f"'{folder}' has not come to its hand-over at step {begin:,}.")
+        found.append(Handover(learner.steps[online] - begin, values[online]))
+    return found
+
+
+def regret(learner: Handover) -> float:
+    """1 minus the mean score over the evaluations after the hand-over, in hundreds: that of CORL.
+
+    Source: the tables of online fine-tuning in github.com/corl-team/CORL. Its evaluations come at equal distances.
+    """
+    return 1.0 - float(learner.values[1:].mean()) / 100.0
+
+
+def summary(learners: Sequence[Handover]) -> dict[str, Any]:
+    """The mean over learners of each number with its 95 % bootstrap interval, ready for JSON.
+
+    `recovery` is the median over learners, and None where half of them or more do not come back.
+    """
+
+    def interval(values: Sequence[float]) -> list[float]:
+        (found,) = aggregate({"all": {"task": np.asarray(values)}}, {"mean": mean}).values()
+        return [float(x) for x in (found["mean"].value, found["mean"].low, found["mean"].high)]
+
+    back = np.median([np.inf if each.recovery is None else each.recovery for each in learners])
+    return {
+        **{name: interval([getattr(each, name) for each in learners]) for name in NUMBERS},
+        "recovery": float(back) if np.isfinite(back) else None,
+    }

@@ -1,0 +1,148 @@
+"""Five ways from one data set into its environment, and what happens where they enter it.
+
+  none    SAC from scratch, without the data
+  rlpd    SAC from scratch, half of each batch from the data
+  iql     IQL learns from the data, then half of each batch is from them
+  calql   Cal-QL learns from the data, then half of each batch is from them
+  wsrl    SAC begins with what Cal-QL has learnt, without the data; its policy acts in a warm-up without updates
+  wsrl-0  the same without a warm-up
+
+All critics have the same networks, and all ways make one update per environment step, far fewer than their papers.
+
+  rljax train sac --env HalfCheetah-v5 --steps 70000 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
+      --config.temperature-lr 1e-3 --config.warmup-steps 5000 --config.initialisation lecun_uniform --out runs/trained
+  rljax data record runs/trained runs/replay.hdf5 --from replay
+  python scripts/offline_to_online.py --data runs/replay.hdf5
+
+Complete runs are not repeated, and interrupted runs continue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import studies
+
+from rljax.analysis import handover
+from rljax.distributed.hardware import provenance
+from rljax.runs import run
+
+WAYS = {
+    "none": "none: SAC from scratch",
+    "rlpd": "RLPD: SAC with the data",
+    "iql": "IQL, then online with the data",
+    "calql": "Cal-QL, then online with the data",
+    "wsrl": "WSRL: SAC from Cal-QL, with a warm-up",
+    "wsrl-0": "WSRL without its warm-up",
+}
+COLOURS = dict(zip(WAYS, ("#999999", "#009E73", "#0072B2", "#CC79A7", "#D55E00", "#E69F00"), strict=True))
+CRITICS: dict[str, Any] = {"layer_norm": True, "num_critics": 2}
+# SAC's actor has no offset: what it inherits must have none.
+CALQL: dict[str, Any] = {"critic_hidden": (256, 256), "log_std_offset": 0.0, "log_std_min": -5.0, **CRITICS}
+WSRL: dict[str, Any] = {
+    **CRITICS,
+    **{"entropy_backup": False, "target_entropy": 0.0, "actor_lr": 1e-4, "temperature_lr": 1e-4, "log_std_min": -5.0},
+}
+
+
+def train(way: str, options: argparse.Namespace) -> Path:
+    """The folder of a way's complete run."""
+    out, total = options.runs / way, options.online
+    settings: dict[str, Any] = {"config": CRITICS, "data": None}
+    agent = "sac"
+    if way == "none":
+        settings["config"] = CRITICS | {"warmup_steps": options.warmup}
+    elif way == "rlpd":
+        settings |= {"config": CRITICS | {"warmup_steps": options.warmup, "target_entropy_share": 0.5}}
+        settings["data"] = options.data
+    elif way in ("iql", "calql"):
+        agent, total = way, options.updates + options.online
+        settings |= {"config": CALQL if way == "calql" else {"layer_norm": True}, "data": options.data}
+        settings |= {"then_online": options.online}
+    else:
+        warmup = options.warmup if way == "wsrl" else 0
+        settings |= {"config": WSRL | {"warmup_steps": warmup}, "from_run": str(train("calql-alone", options))}
+    if way == "calql-alone":
+        agent, total = "calql", options.updates
+        settings = {"config": CALQL, "data": options.data}
+    steps = total if settings.get("then_online") is None else options.updates
+    begin = functools.partial(
+        run.train,
+        agent,
+        options.env,
+        steps,
+        seeds=options.seeds,
+        out=out,
+        eval_every=options.eval_every,
+        eval_episodes=5,
+        checkpoint_every=options.eval_every,
+        quiet=False,
+        **settings,
+    )
+    return studies.trained(out, total, begin, settings["data"])
+
+
+def table(study: Mapping[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = ["| way | at the hand-over | dip | back after | mean since | at the end |", "|---|---|---|---|---|---|"]
+    for way, found in study["ways"].items():
+        before, dip, average, final = (
+            "{:,.0f} [{:,.0f}, {:,.0f}]".format(*found[name]) for name in ("before", "dip", "average", "final")
+        )
+        back = "not" if found["recovery"] is None else f"{found['recovery']:,.0f}"
+        lines.append(f"| {WAYS[way]} | {before} | {dip} | {back} | {average} | {final} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(study: Mapping[str, Any], path: Path) -> None:
+    """Draw the mean over learners of each way, from the hand-over on, and each learner as a thin line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    for way, curves in study["curves"].items():
+        steps, values = np.array(curves["steps"]), np.array(curves["values"])
+        axes.plot(steps, values.mean(axis=0), color=COLOURS[way], label=WAYS[way])
+        axes.plot(steps, values.T, color=COLOURS[way], linewidth=0.5, alpha=0.5)
+    axes.set(xlabel="environment steps since the hand-over", ylabel="evaluation return", title=study["env"])
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="data set, a name or a file")
+    parser.add_argument("--env", default="HalfCheetah-v5")
+    parser.add_argument("--updates", type=int, default=5_000, help="from the data alone")
+    parser.add_argument("--online", type=int, default=10_000, help="environment steps after the hand-over")
+    parser.add_argument("--warmup", type=int, default=2_000, help="environment steps before the first update")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--eval-every", type=int, default=1_000)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--runs", type=Path, default=Path("runs/offline_to_online"))
+    parser.add_argument("--output", type=Path, default=Path("results/offline_to_online"))
+    options = parser.parse_args()
+    found = {way: handover.handovers(train(way, options)) for way in options.ways}
+    described = json.loads((options.runs / options.ways[0] / "config.json").read_text())
+    study = {
+        "env": described["env"],
+        **{name: getattr(options, name) for name in ("updates", "online", "warmup", "seeds")},
+        **provenance(),
+        "ways": {way: handover.summary(learners) for way, learners in found.items()},
+        "curves": {
+            way: {"steps": learners[0].steps.tolist(), "values": [each.values.round(2).tolist() for each in learners]}
+            for way, learners in found.items()
+        },
+    }
+    studies.write(study, options.output / options.env.lower().partition("-")[0], table, draw)
+
+
+if __name__ == "__main__":
+    main()
