@@ -45,6 +45,20 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "dsact"): Pair(
         lines=150, own={"Config", "State", "experience", "check", "init", "critic_loss", "actor_loss", "update"}
     ),
+    ("sac", "sac_lagrangian"): Pair(
+        lines=172,
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "critic_loss",
+            "actor_loss",
+            "temperature_loss",
+            "update",
+        },
+    ),
     ("sac", "sequence_rl"): Pair(
         lines=152,
         own={
