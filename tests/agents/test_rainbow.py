@@ -14,7 +14,7 @@ import pytest
 from rljax import buffers
 from rljax.agent import Transition
 from rljax.agents import dqn
-from rljax.networks import noisy
+from rljax.networks import noise
 from tests import small_runs
 from tests.agents import reference
 from tests.agents.test_dqn import ACTIONS, CONFIG, KEY, SPEC, act, fresh, transitions, update
@@ -143,7 +143,7 @@ def test_noise_is_drawn_for_each_call_and_evaluation_has_none() -> None:
     explored = [np.asarray(act(state, observation, key, config, explore=True)[0]) for key in keys]
     assert (explored[0] != explored[1]).mean() > 0.1
     for key, actions in zip(keys, explored, strict=True):
-        q = dqn.values(noisy.sampled(state.critic, key), observation, state, config)[0]
+        q = dqn.values(noise.sampled(state.critic, key), observation, state, config)[0]
         np.testing.assert_array_equal(actions, np.asarray(q).argmax(axis=-1))
     judged = [act(state, observation, key, config, explore=False)[0] for key in keys]
     np.testing.assert_array_equal(*judged)
@@ -155,7 +155,7 @@ def test_updates_draw_noise_for_each_network() -> None:
     config = dataclasses.replace(CONFIG, exploration="noisy", double=True)
     state, batch = fresh(config), transitions()
     new, metrics = update(state, batch, KEY, 0, config)
-    critic, chooser, target = noisy.sampled((state.critic, state.critic, state.target_critic), KEY)
+    critic, chooser, target = noise.sampled((state.critic, state.critic, state.target_critic), KEY)
     plain = dataclasses.replace(config, exploration="epsilon")
     parts = state.replace(critic=chooser, target_critic=target)
     loss, _ = jax.jit(lambda: dqn.critic_loss(critic, parts, batch, plain))()
