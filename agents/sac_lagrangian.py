@@ -13,7 +13,7 @@ k cost, d cost limit of an episode of T steps, C critic of costs with target C',
 
 pi(.|s) is tanh of a diagonal Gaussian, in normalised units. The environment gives the cost as its signal "cost".
 
-Departs from [1]: the policy's loss is divided by 1 + nu, as in [3], and nu itself moves, not its soft plus.
+Departs from the paper [1]: the policy's loss is divided by 1 + nu, as in [3], and nu moves, not its soft plus.
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019, and openai/safety-starter-agents
 [2] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905

@@ -46,7 +46,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=150, own={"Config", "State", "experience", "check", "init", "critic_loss", "actor_loss", "update"}
     ),
     ("sac", "sac_lagrangian"): Pair(
-        lines=172,
+        lines=129,
         own={
             "Config",
             "State",
@@ -88,7 +88,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
     ),
     ("sac", "cql"): Pair(
-        lines=286,
+        lines=287,
         own={"Config", "State", "experience", "check", "init", "act", "value", "policy", "update"}
         | {"critic_loss", "actor_loss", "temperature_loss"},
         moved=frozenset({"Config.normalise_observations"}),
