@@ -38,6 +38,7 @@ FROM_DATA = {  # updates
     "rebrac": 1_000,
     "iql": 2_000,
     "riql": 2_000,
+    "fdvl": 1_000,
     "cql": 500,
     "calql": 500,
     "cql_discrete": 10_000,

@@ -1,0 +1,217 @@
+"""f-DVL and XQL against float64 NumPy written from their codes, and what the divergences promise of the value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import fdvl
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+CONFIG = fdvl.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1)
+PLAIN = dataclasses.replace(CONFIG, layer_norm=False)  # as the reference's networks
+KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {"initialisation": "torch"}  # with biases of 0, an observation of 0 moves the last layer alone
+
+
+def example() -> tuple[EnvSpec, fdvl.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
+
+
+class Reference:
+    """f-DVL in float64, in the order of hari-sikchi/DVL, with the losses of arXiv:2302.08560 and arXiv:2301.02328."""
+
+    def __init__(self, state: fdvl.State, config: fdvl.Config, seen: np.ndarray | None) -> None:
+        self.config, self.seen = config, seen
+        self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
+        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.value_adam = reference.Adam(config.value_lr)
+
+    def value_loss(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        """L(V) for surpluses [K, B], and its slope in each."""
+        config, optimism = self.config, self.config.optimism
+        if config.divergence == "reverse_kl":
+            z = np.minimum(u / config.temperature, config.max_exponent)
+            scale = np.exp(-max(z.max(), -1.0))
+            free = u / config.temperature < config.max_exponent
+            return ((np.exp(z) - z - 1) * scale).mean(), (np.exp(z) - 1) * scale * free / config.temperature / u.size
+        slope = np.where(u > 0, optimism, 0.0)
+        loss = optimism * np.maximum(u, 0)
+        if config.divergence == "chi_square":
+            loss, slope = loss + optimism * np.where(u > 0, u**2, 0) / 4, slope * (1 + u / 2)
+        return (loss - (1 - optimism) * u).mean(), (slope - (1 - optimism)) / u.size
+
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        """One update; its metrics."""
+        config, size = self.config, len(batch.reward)
+        key, key_uniform = jax.random.split(key)
+        shape = (config.uniform_actions, *batch.action.shape)
+        uniform = np.asarray(jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0), np.float64)
+        observation = reference.standardised(self.seen, batch.observation)
+        next_observation = reference.standardised(self.seen, batch.next_observation)
+        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
+        alive = 1.0 - np.asarray(batch.terminated, np.float64)
+
+        q = np.stack([reference.smallest(self.targets, observation, x)[0] for x in (action, *uniform)])
+        old_v, inputs = reference.forward(self.value, observation)
+        surplus = q - old_v[:, 0]
+        value_loss, slope = self.value_loss(surplus)
+        gradient = reference.backward(self.value, inputs, -slope.sum(axis=0)[:, None])[0]
+        self.value = self.value_adam.step(self.value, gradient)
+        v, next_v = (reference.forward(self.value, x)[0][:, 0] for x in (observation, next_observation))
+
+        weight = np.minimum(np.exp(config.inverse_temperature * (q[0] - v)), config.max_weight)
+        distance, gradient = reference.imitation(self.actor, observation, action, weight, config, key)
+        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
+        self.actor = self.actor_adam.step(self.actor, gradient)
+
+        y = reward + config.discount * alive * next_v
+        inputs = np.concatenate([observation, action], axis=1)
+        passes = [reference.forward(critic, inputs) for critic in self.critics]
+        values = np.stack([x[0][:, 0] for x in passes])
+        error = values - y
+        linear = np.abs(error) > config.huber
+        losses = np.where(linear, config.huber * (2 * np.abs(error) - config.huber), error**2)
+        change = 2.0 * np.clip(error, -config.huber, config.huber) / size
+        gradients = [
+            reference.backward(critic, rows, own[:, None])[0]
+            for critic, (_, rows), own in zip(self.critics, passes, change, strict=True)
+        ]
+        self.linear = linear.mean()
+        self.critics = self.critic_adam.step(self.critics, gradients)
+        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        return {
+            "value/loss": value_loss,
+            "value/v": old_v.mean(),
+            "value/above": (surplus > 0).mean(),
+            "actor/loss": (weight * distance).mean(),
+            "actor/advantage": (q[0] - v).mean(),
+            "actor/weight": weight.mean(),
+            "critic/loss": losses.mean(axis=1).sum(),
+            "critic/q": values.mean(),
+            "critic/target": y.mean(),
+        }
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "total variation": {},
+    "chi-square, uniform actions, normalised": {
+        "divergence": "chi_square",
+        "optimism": 1.0,
+        "uniform_actions": 2,
+        "normalise_observations": True,
+    },
+    "XQL, clipped, linear errors": {
+        "divergence": "reverse_kl",
+        "temperature": 0.4,
+        "max_exponent": 0.5,
+        "huber": 0.3,
+        "decay_steps": 3.0,
+    },
+}
+
+# Compiled once for all tests: a Config's floats are traced.
+update = jax.jit(fdvl.update)
+value_loss = jax.jit(fdvl.value_loss)
+
+
+def fresh(config: fdvl.Config) -> fdvl.State:
+    """A State to start from, whose values lie among the critics'."""
+    state = reference.state(fdvl, SPEC, config)
+    state.value.params["output"]["bias"] -= 0.2
+    return state
+
+
+@reference.cases(CASES)
+def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(PLAIN, **changes)
+    data = reference.transitions(9, 12)
+    state = fdvl.prepare(fresh(config), data, config)
+    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
+    expected, linear = Reference(state, config, seen), []
+    for step in range(4):
+        batch, key = reference.transitions(step), jax.random.key(step)
+        state, metrics = update(state, batch, key, step, config)
+        reference.assert_metrics(metrics, expected.update(batch, key, step))
+        linear.append(expected.linear)
+    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+    reference.assert_same(reference.mlp(state.value), expected.value, "value")
+    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
+    assert (0 < np.mean(linear) < 1) == ("huber" in changes), "some errors are in the linear part, in the last case"
+
+
+def minimum(q: np.ndarray, **changes: Any) -> float:
+    """The number V of the smallest loss for values q of one state, by a search."""
+    config = dataclasses.replace(CONFIG, **changes)
+    batch = reference.transitions(0, len(q))
+    grid = np.linspace(q.min() - 1.0, q.max() + 1.0, 4001)
+
+    @jax.jit
+    @jax.vmap
+    def loss(v: Any) -> Any:
+        of_v: Any = lambda observation: jnp.full((len(q), 1), v)  # noqa: E731
+        z = jnp.asarray(q)[None] - v
+        scale = jnp.exp(jnp.maximum(jnp.minimum(z / config.temperature, config.max_exponent).max(), -1.0))
+        found = fdvl.value_loss(of_v, jnp.asarray(q)[None], batch, config)[0]
+        return found * scale if config.divergence == "reverse_kl" else found  # the rescaling depends on V
+
+    return float(grid[int(np.argmin(loss(grid)))])
+
+
+Q = np.random.default_rng(4).normal(size=400)
+
+
+@pytest.mark.parametrize("optimism", [0.6, 0.8, 0.9])
+def test_total_variation_is_a_quantile(optimism: float) -> None:
+    """Pushed up with 2 lambda - 1 from above, down with 1 - lambda from below: the quantile 2 - 1 / lambda."""
+    found = minimum(Q, divergence="total_variation", optimism=optimism)
+    assert found == pytest.approx(np.quantile(Q, 2 - 1 / optimism), abs=0.03)
+
+
+def test_reverse_kl_is_the_soft_maximum() -> None:
+    for temperature in (0.3, 1.0):
+        found = minimum(Q, divergence="reverse_kl", temperature=temperature, max_exponent=50.0)
+        expected = temperature * np.log(np.exp(Q / temperature).mean())
+        assert found == pytest.approx(expected, abs=0.01)
+
+
+def test_chi_square_lies_above_total_variation_and_below_the_maximum() -> None:
+    both = [minimum(Q, divergence=name, optimism=0.7) for name in ("total_variation", "chi_square")]
+    assert both[0] < both[1] < Q.max()
+
+
+def test_far_below_the_value_chi_square_pushes_no_harder() -> None:
+    """In the authors' code the loss rises again below a surplus of -4."""
+    batch = reference.transitions()
+    of_v: Any = lambda observation: jnp.full((5, 1), 10.0)  # noqa: E731
+    config = dataclasses.replace(CONFIG, divergence="chi_square", optimism=0.9)
+    losses = [fdvl.value_loss(of_v, jnp.full((1, 5), q), batch, config)[0] for q in (9.0, 5.0, 0.0)]
+    np.testing.assert_allclose(losses, [0.1, 0.5, 1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimism": 0.4}, r"^--config\.optimism is 0\.4, it must be finite and in \[0\.5, 1\]\.$"),
+        ({"temperature": 0.0}, r"^--config\.temperature is 0, it must be finite and at least 1e-08\.$"),
+        ({"uniform_actions": -1}, r"^--config\.uniform-actions is -1, it must be at least 0\.$"),
+    ],
+)
+def test_refuses_numbers_out_of_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fdvl.check(SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+def test_uniform_actions_of_discrete_spaces_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^--config\.uniform-actions is for continuous actions"):
+        fdvl.check(EnvSpec("CartPole-v1", (4,), 2, discrete=True), dataclasses.replace(CONFIG, uniform_actions=1))
