@@ -398,6 +398,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("reward_scales", "inverted_double_pendulum"): rewards("inverted_double_pendulum", own),
         **{("decision_frequencies", task): frequencies(task) for task in ("pendulum", "inverted_pendulum")},
         ("corruptions", "halfcheetah"): study("corruptions/halfcheetah"),
+        ("weights", "halfcheetah"): study("weights/halfcheetah"),
         **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
     }
     written = {key: "\n".join(lines) for key, lines in made.items()}

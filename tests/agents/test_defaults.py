@@ -35,12 +35,11 @@ DISCRETE = {"cql_discrete", "dqn", "pqn", "r2d2", "sac_discrete", "stream_q", "s
 FROM_DATA = {  # updates
     "bc": 1_500,
     "td3_bc": 3_000,
-    "rebrac": 1_000,
+    "rebrac": 500,
     "iql": 2_000,
     "riql": 2_000,
     "fdvl": 1_000,
     "cql": 500,
-    "calql": 500,
     "cql_discrete": 10_000,
     "edac": 2_000,
     "dql": 1_500,
@@ -48,7 +47,7 @@ FROM_DATA = {  # updates
     "ifql": 500,
     "fql": 800,
 }
-OTHERS = {"gciql", "stream_td"}  # which have tests of their own below
+OTHERS = {"calql", "gciql", "stream_td"}  # which have tests of their own below
 COSTLY = {"ppo_lagrangian", "sac_lagrangian"}  # which need a cost: their tests stand beside their numeric ones
 LEARNT = -8.0  # more than half of the way from uniform actions, -14.6, to the best, -2.4; the data's mean is -9
 
@@ -113,6 +112,15 @@ def test_defaults_learn_to_reach_goals_from_walks(tmp_path: Path) -> None:
     for _ in range(reach.LIMIT):
         position = reach.moved(position, act(np.concatenate([position, goal], axis=1)), np).astype(np.float32)
     assert np.linalg.norm(position - goal, axis=1).mean() < before / 2
+
+
+@pytest.mark.learn
+def test_defaults_learn_from_data_with_calibrated_critics(tmp_path: Path) -> None:
+    """Cal-QL's networks and candidates are fewer than the defaults, with which 500 updates take some minutes."""
+    smaller = {"hidden": (128, 128), "critic_hidden": (128, 128), "num_actions": 4}
+    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "config": smaller}
+    out = run.train("calql", environment("calql"), 1_000, out=tmp_path / "run", eval_every=1_000, **settings)
+    assert final(out) >= LEARNT
 
 
 @pytest.mark.learn

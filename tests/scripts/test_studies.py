@@ -117,3 +117,16 @@ def test_corruptions_are_compared_within_each_kind(script):
     assert "| random reward | 11.0 +- 1.4 | 21.0 +- 1.4 | 42.3 | 43.6 |" in text
     assert "| none | 90.5 +- 0.7 | 1.5 +- 0.7 | - | - |" in text
     assert "P(RIQL > IQL) = 0.75" in text
+
+
+def test_weights_are_tabled_beside_published_scores(script):
+    study = script("weights_study")
+    interval = study.interval(np.array([20.0, 22.0, 24.0]))
+    assert interval[0] == 22.0
+    assert 20.0 <= interval[1] < 22.0 < interval[2] <= 24.0
+    found = {agent: dict.fromkeys(study.WEIGHTS, interval) for agent in study.AGENTS}
+    effective = {"uniform": 200, "advantage": 9.3, "top": 20.0}
+    text = study.table({"effective": effective, "episodes": 200, "intervals": found})
+    assert "| advantage, alpha 0.1 | 9 of 200 | 22.0 [" in text
+    assert "| 50.2 |" in text
+    assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
