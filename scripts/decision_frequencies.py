@@ -37,10 +37,17 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "pendulum": Task("rljax/Pendulum", {"ppo": 100_000, "others": 20_000}, 1_550.0, 1_350.0),
+    "pendulum": Task("rljax/Pendulum", {"ppo": 100_000, "others": 12_000}, 1_550.0, 1_350.0),
     "inverted_pendulum": Task("InvertedPendulum-v5", {"ppo": 100_000, "others": 20_000}, 0.0, 1_000.0),
 }
-OFF_POLICY = {"hidden": (64, 64), "actor_lr": 1e-3, "critic_lr": 1e-3, "warmup_steps": 1_000, "replay_size": 100_000}
+OFF_POLICY: dict[str, Any] = {
+    "hidden": (64, 64),
+    "batch_size": 128,
+    "warmup_steps": 1_000,
+    "replay_size": 100_000,
+    "actor_lr": 1e-3,
+    "critic_lr": 1e-3,
+}
 SOFT = OFF_POLICY | {"temperature_lr": 1e-3}
 SEQUENCE = SOFT | {"model_lr": 1e-3, "memory_hidden": (32,), "policy_delay": 2}
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
