@@ -4,7 +4,7 @@ The set has two parts by D4RL's recipe: complete episodes of uniform actions, an
 policy, exploring. Each agent learns from it with uniform rows, with Harness's weights by advantage, and from the best
 tenth of the trajectories. All seeds of a cell are learners of one program.
 
-  rljax train sac --env HalfCheetah-v5 --steps 50000 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
+  rljax train sac --env HalfCheetah-v5 --steps 51000 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
       --config.temperature-lr 1e-3 --config.warmup-steps 5000 --config.initialisation lecun_uniform --out runs/trained
   python scripts/weights_study.py --policy runs/trained
 

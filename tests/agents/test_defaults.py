@@ -35,7 +35,7 @@ DISCRETE = {"cql_discrete", "dqn", "pqn", "r2d2", "sac_discrete", "stream_q", "s
 FROM_DATA = {  # updates
     "bc": 1_500,
     "td3_bc": 3_000,
-    "rebrac": 500,
+    "rebrac": 250,
     "iql": 2_000,
     "riql": 2_000,
     "fdvl": 1_000,
