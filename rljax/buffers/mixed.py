@@ -60,9 +60,8 @@ class Mixed(Replay):
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...], with only the `extras` that old and new rows both have."""
         assert data is not None
-        sample = self._pooled if isinstance(self.offline_share, str) else self._shared
-        if isinstance(self.offline_share, tuple):
-            sample = self._scheduled
+        kinds = {str: self._pooled, tuple: self._scheduled}
+        sample = kinds.get(type(self.offline_share), self._shared)
         return self.augmented(sample(buffer, data, keys), keys)
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
