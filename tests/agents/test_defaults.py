@@ -38,7 +38,7 @@ FROM_DATA = {  # updates
     "rebrac": 250,
     "iql": 2_000,
     "riql": 2_000,
-    "fdvl": 1_000,
+    "fdvl": 300,
     "cql": 500,
     "cql_discrete": 10_000,
     "edac": 2_000,

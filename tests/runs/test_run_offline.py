@@ -464,15 +464,15 @@ def test_a_run_from_before_there_were_weights_goes_on(tmp_path: Path, data: str)
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize("share", [0.5, "pooled"])
-def test_weighted_data_beside_new_experience(tmp_path: Path, data: str, share: Any) -> None:
-    settings: dict[str, Any] = {"weights": "top", "weights_share": 0.3, "offline_share": share}
+def test_weighted_data_beside_new_experience(tmp_path: Path, data: str) -> None:
+    settings: dict[str, Any] = {"weights": "top", "weights_share": 0.3}
     whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200, **settings)
     half = train("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100, **settings)
     run.resume(half, 300)
     small_runs.assert_same(whole, half)
-    online = train("sac", 100, tmp_path / "sac", data, {**ONLINE, "warmup_steps": 20}, env="Pendulum-v1", **settings)
-    assert json.loads((online / "summary.json").read_text())["weights"]["trajectories"] == 8
+    sac = {**ONLINE, "warmup_steps": 20}
+    out = train("sac", 100, tmp_path / "sac", data, sac, env="Pendulum-v1", offline_share="pooled", **settings)
+    assert json.loads((out / "summary.json").read_text())["weights"]["trajectories"] == 8
 
 
 @pytest.mark.learn
