@@ -65,7 +65,7 @@ def trained(name: str, task: Task, seeds: int, folder: Path) -> Path:
     agent, config = AGENTS[name]
     steps, out = task.steps.get(agent, task.steps["others"]), folder / name.replace(" ", "-")
     settings: dict[str, Any] = {"seeds": seeds, "config": config, "out": out, "quiet": False}
-    settings |= {"eval_every": steps // 5, "checkpoint_every": steps // 5}
+    settings |= {"eval_every": steps // 4, "checkpoint_every": steps // 4}
     return studies.trained(out, steps, functools.partial(run.train, agent, task.env, steps, **settings))
 
 
