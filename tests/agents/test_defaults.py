@@ -21,7 +21,7 @@ ONLINE = {
     "sac": 13_000,
     "td3": 29_000,
     "dsact": 13_000,
-    "sequence_rl": 13_000,
+    "sequence_rl": 11_000,
     "sac_discrete": 13_000,
     "ppo": 80_000,
     "dqn": 60_000,
