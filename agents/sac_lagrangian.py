@@ -121,7 +121,7 @@ def experience(config: Config) -> buffers.Replay:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
     agent.require_widths(config, "hidden")
-    agent.require_continuous("sac_lagrangian", spec, "ppo_lagrangian")
+    agent.require_continuous("sac_lagrangian", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, cost_limit=(None, None), cost_discount=(0, 1), cost_lr=(0, None))
     gains = {"gain_p": (0, None), "gain_i": (0, None), "gain_d": (0, None)}

@@ -92,7 +92,11 @@ class Dataset(Experience):
 
     kind: ClassVar[str] = "dataset"
     needs_data: ClassVar[bool] = True
-    mixes_data: ClassVar[bool] = True
+
+    @property
+    def mixes_data(self) -> bool:
+        """True: its batches are from a data set."""
+        return True
 
     @property
     def goals(self) -> bool:

@@ -77,12 +77,16 @@ class Experience:
 
     kind: ClassVar[str]  # its name in run folders: "replay", "rollout", "stream" or "dataset"
     needs_data: ClassVar[bool] = False  # training cannot begin without a data set
-    mixes_data: ClassVar[bool] = False  # a data set can be part of its batches
 
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps of one learner in one iteration."""
         return self.num_steps * self.num_envs
+
+    @property
+    def mixes_data(self) -> bool:
+        """Whether a data set can be part of its batches."""
+        return False
 
     @property
     def streams(self) -> bool:

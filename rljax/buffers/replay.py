@@ -216,7 +216,11 @@ class Replay(Experience):
     shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
 
     kind: ClassVar[str] = "replay"
-    mixes_data: ClassVar[bool] = True
+
+    @property
+    def mixes_data(self) -> bool:
+        """Whether a data set can be part of its batches: data sets hold no signals."""
+        return not self.signals
 
     @property
     def stores_time(self) -> bool:

@@ -114,8 +114,6 @@ def plan(experiment: Experiment) -> Plan:
     trained = spec if name == "none" else dataclasses.replace(spec, name=name)  # evaluation may use another name
     module.check(trained, config)
     signals.require(experience.signals, spec.signals, settings.agent, name)
-    if experience.signals and dataset is not None:
-        raise ValueError(f"agent '{settings.agent}' learns from signals, and data sets hold none: leave out --data.")
 
     data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
     weights = None
@@ -281,6 +279,8 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
     settings, dataset, agent = experiment.settings, experiment.dataset, experiment.settings.agent
     if experience.needs_data and dataset is None:
         raise ValueError(f"agent '{agent}' learns from data: rljax train {agent} --data d4rl/hopper-medium-v2")
+    if experience.signals and dataset is not None:
+        raise ValueError(f"agent '{agent}' learns from signals, and data sets hold none: leave out --data.")
     if not experience.mixes_data and dataset is not None:
         raise ValueError(
             f"agent '{agent}' learns from what its own policy has just done, and cannot use --data. Agents that can "

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_file_of_ones_own_has_its_presets_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    assert scaffold.write("sac", file) == [file, tmp_path / "mine.toml"]
+    assert scaffold.write("sac", file)[:2] == [file, tmp_path / "mine.toml"]
     module = registry.load_agent(str(file))
     mine = registry.preset(str(file), module, "Pendulum-v1")
     own = registry.preset("sac", registry.load_agent("sac"), "Pendulum-v1")

@@ -14,7 +14,7 @@ from rljax.distributed.interruption import Interrupt
 # Python cannot handle signals while this function works.
 STUCK = """
 import hashlib, os, signal, sys, threading, time
-from rljax.runs import interruption
+from rljax.distributed import interruption
 interruption.PATIENCE = 0.2
 def signals():
     for _ in range(2):

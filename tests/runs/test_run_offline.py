@@ -238,7 +238,7 @@ def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, da
             run.resume(out, **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"--env none is for learning from data alone"):
         run.resume(out, then_online=100)
-    with pytest.raises(ValueError, match=r"--offline-share is half, it must lie in \[0, 1\) or be 'pooled'"):
+    with pytest.raises(ValueError, match=r"--offline-share is half, it must lie in \[0, 1\), be 'pooled', or"):
         run.resume(out, then_online=100, offline_share="half")
     assert (out / "config.json").read_text() == before
 
