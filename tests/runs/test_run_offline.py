@@ -128,6 +128,7 @@ def test_a_stop_between_the_stages_changes_nothing(tmp_path: Path, data: str) ->
     "share",
     [pytest.param({}, id="half"), pytest.param({"offline_share": "pooled"}, id="pooled", marks=pytest.mark.learn)],
 )
+@pytest.mark.learn
 def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, share: dict[str, Any]) -> None:
     whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100, **share)
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE)
@@ -430,6 +431,7 @@ def test_command_line(tmp_path: Path, data: str) -> None:
 # Weighted rows.
 
 
+@pytest.mark.learn
 def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -> None:
     whole = train("td3_bc", 200, tmp_path / "whole", data, seeds=2, weights="return", weights_alpha=0.2)
     half = train("td3_bc", 100, tmp_path / "half", data, seeds=2, weights="return", weights_alpha=0.2)
@@ -452,6 +454,7 @@ def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -
     assert any((array != other[name]).any() for name, array in small_runs.arrays(half).items())
 
 
+@pytest.mark.learn
 def test_a_run_from_before_there_were_weights_goes_on(tmp_path: Path, data: str) -> None:
     whole = trained("td3_bc", 200, tmp_path / "whole", data, seeds=2)
     half = trained("td3_bc", 100, tmp_path / "half", data, seeds=2)

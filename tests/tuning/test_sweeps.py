@@ -44,6 +44,7 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.learn
 def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
     out = begun(tmp_path / "sweep", SHORT, SPACE)
     told = trials(out)

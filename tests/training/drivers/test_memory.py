@@ -197,6 +197,7 @@ def test_runs_resume_with_what_they_remember(env: str, tmp_path: Path) -> None:
         loaded(seen, step=2)
 
 
+@pytest.mark.learn
 def test_actions_are_held_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = small_runs.trained("ppo", "rljax/Pendulum", 100, tmp_path / "run")
     cli.main(["eval", str(out), "--episodes", "2", "--hold", "1", "4"])
