@@ -146,9 +146,7 @@ def main() -> None:
     names = {"first": NAMES[options.first], "then": NAMES[AGENTS[options.first]]}
     study = {
         "env": described["env"],
-        "names": {
-            way: WAYS[way].format(first=NAMES[options.first], then=NAMES[AGENTS[options.first]]) for way in found
-        },
+        "names": {way: WAYS[way].format(**names) for way in found},
         **{name: getattr(options, name) for name in ("updates", "online", "warmup", "seeds")},
         **provenance(),
         "ways": {way: handover.summary(learners) for way, learners in found.items()},
