@@ -24,8 +24,7 @@ Array = jax.Array
 Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 T = TypeVar("T")
 
-# Transforms of a data set's rewards before any agent sees them. `rljax.datasets.preprocess` has their definitions and
-# sources.
+# Transforms of a data set's rewards before any agent sees them; definitions and sources: `rljax.datasets.preprocess`.
 RewardTransform = Literal[
     "none",
     "return_range",

@@ -19,7 +19,7 @@ from rljax.buffers import Experience
 from rljax.distributed import hardware, processes
 from rljax.distributed.lock import FILE as LOCK_FILE
 from rljax.distributed.lock import Lock
-from rljax.runs import json_files, policy, records
+from rljax.runs import checkpoints, json_files, policy, records
 from rljax.training import configuration, registry
 from rljax.training import trust as trusting
 from rljax.training.plan import Experiment
@@ -295,7 +295,17 @@ def _other_runs(settings: Settings, trust: bool) -> tuple[Callable[[], Any] | No
     def reader(read: Callable[..., Any], folder: str | None) -> Callable[[], Any] | None:
         return None if folder is None else functools.cache(functools.partial(read, folder, trust=trust))
 
-    return reader(policy.base, settings.base), reader(policy.beginning, settings.from_run)
+    return reader(policy.base, settings.base), reader(_beginning, settings.from_run)
+
+
+def _beginning(out: str, *, trust: bool) -> policy.Policies:
+    """The last policies of the run in `out`, with which learners begin. Raises `ValueError` where there are none."""
+    try:
+        return policy.load_all(out, trust=trust)
+    except (ValueError, checkpoints.CheckpointError) as error:
+        raise ValueError(
+            f"--from {out} cannot be read: {error} Name the folder of a run that has a checkpoint."
+        ) from error
 
 
 def _require_mixing(settings: Settings, experience: Experience) -> None:

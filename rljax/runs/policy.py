@@ -307,16 +307,6 @@ def base(out: str | Path, *, trust: bool = False) -> Base:
     return Base(state, config, policies.module, policies.spec)
 
 
-def beginning(out: str | Path, *, trust: bool = False) -> Policies:
-    """The last policies of the run in `out`, with which the learners of another run begin. Errors: as of `base`."""
-    try:
-        return load_all(out, trust=trust)
-    except (ValueError, checkpoints.CheckpointError) as error:
-        raise ValueError(
-            f"--from {out} cannot be read: {error} Name the folder of a run that has a checkpoint."
-        ) from error
-
-
 def load(out: str | Path, *, learner: int = 0, best: bool = False, trust: bool = False) -> Policy:
     """The policy of one learner of the run in `out`: a function of observations, see `Policy`. Errors: `load_all`."""
     return Policy(load_all(out, best=best, trust=trust), learner)
