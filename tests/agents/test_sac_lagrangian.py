@@ -170,7 +170,7 @@ def test_environments_without_costs_or_time_limits_are_refused(tmp_path: Path) -
 @pytest.mark.learn
 def test_it_keeps_the_limit_that_sac_breaks(tmp_path: Path) -> None:
     how: dict[str, Any] = {"seeds": 2, "eval_every": 30_000, "eval_episodes": 30}
-    changes: dict[str, Any] = {"hidden": (64, 64), "warmup_steps": 2_000, "num_envs": 4, "num_updates": 1}
+    changes: dict[str, Any] = {"hidden": (64, 64), "warmup_steps": 2_000, "num_envs": 4, "num_updates": 4}
     free = run.train("sac", "rljax/PointHazards", 30_000, config=changes, out=tmp_path / "sac", **how)
     limited = changes | {"cost_limit": 10.0}
     bound = run.train("sac_lagrangian", "rljax/PointHazards", 30_000, config=limited, out=tmp_path / "bound", **how)
