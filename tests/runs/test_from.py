@@ -114,9 +114,10 @@ def test_stopped_and_resumed_equals_uninterrupted(source: Path, env: str, tmp_pa
 def test_a_run_that_begins_anew_inherits_the_same_or_is_refused(source: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(source, tmp_path / "source"))
     whole = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "whole", from_run=str(own))
-    killed = Path(shutil.copytree(whole, tmp_path / "killed"))
-    shutil.rmtree(killed / "checkpoints")
-    other = Path(shutil.copytree(killed, tmp_path / "other"))
+    killed, other = tmp_path / "killed", tmp_path / "other"
+    for folder in (killed, other):  # as they are before the first checkpoint
+        folder.mkdir()
+        shutil.copy(whole / "config.json", folder)
     small_runs.assert_same(whole, run.resume(killed))
     run.resume(own, 200)
     with pytest.raises(ValueError, match=r"begins anew, and the run of its --from has changed since\. Restore"):
