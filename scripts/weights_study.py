@@ -76,12 +76,6 @@ def trained(agent: str, weights: str, data: str, options: argparse.Namespace) ->
     return studies.trained(out, options.steps, begin, data)
 
 
-def interval(scores: np.ndarray) -> list[float]:
-    """The mean over learners, and its 95 % bootstrap interval."""
-    (found,) = comparison.aggregate({"all": {"task": scores}}, {"mean": comparison.mean}).values()
-    return [float(x) for x in (found["mean"].value, found["mean"].low, found["mean"].high)]
-
-
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = ["| rows | effective episodes | " + " | ".join(f"{name} | published" for name in AGENTS.values()) + " |"]
@@ -147,7 +141,7 @@ def main() -> None:
         **provenance(),
         "effective": {w: options.episodes if x is None else x["effective_trajectories"] for w, x in summaries.items()},
         "scores": {agent: {w: x.round(2).tolist() for w, x in of.items()} for agent, of in scores.items()},
-        "intervals": {agent: {w: interval(x) for w, x in of.items()} for agent, of in scores.items()},
+        "intervals": {agent: {w: comparison.mean_interval(x) for w, x in of.items()} for agent, of in scores.items()},
     }
     studies.write(study, options.output / "halfcheetah", table, draw)
 

@@ -28,6 +28,9 @@ _MEMORY = Path("/dev/shm")
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
+# Tracing makes objects by the million and hardly any garbage: looking for it less often saves a sixth of the time.
+gc.set_threshold(200_000, 20, 100)
+
 MOST_MEMORY = 2.5e9  # bytes of a process: compiled programs keep theirs until they are forgotten
 
 

@@ -99,6 +99,12 @@ def aggregate(
     }
 
 
+def mean_interval(values: ArrayLike) -> list[float]:
+    """The mean of one task's runs [runs] with its 95 % bootstrap interval: mean, low, high."""
+    found = aggregate({"all": {"task": values}}, {"mean": mean})["all"]["mean"]
+    return [float(x) for x in (found.value, found.low, found.high)]
+
+
 def sample_efficiency(
     scores: Mapping[str, Scores], measure: Measure = iqm, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> dict[str, Estimate]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis import folders
-from rljax.analysis.comparison import aggregate, mean
+from rljax.analysis.comparison import mean_interval
 
 NUMBERS = ("before", "dip", "average", "final")  # of `Handover`
 
@@ -89,13 +89,8 @@ def summary(learners: Sequence[Handover]) -> dict[str, Any]:
 
     `recovery` is the median over learners, and None where half of them or more do not come back.
     """
-
-    def interval(values: Sequence[float]) -> list[float]:
-        (found,) = aggregate({"all": {"task": np.asarray(values)}}, {"mean": mean}).values()
-        return [float(x) for x in (found["mean"].value, found["mean"].low, found["mean"].high)]
-
     back = np.median([np.inf if each.recovery is None else each.recovery for each in learners])
     return {
-        **{name: interval([getattr(each, name) for each in learners]) for name in NUMBERS},
+        **{name: mean_interval([getattr(each, name) for each in learners]) for name in NUMBERS},
         "recovery": float(back) if np.isfinite(back) else None,
     }

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, Transition
+from rljax.agent import Array, Transition, choose
 from rljax.buffers.dataset import AliasDraws, alias_draws, aliased, without_weights
 from rljax.buffers.draws import uniform, with_columns
 from rljax.buffers.experience import declaration, random_rows, rows_of
@@ -75,7 +75,7 @@ class Mixed(Replay):
         share = begin + (end - begin) * jnp.minimum(buffer.size / steps, 1.0)  # [], of all learners
         is_old = jnp.arange(self.batch_size) < jnp.round(share * self.batch_size)
         old, new = self._both(buffer, data, keys, self.batch_size, self.batch_size)
-        return jax.tree.map(lambda old, new: jnp.where(is_old.reshape(-1, *[1] * (old.ndim - 3)), old, new), old, new)
+        return choose(jnp.broadcast_to(is_old, old.reward.shape), old, new)
 
     def _both(
         self, buffer: ReplayBuffer, data: Transition, keys: Array, offline: int, online: int
@@ -101,8 +101,7 @@ class Mixed(Replay):
                 old_rows = aliased(data, AliasDraws(old_rows, jax.random.bits(key_bits, rows.shape)))
             old = rows_of(without_weights(data), old_rows)
             new = self._as_data(with_columns(ring, ring.row(jnp.maximum(rows - number, 0)), self))
-            choose = jax.vmap(jax.vmap(jnp.where))
-            return jax.tree.map(lambda old, new: choose(is_old, old, new), *_alike(old, new))
+            return choose(is_old, *_alike(old, new))
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 

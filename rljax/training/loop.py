@@ -188,11 +188,7 @@ class Training:
     def start(self) -> None:
         """Begin with fresh learners, or with what they inherit from another run."""
         with self.clock.counting():
-            self.driver.start(self.settings.seeds)
-            if self._inheritance:
-                fresh = self.driver.learners
-                learnt = fresh.replace(agent=dataclasses.replace(fresh.agent, **self._inheritance))
-                self.driver.start(self.settings.seeds, learnt)
+            self.driver.start(self.settings.seeds, self._inheritance or None)
 
     def chunk(self) -> dict[str, Any]:
         """Train until the next multiple of `log_every`, or until the stage's end, and return a line of metrics.

@@ -121,14 +121,15 @@ def share_of(text: float | str) -> float | str | tuple[float, float, int]:
     try:
         begin, end, steps = str(text).split(":")
         found = float(begin), float(end), configuration.integer(configuration.whole_number(steps), "N", LARGEST)
+        valid = 0 <= found[0] <= 1 and 0 <= found[1] <= 1 and found[2] >= 1
     except (TypeError, ValueError):
-        found = (math.nan, 0.0, 0)
-    if not (0 <= found[0] <= 1 and 0 <= found[1] <= 1 and found[2] >= 1):
-        raise ValueError(
-            f"--offline-share is {text}, it must lie in [0, 1), be '{POOLED}', or change from A to B over N new "
-            "transitions: A:B:N, such as 0.5:0:20000."
-        )
-    return found
+        valid = False
+    if valid:
+        return found
+    raise ValueError(
+        f"--offline-share is {text}, it must lie in [0, 1), be '{POOLED}', or change from A to B over N new "
+        "transitions: A:B:N, such as 0.5:0:20000."
+    )
 
 
 def _check_weights(settings: Settings) -> None:

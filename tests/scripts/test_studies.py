@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rljax.analysis.comparison import mean_interval
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -121,7 +123,7 @@ def test_corruptions_are_compared_within_each_kind(script):
 
 def test_weights_are_tabled_beside_published_scores(script):
     study = script("weights_study")
-    interval = study.interval(np.array([20.0, 22.0, 24.0]))
+    interval = mean_interval([20.0, 22.0, 24.0])
     assert interval[0] == 22.0
     assert 20.0 <= interval[1] < 22.0 < interval[2] <= 24.0
     found = {agent: dict.fromkeys(study.WEIGHTS, interval) for agent in study.AGENTS}

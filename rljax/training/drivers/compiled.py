@@ -22,7 +22,7 @@ from rljax.buffers.rollout import RememberingRollout, RolloutBuffer
 from rljax.distributed.devices import Spread
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
-from rljax.training.drivers.driver import TRAIN, Report, continued, environment_seeds, key_shapes, report
+from rljax.training.drivers.driver import TRAIN, Learnt, Report, continued, environment_seeds, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, before, empty_tally, per_learner
 from rljax.training.programs import compiled, shared
 
@@ -84,7 +84,7 @@ class Loop:
         environment_keys: Array,
         hyper: Hyperparameters,
         data: Any,
-        learnt: LearnerState | None = None,
+        learnt: Learnt = None,
     ) -> Carry:
         keys_reset, keys_step = jnp.moveaxis(jax.vmap(jax.random.split)(environment_keys), 1, 0)
         observation, environment = self.environment.reset(keys_reset)
@@ -200,7 +200,7 @@ class CompiledDriver:
         """Continue with other settings, which are stacked over P like the first ones."""
         self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
-    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+    def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
         self.carry = self.loop.init(*self._keys(seeds), self.hyper, self.data, learnt)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import jax
 import numpy as np
@@ -15,6 +15,9 @@ from rljax.networks import normalise, traces
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
+
+# What fresh learners go on from: the learners of the previous stage, or parts of another run's agents by their names.
+Learnt: TypeAlias = LearnerState | Mapping[str, Any] | None
 
 
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
@@ -62,9 +65,11 @@ def split(learners: LearnerState, action: Any, extras: Any) -> dict[str, Any]:
     return {"agent": learners.agent, "training": (learners.replace(agent=None), action, extras)}
 
 
-def continued(fresh: LearnerState, learnt: LearnerState | None) -> LearnerState:
-    """Fresh learners with the agents and the number of updates of `learnt`, the learners of the previous stage."""
-    return fresh if learnt is None else fresh.replace(agent=learnt.agent, updates=learnt.updates)
+def continued(fresh: LearnerState, learnt: Learnt) -> LearnerState:
+    """Fresh learners that go on from `learnt`."""
+    if isinstance(learnt, LearnerState):
+        return fresh.replace(agent=learnt.agent, updates=learnt.updates)
+    return fresh.replace(agent=dataclasses.replace(fresh.agent, **learnt)) if learnt else fresh
 
 
 def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
@@ -93,7 +98,7 @@ class Driver(Protocol):
         """The current learners."""
         ...
 
-    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+    def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
 
     def advance(self, iterations: int) -> None:

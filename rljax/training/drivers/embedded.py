@@ -32,6 +32,7 @@ from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_
 from rljax.training.drivers.compiled import Carry, CompiledDriver, Loop, no_episodes
 from rljax.training.drivers.driver import (
     TRAIN,
+    Learnt,
     continued,
     cut_episodes,
     environment_rows,
@@ -77,7 +78,7 @@ class EmbeddedLoop(Loop):
         observation: Any,
         hyper: Hyperparameters,
         data: Any,
-        learnt: LearnerState | None = None,
+        learnt: Learnt = None,
     ) -> Carry:
         learners = continued(self.learner.init(keys, hyper, data), learnt)
         return self._act(self.carry(learners, number, observation), hyper)
@@ -217,7 +218,7 @@ class EmbeddedDriver(CompiledDriver):
         threading.Thread(target=_perform, args=(self._tasks, self._results), name="simulators", daemon=True).start()
         self._end_thread = weakref.finalize(self, self._tasks.put, None)
 
-    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+    def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
         number = self.hyper.experience.num_envs

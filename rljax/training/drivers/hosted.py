@@ -24,6 +24,7 @@ from rljax.envs import signals
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.driver import (
     TRAIN,
+    Learnt,
     Report,
     continued,
     cut_episodes,
@@ -102,7 +103,7 @@ class HostedDriver:
         """Continue with other settings, which are stacked over P like the first ones."""
         self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
-    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+    def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
         learners = self.calls.init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.hyper, self.data)

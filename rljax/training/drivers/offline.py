@@ -19,7 +19,7 @@ from rljax.buffers import Dataset
 from rljax.buffers.experience import rows_of
 from rljax.distributed import hardware
 from rljax.distributed.devices import Spread
-from rljax.training.drivers.driver import Report, continued, key_shapes, report
+from rljax.training.drivers.driver import Learnt, Report, continued, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 from rljax.training.programs import compiled, shared
 
@@ -95,7 +95,7 @@ class OfflineDriver:
         """The agent's declaration of what it learns from."""
         return self.hyper.experience  # type: ignore[return-value]
 
-    def start(self, seeds: Sequence[int], learnt: LearnerState | None = None) -> None:
+    def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         """Start fresh learners, one per seed. Agents that have `prepare` see the whole data set once."""
         self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
