@@ -96,6 +96,7 @@ def schedule(config: Config, steps: float) -> Config:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
     agent.require_widths(config, "hidden")
+    agent.require_unmixed("bc", spec)
     agent.require_range(config, actor_lr=(0, None), exploration_noise=(0, None))
     agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30))
     agent.require_order(config, "log_std_min", "log_std_max")

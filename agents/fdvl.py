@@ -120,6 +120,7 @@ def schedule(config: Config, steps: float) -> Config:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
     agent.require_widths(config, "hidden")
+    agent.require_unmixed("fdvl", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, value_lr=(0, None), optimism=(0.5, 1), inverse_temperature=(0, None))
     agent.require_range(config, temperature=(1e-8, None), max_exponent=(0, 50), huber=(1e-8, None))

@@ -132,6 +132,11 @@ def layers(config: Config) -> torsos.Settings:
     return torsos.Settings(*thinking, *style, config.memory, config.memory_hidden, config.memory_length)
 
 
+def squashes(spec: EnvSpec, config: Config) -> bool:
+    """Whether actions are tanh of a Gaussian: not where there are choices."""
+    return config.policy == "tanh_gaussian" and not (spec.discrete or spec.choices)
+
+
 def shares(config: Config) -> bool:
     """Whether actor and critic have one torso."""
     return config.shared or config.memory != "none"
@@ -141,8 +146,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters: small actions (or equal logits) at first."""
     key_actor, key_critic = jax.random.split(key)
     seen = spec.example()
-    squashed = config.policy == "tanh_gaussian" and not spec.discrete
-    features = spec.action_size * (2 if squashed else 1)
+    features = spec.action_size * (2 if squashes(spec, config) else 1)
     chosen = layers(config)
     actor = torsos.network(spec, chosen, config.actor_hidden, features, output_scale=0.01)
     critic, torso = torsos.network(spec, chosen, config.critic_hidden, 1), None
@@ -150,12 +154,12 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         body = torsos.torso(spec, chosen, config.actor_hidden)
         torso, seen = memories.create(body, chosen, jax.random.fold_in(key, 1), seen)
         actor, critic = torsos.last(chosen, features, output_scale=0.01), torsos.last(chosen, 1)
-    plain = not (spec.discrete or squashed)
+    plain = not (spec.discrete or squashes(spec, config))
     parameters = Parameters(
         torso=torso,
         actor=networks.create(actor, key_actor, seen),
         critic=networks.create(critic, key_critic, seen),
-        log_std=jnp.full(spec.action_size, config.init_log_std, jnp.float32) if plain else None,
+        log_std=jnp.full(spec.numbers, config.init_log_std, jnp.float32) if plain else None,
     )
     return State(
         parameters=parameters,
@@ -205,25 +209,21 @@ def policy(
     output = parameters.actor(features)
     if spec.discrete:
         return distributions.discrete(output, spec.choices, mask)
-    if config.policy == "gaussian":
-        return distributions.gaussian(output, jnp.exp(parameters.log_std))
+    if not squashes(spec, config):
+        return distributions.gaussian_beside(output, jnp.exp(parameters.log_std), spec.choices)
     mean, deviation = jnp.split(output, 2, axis=-1)
     return distributions.gaussian(mean, jax.nn.softplus(deviation) + 1e-3)  # Brax's lower limit
 
 
 def emitted(raw: Array, spec: EnvSpec, config: Config) -> Array:
     """The action that the environment gets, from a raw action."""
-    if spec.discrete:
-        return raw
-    return jnp.clip(raw, -1.0, 1.0) if config.policy == "gaussian" else jnp.tanh(raw)
+    return jnp.tanh(raw) if squashes(spec, config) else distributions.clipped(raw, spec)
 
 
 def log_prob(pi: distributions.Distribution, raw: Array, spec: EnvSpec, config: Config) -> Array:
     """log pi(a|s) [...] of raw actions [..., A] or [...]."""
     density: Any = pi.log_prob(raw)
-    if config.policy == "tanh_gaussian" and not spec.discrete:
-        density = density - distributions.tanh_log_slope(raw)
-    return density
+    return density - distributions.tanh_log_slope(raw) if squashes(spec, config) else density
 
 
 # [2, eq. 16]
@@ -249,7 +249,7 @@ def actor_loss(
     clipped = jnp.clip(ratio, 1.0 - config.clip_ratio, 1.0 + config.clip_ratio)
     loss = -jnp.minimum(ratio * advantage, clipped * advantage).mean()
     entropy = pi.entropy()
-    if config.policy == "tanh_gaussian" and not state.spec.discrete:
+    if squashes(state.spec, config):
         entropy = entropy + distributions.tanh_log_slope(pi.sample(seed=key))  # an estimate, as there is no closed form
     return loss - config.entropy_cost * entropy.mean(), {
         "actor/loss": loss,

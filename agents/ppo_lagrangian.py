@@ -163,7 +163,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         actor=networks.create(actor, key_actor, seen),
         critic=networks.create(critic, key_critic, seen),
         cost_critic=networks.create(critic, jax.random.fold_in(key_critic, 1), seen),
-        log_std=jnp.full(spec.action_size, config.init_log_std, jnp.float32) if not spec.discrete else None,
+        log_std=jnp.full(spec.numbers, config.init_log_std, jnp.float32) if not spec.discrete else None,
     )
     return State(
         parameters=parameters,
@@ -205,12 +205,12 @@ def policy(parameters: Parameters, observation: Any, mask: Array | None, spec: E
     output = parameters.actor(observation)
     if spec.discrete:
         return distributions.discrete(output, spec.choices, mask)
-    return distributions.gaussian(output, jnp.exp(parameters.log_std))
+    return distributions.gaussian_beside(output, jnp.exp(parameters.log_std), spec.choices)
 
 
 def emitted(raw: Array, spec: EnvSpec) -> Array:
     """The action that the environment gets, from a raw action."""
-    return raw if spec.discrete else jnp.clip(raw, -1.0, 1.0)
+    return distributions.clipped(raw, spec)
 
 
 # [4, eq. 16]

@@ -121,6 +121,7 @@ def schedule(config: Config, steps: float) -> Config:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
     agent.require_widths(config, "hidden")
+    agent.require_unmixed("riql", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
     agent.require_range(config, value_lr=(0, None), expectile=(0, 1), inverse_temperature=(0, None))
     agent.require_range(config, max_weight=(0, None), exploration_noise=(0, None), quantile=(0, 1))

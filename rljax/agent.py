@@ -20,6 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rljax.requirements import (
+    require_above,
+    require_at_least,
+    require_below,
+    require_order,
+    require_range,
+    require_subset,
+    require_widths,
+)
+
 Array = jax.Array
 Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 T = TypeVar("T")
@@ -57,12 +67,13 @@ class EnvSpec:
 
     An observation is one array, or a dictionary of arrays: its `parts`. Pictures are [H, W, K], their channels last.
     Actions are normalised: each dimension of a continuous action lies in [-1, 1], and the environment's adapter
-    rescales it to the environment's own bounds. Discrete actions count from 0.
+    rescales it to the environment's own bounds. Discrete actions count from 0. An action of both holds first its
+    numbers and then its choices, as whole numbers of float32; then `discrete` is False, and there are `choices`.
     """
 
     name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
     observation_shape: tuple[int, ...]  # of one observation; () where it is a dictionary
-    action_size: int  # dimensions of a continuous action, or the number of discrete actions: the sum of `choices`
+    action_size: int  # dimensions of a continuous action and the number of discrete ones: the sum of `choices`
     discrete: bool = False  # True: actions are int32
     max_episode_steps: int | None = None  # the time limit in environment steps; None where there is no limit
     observation_dtype: str = "float32"  # "uint8" for pictures of bytes
@@ -84,9 +95,12 @@ class EnvSpec:
     @property
     def action_shape(self) -> tuple[int, ...]:
         """Shape of one action: `()` for one discrete action, `(len(choices),)` for several, `(A,)` when continuous."""
-        if self.discrete:
-            return (len(self.choices),) if self.choices else ()
-        return (self.action_size,)
+        return () if self.discrete and not self.choices else (self.numbers + len(self.choices),)
+
+    @property
+    def numbers(self) -> int:
+        """Dimensions of the continuous part of an action."""
+        return 0 if self.discrete else self.action_size - sum(self.choices)
 
     @property
     def action_dtype(self) -> Any:
@@ -355,27 +369,28 @@ def shown(spec: EnvSpec) -> str:
 
 def require_continuous(name: str, spec: EnvSpec, other: str | None = None) -> None:
     """Raise `ValueError` unless actions are continuous; `other` names an agent for discrete actions, if it is near."""
-    if spec.discrete:
+    if spec.discrete or spec.choices:
         others = "dqn, sac_discrete or ppo in an environment, bc, iql or cql_discrete from data"
+        other = "ppo" if spec.numbers else other
         raise ValueError(
-            f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size} discrete actions. "
-            f"For those there is {other or others}. Or choose an environment, or data, whose actions are continuous "
-            "(a Box), such as Pendulum-v1."
+            f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size - spec.numbers} discrete "
+            f"actions. For those there is {other or others}. Or choose an environment, or data, whose actions are "
+            "continuous (a Box), such as Pendulum-v1."
         )
 
 
 def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
     """Raise `ValueError` unless an action is one discrete action; `other` names an agent for continuous actions."""
+    require_one_action(name, spec)
     if not spec.discrete:
         raise ValueError(
             f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "
             f"rljax train {other} --env {spec.name}, or choose an environment such as CartPole-v1."
         )
-    require_one_action(name, spec)
 
 
 def require_one_action(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` where an action is several discrete ones."""
+    """Raise `ValueError` where an action is several discrete ones, or has such a part."""
     if spec.choices:
         raise ValueError(
             f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes {len(spec.choices)}, with "
@@ -384,67 +399,10 @@ def require_one_action(name: str, spec: EnvSpec) -> None:
         )
 
 
-def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> None:
-    """Raise `ValueError` unless each named field (every value of a population) lies in its closed range."""
-    for name, (low, high) in ranges.items():
-        for value in np.ravel(getattr(config, name)):
-            outside = (low is not None and value < low) or (high is not None and value > high)
-            if outside or not np.isfinite(_single(value)):
-                limits = f" and in [{low}, {high}]" if high is not None else f" and at least {low}" * (low is not None)
-                raise ValueError(f"{_flag(name)} is {value:g}, it must be finite{limits}.")
-
-
-def require_above(config: Any, **limits: float) -> None:
-    """Raise `ValueError` unless each value of the named fields is finite and above its limit, or None."""
-    for name, limit in limits.items():
-        for value in np.ravel(getattr(config, name)):
-            if value is not None and not (np.isfinite(_single(value)) and _single(value) > limit):
-                raise ValueError(f"{_flag(name)} is {value:g}, it must be finite and above {limit}.")
-
-
-def require_below(config: Any, **limits: float) -> None:
-    """Raise `ValueError` unless each named field (every value of a population) is below its limit, also in float32."""
-    for name, limit in limits.items():
-        for value in np.ravel(getattr(config, name)):
-            if not _single(value) < limit:
-                raise ValueError(f"{_flag(name)} is {value:.9g}, it must be below {limit}.")
-
-
-def require_order(config: Any, low: str, high: str) -> None:
-    """Raise `ValueError` where the field `low` is above the field `high`, for any learner; None is no limit."""
-    lower, upper = getattr(config, low), getattr(config, high)
-    if lower is not None and upper is not None and np.any(np.asarray(lower) > np.asarray(upper)):
-        raise ValueError(f"{_flag(low)} is {lower}, it must not be above {_flag(high)} {upper}.")
-
-
-def require_at_least(config: Any, **limits: int) -> None:
-    """Raise `ValueError` unless each named integer field is at least its limit."""
-    for name, limit in limits.items():
-        if getattr(config, name) < limit:
-            raise ValueError(f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}.")
-
-
-def require_subset(min_critics: int | None, num_critics: int) -> None:
-    """Raise `ValueError` unless `min_critics` is None or a number of the `num_critics` critics."""
-    if min_critics is not None and not 1 <= min_critics <= num_critics:
+def require_unmixed(name: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` where an action has both numbers and choices."""
+    if spec.numbers and spec.choices:
         raise ValueError(
-            f"--config.min-critics is {min_critics}, it must lie between 1 and --config.num-critics {num_critics}, or "
-            "be None for all of them."
+            f"agent '{name}' takes numbers or choices, an action of '{spec.name}' has {spec.numbers} and "
+            f"{len(spec.choices)}. Use: rljax train ppo --env {spec.name}"
         )
-
-
-def require_widths(config: Any, *names: str) -> None:
-    """Raise `ValueError` unless each layer of the named fields has at least 1 unit."""
-    for name in names:
-        if min(getattr(config, name), default=1) < 1:
-            raise ValueError(f"{_flag(name)} is {getattr(config, name)}: each layer has at least 1 unit.")
-
-
-def _single(value: float) -> np.float32:
-    """A value in float32, as programs compute with it: 1 - 1e-9 is 1 there, and 1e39 is infinite."""
-    with np.errstate(over="ignore", under="ignore"):
-        return np.float32(value)
-
-
-def _flag(name: str) -> str:
-    return f"--config.{name.replace('_', '-')}"

@@ -26,6 +26,7 @@ ACTIONS: dict[str, dict[str, Any]] = {
     "one discrete": {"action_size": 3, "discrete": True},
     "several discrete": {"action_size": 5, "discrete": True, "choices": (3, 2)},
     "masked": {"action_size": 3, "discrete": True},
+    "numbers and choices": {"action_size": 4, "choices": (2,)},
 }
 
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 # Packages of rljax from the ground up: each imports those above it in this list, and itself.
 PACKAGES = [
+    "requirements",
     "agent",
     "distributed",
     "networks",

@@ -1,7 +1,7 @@
 """Gymnasium's action spaces as agents see them: continuous actions in [-1, 1], or choices that count from 0.
 
-A Box is continuous. Discrete, MultiDiscrete and MultiBinary are choices. A Tuple or a Dict may hold several spaces of
-one of these two sorts: agents see one vector of all dimensions, or all choices side by side.
+A Box is continuous. Discrete, MultiDiscrete and MultiBinary are choices. A Tuple or a Dict may hold several spaces:
+agents see one vector of all dimensions, or all choices side by side, or the dimensions and behind them the choices.
 """
 
 from __future__ import annotations
@@ -21,59 +21,60 @@ class Actions:
 
     Attributes:
         space: Gymnasium's space of one environment.
-        discrete: whether actions are choices.
-        size: dimensions of a continuous action, or the number of all choices.
+        discrete: whether actions are choices alone.
+        size: dimensions of the continuous part and the number of all choices.
         choices: of several discrete actions, how many choices each has; () for one discrete action.
-        bounds: low [A] and high [A] of the environment's own continuous actions; None where they are discrete.
+        bounds: low [A] and high [A] of the environment's own continuous actions; None where there are choices.
     """
 
     def __init__(self, space: spaces.Space, name: str) -> None:
         """Raises `TypeError` for spaces of other kinds, and `ValueError` for spaces with nothing to choose."""
         self.space, self.name = space, name
         self._leaves = _leaves(space, name, space)
-        kinds = {isinstance(leaf, spaces.Box) for leaf in self._leaves}
-        if len(kinds) > 1:
+        boxes = [box_bounds(leaf, name) for leaf in self._leaves if isinstance(leaf, spaces.Box)]
+        each = [_numbers(leaf) for leaf in self._leaves if not isinstance(leaf, spaces.Box)]
+        self._low, self._high = (
+            np.concatenate([np.empty(0, np.float32), *(x[side] for x in boxes)]) for side in (0, 1)
+        )
+        self._center, self._half = (self._low + self._high) / 2, (self._high - self._low) / 2
+        numbers, self._starts = (np.concatenate([np.empty(0, np.int64), *(x[side] for x in each)]) for side in (0, 1))
+        if not boxes and numbers.max(initial=1) <= 1:
+            raise ValueError(f"'{name}' acts in {space}: there is nothing to choose. Give it two actions or more.")
+        if numbers.sum() > MOST_CHOICES:
             raise TypeError(
-                f"'{name}' acts in {space}: a part is continuous and another is not. Agents choose either numbers or "
-                "choices. Wrap the environment in a gymnasium.ActionWrapper that offers one of them."
+                f"'{name}' acts in {space}, which has {numbers.sum():,} choices: agents take up to {MOST_CHOICES:,}."
             )
-        self.discrete = kinds == {False}
-        self.bounds: tuple[np.ndarray, np.ndarray] | None = None
-        self.choices: tuple[int, ...] = ()
-        if self.discrete:
-            each = [_numbers(leaf) for leaf in self._leaves]
-            self._starts = np.concatenate([start for _, start in each])
-            numbers = np.concatenate([number for number, _ in each])
-            if len(numbers) == 0 or numbers.max() <= 1:
-                raise ValueError(f"'{name}' acts in {space}: there is nothing to choose. Give it two actions or more.")
-            self.size = int(numbers.sum())
-            if self.size > MOST_CHOICES:
-                raise TypeError(
-                    f"'{name}' acts in {space}, which has {self.size:,} choices: agents take up to {MOST_CHOICES:,}."
-                )
-            self._single = isinstance(space, spaces.Discrete)
-            self.choices = () if self._single else tuple(int(number) for number in numbers)
-        else:
-            bounds = [box_bounds(leaf, name) for leaf in self._leaves]
-            low, high = (np.concatenate([bound[side] for bound in bounds]) for side in (0, 1))
-            self.bounds = low, high
-            self._center, self._half = (low + high) / 2, (high - low) / 2
-            self.size = low.size
+        self.discrete, self.size = not boxes, self._low.size + int(numbers.sum())
+        self._single = isinstance(space, spaces.Discrete)
+        self.choices: tuple[int, ...] = () if self._single else tuple(int(number) for number in numbers)
+        self.bounds = None if len(numbers) else (self._low, self._high)
+        self._order = self._places() if boxes and len(numbers) else None
 
     def act(self, action: np.ndarray) -> Any:
         """Agents' actions as the environment takes them: its bounds, start, structure, shapes and dtypes.
 
-        `action` is [..., A] in [-1, 1], [...] from 0 for one choice, or [..., K] for several.
+        `action` is [..., A] in [-1, 1], [...] from 0 for one choice, or [..., K] for several; [..., A + K] of both.
         """
-        if self.bounds is not None:
-            low, high = self.bounds
-            # One clip serves both: [-1, 1], and the bounds, which rounding could exceed.
-            action = np.minimum(np.maximum(self._center + self._half * action, low), high)
-        elif self._single:
+        if self._single:
             return action + int(self._starts[0])
-        else:
-            action = action + self._starts
-        return self._placed(self.space, action, 0)[0]
+        if self.discrete:
+            return self._placed(self.space, action + self._starts, 0)[0]
+        size = self._low.size
+        # One clip serves both: [-1, 1], and the bounds, which rounding could exceed.
+        scaled = np.minimum(np.maximum(self._center + self._half * action[..., :size], self._low), self._high)
+        if self._order is not None:
+            scaled = np.concatenate([scaled, action[..., size:] + self._starts], axis=-1)[..., self._order]
+        return self._placed(self.space, scaled, 0)[0]
+
+    def _places(self) -> np.ndarray:
+        """The column of an agent's action that each column of the environment's comes from, where both sorts mix."""
+        number, choice, order = 0, self._low.size, []
+        for leaf in self._leaves:
+            width = max(1, math.prod(leaf.shape))
+            first = number if isinstance(leaf, spaces.Box) else choice
+            order += range(first, first + width)
+            number, choice = (first + width, choice) if isinstance(leaf, spaces.Box) else (number, first + width)
+        return np.array(order)
 
     def _placed(self, space: spaces.Space, action: np.ndarray, first: int) -> tuple[Any, int]:
         """The part of `action` from column `first` on that belongs to `space`, and the column behind it."""
@@ -140,6 +141,5 @@ def _numbers(space: Any) -> tuple[np.ndarray, np.ndarray]:
 def _unknown(name: str, space: spaces.Space) -> TypeError:
     return TypeError(
         f"'{name}' acts in {space}, agents act in a Box of floats, in Discrete, MultiDiscrete or MultiBinary spaces, "
-        "or in a Tuple or Dict of one of these sorts. Wrap the environment in a gymnasium.ActionWrapper that offers "
-        "one of them."
+        "or in a Tuple or Dict of them. Wrap the environment in a gymnasium.ActionWrapper that offers one of these."
     )

@@ -104,10 +104,62 @@ def discrete(logits: Array, choices: tuple[int, ...] = (), mask: Array | None = 
     return Independent(tuple(categorical(part) for part in parts))  # type: ignore[return-value]
 
 
+@dataclasses.dataclass(frozen=True)
+class Both:
+    """Numbers and choices side by side: an action is float32 [..., N + K], its choices whole numbers."""
+
+    numbers: Any  # a distribution over [..., N]
+    choices: Any  # a distribution over [..., K]
+
+    def sample(self, *, seed: Array) -> Array:
+        """Actions [..., N + K]."""
+        key_numbers, key_choices = jax.random.split(seed)
+        return self._joined(self.numbers.sample(seed=key_numbers), self.choices.sample(seed=key_choices))
+
+    def mode(self) -> Array:
+        """The most likely actions [..., N + K]."""
+        return self._joined(self.numbers.mode(), self.choices.mode())
+
+    def log_prob(self, action: Array) -> Array:
+        """The log-probability [...] of the choices plus the log-density of the numbers."""
+        numbers, choices = jnp.split(action, [self.numbers.event_shape[0]], axis=-1)
+        return self.numbers.log_prob(numbers) + self.choices.log_prob(choices.astype(jnp.int32))
+
+    def entropy(self) -> Array:
+        """The entropy [...]: the sum of both."""
+        return self.numbers.entropy() + self.choices.entropy()
+
+    def _joined(self, numbers: Array, choices: Array) -> Array:
+        return jnp.concatenate([numbers, choices.astype(numbers.dtype)], axis=-1)
+
+
+def gaussian_beside(output: Array, std: Array, choices: tuple[int, ...] = ()) -> Distribution:
+    """A diagonal Gaussian of the first N numbers of `output`, as `std` has [N], and a softmax for each of `choices`.
+
+    `output` is [..., N + sum(choices)]. Without choices it is the Gaussian alone.
+    """
+    if not choices:
+        return gaussian(output, std)
+    mean, logits = jnp.split(output, [std.shape[-1]], axis=-1)
+    return Both(gaussian(mean, std), discrete(logits, choices))  # type: ignore[return-value]
+
+
+def clipped(action: Array, spec: EnvSpec) -> Array:
+    """Actions whose numbers lie in [-1, 1]; choices stay as they are."""
+    if spec.discrete or not spec.choices:
+        return action if spec.discrete else jnp.clip(action, -1.0, 1.0)
+    return action.at[..., : spec.numbers].set(jnp.clip(action[..., : spec.numbers], -1.0, 1.0))
+
+
 def uniform(key: Array, spec: EnvSpec, leading: tuple[int, ...], mask: Array | None = None) -> Array:
     """Uniform actions with these leading axes, over the actions that `mask` [*leading, A] allows."""
     if not spec.discrete:
-        return jax.random.uniform(key, (*leading, *spec.action_shape), minval=-1.0, maxval=1.0)
+        numbers = jax.random.uniform(key, (*leading, spec.numbers), minval=-1.0, maxval=1.0)
+        if not spec.choices:
+            return numbers
+        shape = (*leading, len(spec.choices))
+        choices = jax.random.randint(jax.random.fold_in(key, 1), shape, 0, jnp.asarray(spec.choices))
+        return jnp.concatenate([numbers, choices.astype(jnp.float32)], axis=-1)
     if mask is not None:
         return discrete(jnp.zeros((*leading, spec.action_size)), spec.choices, mask).sample(seed=key).astype(jnp.int32)
     most = jnp.asarray(spec.choices) if spec.choices else spec.action_size

@@ -79,6 +79,9 @@ def record(
             f"the run's environment is '{described['env']}', inside the program, and only those on the host are "
             "played. Record what the learner stored while it was trained: --from replay"
         )
+    spec = EnvSpec.read(described["spec"])
+    if spec.numbers and spec.choices:
+        raise ValueError("actions of the run's environment have numbers and choices, data sets hold one of them.")
     if source == "replay":
         transitions, bounds, step = _stored(Path(out), learner, steps, trust)
     else:
@@ -96,7 +99,6 @@ def record(
         "versions": described["versions"],
         "max_episode_steps": described["spec"]["max_episode_steps"],
     }
-    spec = EnvSpec.read(described["spec"])
     if spec.discrete:
         provenance |= {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
     if spec.stack > 1:

@@ -10,10 +10,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+import rljax
 from rljax import datasets
 from rljax.agent import Transition
 from rljax.runs import records, run
 from tests import obstacle
+from tests.envs.host import buttons
 
 
 @pytest.mark.learn
@@ -36,6 +38,17 @@ def test_learns_on_policy(env: str, steps: int, solved: float, tmp_path: Path) -
     out = run.train("ppo", env, steps, seeds=1, out=tmp_path / "run", eval_every=steps // 8, eval_episodes=10)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["best"]["mean"] >= solved, summary["best"]
+
+
+@pytest.mark.learn
+def test_learns_numbers_and_choices_in_one_action(tmp_path: Path) -> None:
+    """Of 10 a perfect policy gets all, and a uniform one -3.3."""
+    env = f"{buttons.__file__}:Aimed"
+    out = run.train("ppo", env, 40_000, seeds=2, out=tmp_path / "run", eval_every=40_000, eval_episodes=20)
+    assert json.loads((out / "summary.json").read_text())["final"]["mean"] >= 8.5
+    action = rljax.load(out)(np.array([0, 1, 0, 0.5], np.float32))
+    assert action[0] == 6
+    assert action[1] == pytest.approx(3.0, abs=0.5)
 
 
 @pytest.mark.learn

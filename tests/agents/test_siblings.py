@@ -83,7 +83,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("iql", "riql"): Pair(
         lines=70, own={"Config", "check", "init", "prepare", "act", "policy", "critic_loss", "update"}
     ),
-    ("iql", "fdvl"): Pair(lines=55, own={"Config", "check", "init", "value_loss", "critic_loss", "update"}),
+    ("iql", "fdvl"): Pair(lines=57, own={"Config", "check", "init", "value_loss", "critic_loss", "update"}),
     ("iql", "gciql"): Pair(
         lines=232,
         own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.agent import EnvSpec
 from rljax.networks import distributions
 
 KEY = jax.random.key(3)
@@ -120,3 +121,31 @@ def test_each_order_is_equally_likely() -> None:
     assert len(counts) == 24
     chi_square = float(np.square(counts - 1000).sum() / 1000)  # mean 23, variance 46
     assert 23 - 3 * np.sqrt(46) < chi_square < 23 + 5 * np.sqrt(46)
+
+
+def test_numbers_and_choices_are_independent() -> None:
+    """Log-density and entropy are sums, in float64; samples and modes have whole numbers behind the numbers."""
+    generator = np.random.default_rng(0)
+    output, std = generator.normal(size=(6, 2 + 3 + 4)), np.array([0.3, 2.0])
+    pi = distributions.gaussian_beside(jnp.asarray(output), jnp.asarray(std), (3, 4))
+    action = np.concatenate([generator.normal(size=(6, 2)), generator.integers((3, 4), size=(6, 2))], axis=1)
+    logits = [output[:, 2:5], output[:, 5:]]
+    logs = [x - np.log(np.exp(x).sum(axis=1, keepdims=True)) for x in logits]
+    density = (-0.5 * ((action[:, :2] - output[:, :2]) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)).sum(axis=1)
+    chosen = sum(log[np.arange(6), action[:, 2 + i].astype(int)] for i, log in enumerate(logs))
+    np.testing.assert_allclose(pi.log_prob(jnp.asarray(action)), density + chosen, rtol=1e-5)
+    entropy = (0.5 * np.log(2 * np.pi * np.e) + np.log(std)).sum() - sum((np.exp(x) * x).sum(axis=1) for x in logs)
+    np.testing.assert_allclose(pi.entropy(), entropy, rtol=1e-5)
+    best = np.concatenate([output[:, :2], np.stack([x.argmax(axis=1) for x in logits], axis=1)], axis=1)
+    np.testing.assert_allclose(pi.mode(), best, rtol=1e-6)
+    drawn = np.asarray(distributions.gaussian_beside(jnp.zeros((20_000, 9)), jnp.ones(2), (3, 4)).sample(seed=KEY))
+    np.testing.assert_allclose(drawn[:, :2].std(axis=0), 1.0, atol=0.03)
+    assert [np.unique(drawn[:, i]).tolist() for i in (2, 3)] == [[0, 1, 2], [0, 1, 2, 3]]
+    spec = EnvSpec("test/Both-v0", (3,), 9, choices=(3, 4))
+    np.testing.assert_array_equal(
+        distributions.clipped(jnp.asarray([[-3.0, 0.5, 2.0, 3.0]]), spec), [[-1.0, 0.5, 2.0, 3.0]]
+    )
+    uniform = np.asarray(distributions.uniform(KEY, spec, (1000,)))
+    assert uniform.shape == (1000, *spec.action_shape)
+    assert np.abs(uniform[:, :2]).max() <= 1.0
+    assert [np.unique(uniform[:, i]).tolist() for i in (2, 3)] == [[0, 1, 2], [0, 1, 2, 3]]

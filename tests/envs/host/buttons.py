@@ -75,3 +75,26 @@ class Several(Buttons):
 
     def _reward(self, action: Any) -> float:
         return float(action[0] == 5 + self.shown) + float(action[1][0])
+
+
+class Aimed(gymnasium.Env):
+    """Choose the button that is shown, and hit the number that is shown: 1 for the button, less the distance."""
+
+    max_episode_steps = 10
+    observation_space: Any = spaces.Box(-1, 1, (BUTTONS + 1,))
+    action_space: Any = spaces.Tuple((spaces.Discrete(BUTTONS, start=5), spaces.Box(0, 4, (1,))))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Show a button and a number."""
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Press it, and show the next ones."""
+        assert self.action_space.contains(action), action
+        reward = float(action[0] == 5 + self.shown) - abs(float(action[1][0]) / 2 - 1 - self.number)
+        return self._observe(), reward, False, False, {}
+
+    def _observe(self) -> Any:
+        self.shown, self.number = int(self.np_random.integers(BUTTONS)), float(self.np_random.uniform(-1, 1))
+        return np.array([*np.eye(BUTTONS)[self.shown], self.number], np.float32)

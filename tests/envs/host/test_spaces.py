@@ -132,7 +132,7 @@ def test_actions_are_the_environments_own(space: spaces.Space, given: Any, own: 
         (VECTOR, spaces.Discrete(1), ValueError, r"'Odd-v0' acts in Discrete\(1\): there is nothing to choose"),
         (VECTOR, spaces.Box(-3e38, 3e38, (2,)), ValueError, "'Odd-v0' acts within .*agents need finite bounds"),
         (VECTOR, spaces.Text(3), TypeError, "'Odd-v0' acts in Text"),
-        (VECTOR, spaces.Dict(a=ACTION, b=spaces.Discrete(2)), TypeError, "a part is continuous and another is not"),
+        (VECTOR, spaces.Dict(a=ACTION, b=spaces.Text(2)), TypeError, "'Odd-v0' acts in Dict"),
         (VECTOR, spaces.Tuple([spaces.Text(3)]), TypeError, "'Odd-v0' acts in Tuple"),
         (VECTOR, spaces.MultiDiscrete([1, 1]), ValueError, "nothing to choose"),
         (VECTOR, spaces.MultiDiscrete([60_000, 60_000]), TypeError, "120,000 choices: agents take up to 100,000"),
@@ -265,6 +265,24 @@ def test_tuples_of_boxes_are_one_vector() -> None:
     np.testing.assert_array_equal(own[0], [0, 2])
     np.testing.assert_array_equal(own[1]["a"], -2)
     assert space.contains(own)
+
+
+def test_numbers_come_before_choices_and_go_to_their_places() -> None:
+    inner = spaces.Dict(a=spaces.Box(-4, 0, (2, 1)), b=spaces.MultiBinary(2))
+    space = spaces.Tuple([spaces.Discrete(3, start=5), spaces.Box(0, 2, (1,)), inner])
+    ours = made(VECTOR, space)
+    spec = ours.spec()
+    assert (ours.discrete, ours.action_size, ours.choices, ours.bounds) == (False, 3 + 3 + 4, (3, 2, 2), None)
+    assert (spec.numbers, spec.action_shape, spec.action_dtype) == (3, (6,), np.float32)
+    own = ours.act(np.array([-1.0, 1.0, 0.5, 2, 0, 1], np.float32))
+    assert own[0] == 7
+    np.testing.assert_array_equal(own[1], [0])
+    np.testing.assert_array_equal(own[2]["a"], [[0], [-1]])
+    np.testing.assert_array_equal(own[2]["b"], [0, 1])
+    assert space.contains(own)
+    several = ours.act(np.zeros((2, 6), np.float32))
+    np.testing.assert_array_equal(several[0], [5, 5])
+    assert several[2]["a"].shape == (2, 2, 1)
 
 
 @pytest.mark.parametrize(
