@@ -105,8 +105,10 @@ test-newest: setup  ## tests with the newest JAX, if there is a Python for it
 test-extras: .venv-extras/installed  ## tests of adapters with large packages
 	.venv-extras/bin/python $(PYTEST) tests/envs/test_conformance.py tests/envs/host/test_envpool.py tests/envs/host/test_minigrid.py $(PYTEST_FLAGS)
 
+# In a variable, since commas would part the arguments of `call`.
+WITH_EXTRAS := .[dev,box2d,craftax,envpool,minigrid,playground]
 .venv-extras/installed: requirements.txt pyproject.toml
-	$(call environment,.venv-extras,$(PYTHON),--constraint requirements.txt hatchling ".[dev,craftax,envpool,minigrid,playground]")
+	$(call environment,.venv-extras,$(PYTHON),--constraint requirements.txt hatchling "$(WITH_EXTRAS)")
 
 clean:  ## remove the environments and the tools' caches; runs/ stays
 	rm -rf .venv .venv-oldest .venv-newest .venv-extras build dist .pytest_cache .ruff_cache

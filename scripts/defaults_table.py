@@ -39,7 +39,8 @@ def trained(agent: str, options: argparse.Namespace) -> list[float]:
         settings["data"] = str(path if path.exists() else record(path))
     out = options.runs / agent
     begin = functools.partial(run.train, agent, task, steps, out=out, checkpoint_every=steps, quiet=False, **settings)
-    return studies.last(studies.trained(out, steps, begin, settings.get("data")), steps, "returns", 1).tolist()
+    done = studies.trained(out, steps, begin, settings.get("data"))
+    return studies.last(done, sys.maxsize, "returns", 1).tolist()  # a run may end later, with a whole rollout
 
 
 def table(study: Mapping[str, Any]) -> str:
