@@ -81,6 +81,7 @@ TASKS = [
     Task("rljax/BoxPick-6x6", never, 100, 210),
     Task("rljax/DMSD", never, 100, 210),
     Task("rljax/PointHazards", never, 200, 410),
+    Task("rljax/PendulumPictures", never, 200, 410),
     Task("rljax/JobShop-ft06", scheduled, 72, 120, alike=True),
     Task("timed/Hopper-v5", fell, 1000, 120),
     Task("timed/rljax/Pendulum", never, 200, 410),

@@ -1,0 +1,86 @@
+"""The pendulum of Pendulum-v1 seen in pictures, `rljax/PendulumPictures`: swing it up and hold it, by sight alone.
+
+The dynamics, rewards and starts are those of `rljax/Pendulum`. The observation is the last three pictures of the rod,
+[20, 20, 3] uint8, the newest last: 0 is black, and the rod is white with soft edges. Upright is up, and angles grow
+clockwise. One picture does not show the velocity, three do. An episode begins with its first picture three times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax.agent import Array, EnvSpec
+from rljax.envs.environment import Environment
+from rljax.envs.tasks.analytic import Pendulum, PendulumState
+
+NAME = "rljax/PendulumPictures"
+PIXELS, FRAMES = 20, 3
+REACH = 1.2  # half of a picture's width, in lengths of the rod
+WIDTH = 0.1  # half of the rod's
+SCALE = 12  # pixels of a film for one of an observation
+
+
+@struct.dataclass
+class SeenState:
+    """The pendulum and what was seen of it."""
+
+    pendulum: PendulumState
+    pictures: Array  # [PIXELS, PIXELS, FRAMES] uint8
+
+
+class PendulumPictures:
+    """The task."""
+
+    params = None
+    frames_per_second = 20.0
+
+    def __init__(self) -> None:
+        self.pendulum = Pendulum(NAME)
+        shape = (PIXELS, PIXELS, FRAMES)
+        self.spec: EnvSpec = dataclasses.replace(
+            self.pendulum.spec, observation_shape=shape, observation_dtype="uint8", stack=FRAMES
+        )
+
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, SeenState]:
+        """Begin at an angle uniform in [-pi, pi) with a velocity uniform in [-1, 1)."""
+        _, pendulum = self.pendulum.reset(key)
+        pictures = jnp.repeat(picture(pendulum.angle)[..., None], FRAMES, axis=-1)
+        return pictures, SeenState(pendulum, pictures)
+
+    def step(
+        self, key: Array, state: SeenState, action: Array, params: Any = None
+    ) -> tuple[Array, SeenState, Array, Array, Array, dict[str, Any]]:
+        """Apply one torque for 0.05 seconds; see `rljax.envs.environment.Environment`."""
+        _, pendulum, *rest = self.pendulum.step(key, state.pendulum, action)
+        pictures = jnp.concatenate([state.pictures[..., 1:], picture(pendulum.angle)[..., None]], axis=-1)
+        return pictures, SeenState(pendulum, pictures), *rest
+
+    def render(self, state: SeenState, params: Any = None) -> np.ndarray:
+        """The newest picture, larger, [H, W, 3] uint8."""
+        newest = np.asarray(state.pictures)[..., -1]
+        return np.repeat(np.kron(newest, np.ones((SCALE, SCALE), np.uint8))[..., None], 3, axis=-1)
+
+
+def picture(angle: Array) -> Array:
+    """The rod at an angle [] in radians, [PIXELS, PIXELS] uint8."""
+    size = 2 * REACH / PIXELS
+    centres = (jnp.arange(PIXELS) + 0.5) * size - REACH
+    x, y = centres[None, :], -centres[:, None]
+    along = jnp.clip(x * jnp.sin(angle) + y * jnp.cos(angle), 0, 1)  # the nearest point of the rod
+    distance = jnp.hypot(x - along * jnp.sin(angle), y - along * jnp.cos(angle))
+    return jnp.round(255 * jnp.clip(0.5 - (distance - WIDTH) / size, 0, 1)).astype(jnp.uint8)
+
+
+def names() -> list[str]:
+    """The name of the environment of this module."""
+    return [NAME]
+
+
+def make(name: str) -> Environment:
+    """Make the environment."""
+    return PendulumPictures()
