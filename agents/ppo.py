@@ -229,7 +229,7 @@ def log_prob(pi: distributions.Distribution, raw: Array, spec: EnvSpec, config: 
 # [2, eq. 16]
 def advantages(parameters: Parameters, batch: Transition, config: Config) -> tuple[Array, Array]:
     """A_t and V(s_t), [T, E] each, of a rollout with scaled observations."""
-    features, successors = memories.successors(parameters.torso, batch)
+    features, successors = memories.following(parameters.torso, batch)
     value, next_value = (parameters.critic(x).squeeze(-1) for x in (features, successors))
     delta = batch.reward + config.discount * (1.0 - batch.terminated) * next_value - value
     decay = config.discount * config.trace_decay * (1.0 - (batch.terminated | batch.truncated))

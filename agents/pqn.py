@@ -180,10 +180,10 @@ def next_values(critic: networks.Network, batch: Transition) -> Array:
 
     Where the next row begins with s'_t, acting has computed it. It is missing where t was truncated and in the last
     row. A pass of the loop computes it once per environment, so that there is seldom more than one pass. A critic with
-    a memory computes it in all rows.
+    a memory does likewise.
     """
     if agent.MEMORY in batch.extras:
-        return best(memories.successors(critic, batch)[1], agent.mask_of(batch.next_observation))
+        return best(memories.following(critic, batch)[1], agent.mask_of(batch.next_observation))
     value = jnp.roll(batch.extras["value"], -1, axis=0)
     missing = batch.truncated.at[-1].set(True)  # [T, E]
     each = jnp.arange(missing.shape[1])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,39 +55,103 @@ def forgotten(first: Array, memory: Any) -> Any:
     return jax.tree.map(lambda x: jnp.where(first[..., None], 0.0, x), memory)
 
 
+Gates = Callable[[Any, Any, Any], Any]  # of a memory and the products of inputs and of h, element by element
+
+
+class Cell(NamedTuple):
+    """One recurrent layer: `gates(memory, prepare(x), products(kernels, biases, h))` is the memory after a step.
+
+    Each gate has its own arrays: the CPU computes slices of one array one number at a time.
+    """
+
+    prepare: Callable[[Array], tuple[Array, ...]]  # of inputs alone, for all steps at once
+    kernels: tuple[Array, ...]  # of h, [m, m] per gate
+    biases: tuple[Array | None, ...]  # added to h's products, [m] per gate
+    gates: Gates
+
+
+def hidden(memory: Any) -> Array:
+    """h [..., m], the last array of a layer's memory: its output, and what the kernels multiply."""
+    return jax.tree.leaves(memory)[-1]
+
+
+def products(kernels: tuple[Array, ...], biases: tuple[Array | None, ...], h: Array) -> tuple[Array, ...]:
+    """One product [..., m] of h per gate."""
+    pairs = zip(kernels, biases, strict=True)
+    return tuple(h @ kernel if bias is None else h @ kernel + bias for kernel, bias in pairs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def recurrence(gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any) -> tuple[Any, Any]:
+    """The memory after the last of T steps, and after each, [T, ..., m].
+
+    Its gradient with respect to the kernels is one product over all steps. JAX's own would be a sum of T products.
+    """
+    return _forwards(gates, kernels, biases, prepared, first, memory)[0]
+
+
+def _forwards(gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any) -> tuple[Any, Any]:
+    def body(memory: Any, inputs: Any) -> tuple[Any, Any]:
+        prepared, first = inputs
+        memory = forgotten(first, memory)
+        of_h = products(kernels, biases, hidden(memory))
+        memory = gates(memory, prepared, of_h)
+        return memory, (memory, of_h)
+
+    last, (each, of_h) = jax.lax.scan(body, memory, (prepared, first), unroll=len(first) == 1)
+    return (last, each), (kernels, biases, prepared, first, memory, each, of_h)
+
+
+def _backwards(gates: Gates, kept: Any, gradients: tuple[Any, Any]) -> tuple[Any, Any, Any, None, Any]:
+    kernels, biases, prepared, first, memory, each, of_h = kept
+    before = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y[:-1]]), memory, each)
+    before = forgotten(first, before)
+
+    def body(later: Any, inputs: Any) -> tuple[Any, Any]:
+        of_each, before, prepared, of_h, first = inputs
+        total = jax.tree.map(jnp.add, later, of_each)
+        pull: Any = jax.vjp(gates, before, prepared, of_h)[1]
+        of_before, of_prepared, of_products = pull(total)
+        leaves, structure = jax.tree.flatten(of_before)
+        leaves[-1] += sum(x @ kernel.T for x, kernel in zip(of_products, kernels, strict=True))
+        of_before = jax.tree.unflatten(structure, leaves)
+        return forgotten(first, of_before), (of_prepared, of_products)
+
+    inputs = (gradients[1], before, prepared, of_h, first)
+    of_memory, (of_prepared, of_products) = jax.lax.scan(body, gradients[0], inputs, reverse=True)
+    rows = [x.reshape(-1, x.shape[-1]) for x in of_products]
+    h = hidden(before).reshape(-1, rows[0].shape[-1])
+    of_kernels = tuple(h.T @ x for x in rows)
+    of_biases = tuple(None if bias is None else x.sum(0) for bias, x in zip(biases, rows, strict=True))
+    return of_kernels, of_biases, of_prepared, None, of_memory
+
+
+recurrence.defvjp(_forwards, _backwards)
+
+
 class Recurrent(nn.Module):
     """Layers of recurrent cells, one on top of the other. Each scans the whole sequence before the next one does."""
 
     hidden: tuple[int, ...]
     initialisation: Initialisation = "torch"
 
-    def cell(self, layer: int, inputs: int) -> tuple[Callable[[Array], Any], Callable[[Any, Any], Any]]:
-        """Two functions of a layer: of inputs alone, for all steps at once; of the memory and these, step by step."""
+    def cell(self, layer: int, inputs: int) -> Cell:
+        """A layer, for inputs of this size."""
         raise NotImplementedError
-
-    def output(self, memory: Any) -> Array:
-        """A layer's output [..., m] from its memory after the step."""
-        return memory
 
     @nn.compact
     def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
         """See the top of this file."""
-        last = []
+        after = []
         for layer, kept in enumerate(memory):
-            prepare, advance = self.cell(layer, x.shape[-1])
-
-            def body(kept: Any, inputs: Any, advance: Any = advance) -> Any:
-                prepared, first = inputs
-                kept = forgotten(first, kept)
-                after = advance(kept, prepared)
-                return after, after
-
-            kept, each = jax.lax.scan(body, kept, (prepare(x), first), unroll=len(x) == 1)
-            last.append(kept)
-            x = self.output(each)
+            prepare, kernels, biases, gates = self.cell(layer, x.shape[-1])
+            found: Any = recurrence(gates, kernels, biases, prepare(x), first, kept)
+            last, each = found
+            after.append(last)
+            x = hidden(each)
             if successor is not None:
-                successor = self.output(advance(each, prepare(successor)))
-        return x, tuple(last), successor
+                successor = hidden(gates(each, prepare(successor), products(kernels, biases, x)))
+        return x, tuple(after), successor
 
     def kernel(self, name: str, inputs: int, outputs: int, initialisation: Initialisation | None = None) -> Array:
         """Weights [inputs, outputs]."""
@@ -109,46 +173,53 @@ class Recurrent(nn.Module):
         return self.param(name, nn.initializers.zeros_init(), (size,))
 
 
+def of_inputs(kernel: Array, bias: Array, gates: int) -> Callable[[Array], tuple[Array, ...]]:
+    """The products of inputs [..., I] with weights [I, gates x m], [..., m] per gate."""
+    pairs = list(zip(jnp.split(kernel, gates, axis=1), jnp.split(bias, gates), strict=True))
+
+    def prepare(x: Array) -> tuple[Array, ...]:
+        rows = x.reshape(-1, x.shape[-1])  # gradients of products of two axes copy nothing
+        return tuple((rows @ kernel + bias).reshape(*x.shape[:-1], -1) for kernel, bias in pairs)
+
+    return prepare
+
+
 class GRU(Recurrent):
     """Gated recurrent units."""
 
     @nn.nowrap
-    def cell(self, layer: int, inputs: int) -> tuple[Callable[[Array], Any], Callable[[Any, Any], Any]]:
+    def cell(self, layer: int, inputs: int) -> Cell:
         """See `Recurrent`."""
         width = self.hidden[layer]
         of_x, of_h = self.kernel(f"input_{layer}", inputs, 3 * width), self.recurrent(f"memory_{layer}", width, 3)
         bias, inner = self.bias(f"bias_{layer}", 3 * width), self.bias(f"inner_{layer}", width)
+        return Cell(of_inputs(of_x, bias, 3), tuple(jnp.split(of_h, 3, axis=1)), (None, None, inner), gru)
 
-        def advance(h: Array, x: Array) -> Array:
-            y = h @ of_h
-            r, z = jnp.split(jax.nn.sigmoid(x[..., : 2 * width] + y[..., : 2 * width]), 2, axis=-1)
-            n = jnp.tanh(x[..., 2 * width :] + r * (y[..., 2 * width :] + inner))
-            return (1.0 - z) * n + z * h
 
-        return lambda x: x @ of_x + bias, advance
+def gru(h: Array, x: tuple[Array, ...], y: tuple[Array, ...]) -> Array:
+    """h [..., m] after a step, from the gates' products of inputs x and of h, y."""
+    r, z = jax.nn.sigmoid(x[0] + y[0]), jax.nn.sigmoid(x[1] + y[1])
+    n = jnp.tanh(x[2] + r * y[2])
+    return (1.0 - z) * n + z * h
 
 
 class LSTM(Recurrent):
     """Long short-term memory. A layer's memory is (c, h)."""
 
     @nn.nowrap
-    def cell(self, layer: int, inputs: int) -> tuple[Callable[[Array], Any], Callable[[Any, Any], Any]]:
+    def cell(self, layer: int, inputs: int) -> Cell:
         """See `Recurrent`."""
         width = self.hidden[layer]
         of_x, of_h = self.kernel(f"input_{layer}", inputs, 4 * width), self.recurrent(f"memory_{layer}", width, 4)
         bias = self.bias(f"bias_{layer}", 4 * width) + jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), width)
+        return Cell(of_inputs(of_x, bias, 4), tuple(jnp.split(of_h, 4, axis=1)), (None,) * 4, lstm)
 
-        def advance(memory: tuple[Array, Array], x: Array) -> tuple[Array, Array]:
-            c, h = memory
-            f, i, g, o = jnp.split(x + h @ of_h, 4, axis=-1)
-            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
-        return lambda x: x @ of_x + bias, advance
-
-    def output(self, memory: tuple[Array, Array]) -> Array:
-        """h [..., m]."""
-        return memory[1]
+def lstm(memory: tuple[Array, Array], x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, Array]:
+    """(c, h) after a step, from the gates' products of inputs x and of h, y."""
+    f, i, g, o = (x + y for x, y in zip(x, y, strict=True))
+    c = jax.nn.sigmoid(f) * memory[0] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
 class IRU(thinking.IRU):

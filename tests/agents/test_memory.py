@@ -35,10 +35,12 @@ KEY = jax.random.key(0)
 
 
 def rollout() -> Transition:
-    """A rollout [T, E] with every kind of end, and the memories before it."""
+    """A rollout [T, E] with every kind of end, and the memories before it. Elsewhere, a step begins where one ended."""
     generator = np.random.default_rng(0)
     batch = jax.tree.map(lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(0, STEPS * ENVS))
     ended = batch.terminated | batch.truncated
+    following = jnp.where(ended[:-1, :, None], batch.next_observation[:-1], batch.observation[1:])
+    batch = batch.replace(next_observation=batch.next_observation.at[:-1].set(following))
     raw: Any = 0.5 * generator.normal(size=(STEPS, ENVS, 2)).astype(np.float32)
     extras = {
         "raw": jnp.asarray(raw),

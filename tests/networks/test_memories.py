@@ -220,6 +220,75 @@ def test_nothing_crosses_the_beginning_of_an_episode(kind: str) -> None:
     assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(of_memory))
 
 
+@pytest.mark.parametrize("kind", ["gru", "gtrxl"])
+def test_successors_follow_from_the_next_row_unless_the_step_was_truncated(kind: str) -> None:
+    network, memory = drawn(kind), used(kind, drawn(kind))
+    truncated = np.roll(FIRST, -1, axis=0)  # after the last row as well, in the third environment
+    terminated = np.zeros_like(truncated)
+    truncated[4, 1], terminated[4, 1] = False, True
+    after = np.concatenate([X[1:], NEXT[-1:]])
+    after[truncated] = NEXT[truncated]
+    rows: Any = [None] * 2
+    extras = {"memory": memory, "first": jnp.asarray(FIRST)}
+    batch = Transition(jnp.asarray(X), *rows, terminated, jnp.asarray(truncated), jnp.asarray(after), extras)
+    seen, successors = jax.jit(memories.following)(network, batch)
+    expected = memories.successors(network, batch)
+    np.testing.assert_allclose(seen, expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(successors[~terminated], np.asarray(expected[1])[~terminated], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_gradients_of_recurrent_layers_are_those_of_single_steps(kind: str) -> None:
+    network, weight = drawn(kind), jnp.asarray(numbers(STEPS, ENVS, WIDTH, seed=4))
+    memory = used(kind, network)
+
+    def whole(network: networks.Network, x: Any, memory: Any) -> Any:
+        output, after, _ = network(x, jnp.asarray(FIRST), memory)
+        return (output * weight).sum() + sum(jnp.sin(leaf).sum() for leaf in jax.tree.leaves(after))
+
+    def single(network: networks.Network, x: Any, memory: Any) -> Any:
+        total: Any = 0.0
+        p = next(iter(network.params.values()))
+        for t in range(STEPS):
+            memory, below = choose(jnp.asarray(FIRST[t]), fresh(kind, ENVS), memory), x[t]
+            after = []
+            for layer in range(2):
+                split = [
+                    jnp.split(p[f"{name}_{layer}"], 3 if kind == "gru" else 4, axis=-1)
+                    for name in ("input", "memory", "bias")
+                ]
+                below, kept = (of_gru if kind == "gru" else of_lstm)(p, layer, split, below, memory[layer])
+                after.append(kept)
+            memory = tuple(after)
+            total = total + (below * weight[t]).sum()
+        return total + sum(jnp.sin(leaf).sum() for leaf in jax.tree.leaves(memory))
+
+    with jax.enable_x64():
+        wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (network, jnp.asarray(X), memory))
+        exact = jax.jit(jax.grad(single, (0, 1, 2)))(*wide)
+    found = jax.jit(jax.grad(whole, (0, 1, 2)))(network, jnp.asarray(X), memory)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), found, exact)
+
+
+def of_gru(p: Any, layer: int, split: Any, x: Any, h: Any) -> tuple[Any, Any]:
+    """One step of one layer for automatic differentiation."""
+    w, u, b = split
+    r, z = (jax.nn.sigmoid(x @ w[i] + b[i] + h @ u[i]) for i in (0, 1))
+    n = jnp.tanh(x @ w[2] + b[2] + r * (h @ u[2] + p[f"inner_{layer}"]))
+    h = (1.0 - z) * n + z * h
+    return h, h
+
+
+def of_lstm(p: Any, layer: int, split: Any, x: Any, memory: Any) -> tuple[Any, Any]:
+    """One step of one layer for automatic differentiation."""
+    del p, layer
+    w, u, b = split
+    f, i, g, o = (x @ w[k] + b[k] + memory[1] @ u[k] for k in range(4))
+    c = jax.nn.sigmoid(f + 1.0) * memory[0] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return h, (c, h)
+
+
 def test_batches_without_a_memory_are_seen_row_by_row() -> None:
     network = networks.create(networks.MLP((4,), None), jax.random.key(0), jnp.zeros(SIZE))
     rows: Any = [None] * 4
