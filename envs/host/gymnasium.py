@@ -22,7 +22,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
-from rljax.envs import custom, partial, velocity
+from rljax.envs import custom, partial, varied, velocity
 from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
@@ -30,6 +30,7 @@ from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
 
+varied.register()
 velocity.register()
 
 

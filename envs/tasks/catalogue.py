@@ -1,6 +1,7 @@
 """All tasks of this suite by name, `rljax/<name>`.
 
-They are analytic, of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in pictures, and problems on grids.
+They are analytic, of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in pictures, and problems on
+grids.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pendulum of Pendulum-v1 seen in pictures, `rljax/PendulumPictures`: swing it up and hold it, by sight alone.
 
 The dynamics, rewards and starts are those of `rljax/Pendulum`. The observation is the last three pictures of the rod,
-[20, 20, 3] uint8, the newest last: 0 is black, and the rod is white with soft edges. Upright is up, and angles grow
+[16, 16, 3] uint8, the newest last: 0 is black, and the rod is white with soft edges. Upright is up, and angles grow
 clockwise. One picture does not show the velocity, three do. An episode begins with its first picture three times.
 """
 
@@ -19,10 +19,10 @@ from rljax.envs.environment import Environment
 from rljax.envs.tasks.analytic import Pendulum, PendulumState
 
 NAME = "rljax/PendulumPictures"
-PIXELS, FRAMES = 20, 3
+PIXELS, FRAMES = 16, 3
 REACH = 1.2  # half of a picture's width, in lengths of the rod
 WIDTH = 0.1  # half of the rod's
-SCALE = 12  # pixels of a film for one of an observation
+SCALE = 15  # pixels of a film for one of an observation
 
 
 @struct.dataclass
@@ -56,9 +56,9 @@ class PendulumPictures:
         self, key: Array, state: SeenState, action: Array, params: Any = None
     ) -> tuple[Array, SeenState, Array, Array, Array, dict[str, Any]]:
         """Apply one torque for 0.05 seconds; see `rljax.envs.environment.Environment`."""
-        _, pendulum, *rest = self.pendulum.step(key, state.pendulum, action)
+        _, pendulum, reward, terminated, truncated, info = self.pendulum.step(key, state.pendulum, action)
         pictures = jnp.concatenate([state.pictures[..., 1:], picture(pendulum.angle)[..., None]], axis=-1)
-        return pictures, SeenState(pendulum, pictures), *rest
+        return pictures, SeenState(pendulum, pictures), reward, terminated, truncated, info
 
     def render(self, state: SeenState, params: Any = None) -> np.ndarray:
         """The newest picture, larger, [H, W, 3] uint8."""

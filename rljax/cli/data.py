@@ -1,4 +1,4 @@
-"""Commands for data sets: rljax data list | info | check | convert | join | corrupt | record."""
+"""Commands for data sets: rljax data list | info | check | convert | join | corrupt | correct | record."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ usage: rljax data COMMAND ...
   convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
   join FILE DATA...    write several one after the other, as D4RL's medium-expert sets are
   corrupt DATA FILE    write it with part of its rows corrupted, by RIQL's protocol
+  correct SOURCE TARGET FILE   write data of other dynamics with the actions and rewards of the target's, by STC
   record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
   record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
 
@@ -97,6 +98,19 @@ class Corrupt(shared.Trust, Input):
 
 
 @dataclasses.dataclass
+class Correct:
+    """Write data of other dynamics with the actions and rewards that the target's dynamics would have, by STC."""
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]  # name or file of the other dynamics
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET")]  # name or file of the target
+    output: shared.NewFile  # file.npz or file.hdf5
+    hidden: tuple[int, ...] = (256, 256)  # widths of the models' layers
+    updates: int = 10_000  # of each of the three models
+    reward_limit: float = 1.0  # largest change of a reward, in standard deviations of the target's rewards
+    seed: int = 0  # seed of the models
+
+
+@dataclasses.dataclass
 class Record(shared.Trust, shared.Learner):
     """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
 
@@ -114,7 +128,7 @@ class Record(shared.Trust, shared.Learner):
 def main(arguments: list[str]) -> None:
     """Run one of the commands. Raises `ValueError` for a mistake that the user can correct."""
     commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "join": _join}
-    commands |= {"corrupt": _corrupt, "record": _record}
+    commands |= {"corrupt": _corrupt, "correct": _correct, "record": _record}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return
@@ -293,6 +307,28 @@ def _corrupt(arguments: list[str]) -> None:
         trust=options.trust,
     )
     print(datasets.write(corrupted, options.output))
+
+
+def _correct(arguments: list[str]) -> None:
+    options = shared.parse(Correct, arguments, "data correct")
+    _require_new(options.output)
+    if options.updates < 1 or min(options.hidden, default=1) < 1:
+        raise ValueError(f"--updates is {options.updates} and --hidden {options.hidden}, all must be at least 1.")
+    from rljax import datasets
+    from rljax.datasets.dynamics import correction, models
+
+    made = correction.correct(
+        datasets.load(options.source),
+        datasets.load(options.target),
+        str(options.output),
+        models.Settings(hidden=options.hidden, updates=options.updates),
+        options.reward_limit,
+        options.seed,
+    )
+    note = made.provenance["correction"]
+    errors = ", ".join(f"{name} {error:.2f}" for name, error in note["errors"].items())
+    print(f"{datasets.write(made, options.output)}: {note['corrected']:.0%} of {made.num:,} transitions corrected")
+    print(f"errors of the models on rows that they have not seen, in standard deviations: {errors}")
 
 
 def _record(arguments: list[str]) -> None:

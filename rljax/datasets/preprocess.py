@@ -189,9 +189,9 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
     """
     first = parts[0]
     for part in parts[1:]:
-        differences = _differences(first, part)
-        if differences:
-            raise ValueError(f"'{first.name}' and '{part.name}' differ: {'; '.join(differences)}.")
+        found = differences(first, part)
+        if found:
+            raise ValueError(f"'{first.name}' and '{part.name}' differ: {'; '.join(found)}.")
     fields: dict[str, Any] = {
         name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in REST
     }
@@ -243,7 +243,7 @@ def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
     )
 
 
-def _differences(one: Dataset, other: Dataset) -> list[str]:
+def differences(one: Dataset, other: Dataset) -> list[str]:
     """The reasons why two datasets cannot be joined, in words; [] if there are none."""
     both = (one, other)
     found = []

@@ -51,6 +51,7 @@ OPTIONS = {
         clip-actions False, action-bounds None, what required, how random, rate 0.3, scale 1.0, seed 0, attacker None,
         learner 0, trust False
     """,
+    "data correct": "hidden 256 256, updates 10000, reward-limit 1.0, seed 0",
     "data record": "steps None, from policy, learner 0, best False, envs None, seed 0, trust False",
 }
 WRITE = {"train": "out", "sweep": "out", "extract": "out", "play": "output", "plot": "output", "report": "output"}

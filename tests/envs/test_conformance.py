@@ -133,9 +133,9 @@ def rolled(name: str, seeds: tuple[int, ...], steps: int, scale: float = 1.0) ->
 
 
 def flat(observation: Any, axes: int) -> np.ndarray:
-    """Observations with so many leading axes as vectors, where they are dictionaries."""
+    """Observations with so many leading axes as vectors, where they are dictionaries or pictures."""
     if not isinstance(observation, dict):
-        return observation
+        return observation if observation.ndim <= axes + 1 else flat({"": observation}, axes)
     parts = [part.reshape(*part.shape[:axes], -1) for _, part in sorted(observation.items())]
     return np.concatenate(parts, axis=-1, dtype=np.float32)
 
@@ -205,7 +205,8 @@ def test_a_seed_gives_the_same_steps_alone_and_in_a_batch(task: Task) -> None:
     _, first, step, _ = rolled(task.name, (3, 7), 60)
     _, again, alone, _ = rolled(task.name, (7,), 60)
     exact = not envs.is_compiled(task.name)  # batched products round differently
-    same = np.testing.assert_array_equal if exact else functools.partial(np.testing.assert_allclose, atol=1e-3)
+    least = 1.0 if first.max() > 100 else 1e-3  # of pictures in bytes: one more or less
+    same = np.testing.assert_array_equal if exact else functools.partial(np.testing.assert_allclose, atol=least)
     same(first[1], again[0])
     # An end may come a step apart where rounding differs: compare as far as the first.
     ends = np.flatnonzero((step.terminated | step.truncated)[:, 1])

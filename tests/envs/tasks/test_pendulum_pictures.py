@@ -19,7 +19,7 @@ def test_the_rod_points_along_its_angle(angle: float) -> None:
     centres = (np.arange(PIXELS) + 0.5) * 2 * REACH / PIXELS - REACH
     middle = np.array([(seen.sum(axis=0) * centres).sum(), -(seen.sum(axis=1) * centres).sum()]) / seen.sum()
     np.testing.assert_allclose(middle, [0.5 * np.sin(angle), 0.5 * np.cos(angle)], atol=0.02)
-    assert 8 < seen.sum() < 30, "a thin rod"
+    assert 6 < seen.sum() < 25, "a thin rod"
 
 
 def test_it_is_the_pendulum_with_its_last_three_pictures() -> None:
@@ -38,4 +38,4 @@ def test_it_is_the_pendulum_with_its_last_three_pictures() -> None:
     assert np.unique(seen).size > 5
     film = pendulum_pictures.PendulumPictures().render(state)
     assert (film.shape, film.dtype) == ((240, 240, 3), np.uint8)
-    np.testing.assert_array_equal(film[::12, ::12, 0], pictures[-1])
+    np.testing.assert_array_equal(film[::15, ::15, 0], pictures[-1])
