@@ -260,11 +260,8 @@ def actor_loss(
     distribution = policy(actor, batch.observation, config)
     action, log_prob = distribution.sample_and_log_prob(seed=key)
     inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # at the bounds a density can be infinite
-    merit = jax.lax.cond(
-        step < config.bc_steps,
-        lambda: distribution.log_prob(inside),
-        lambda: networks.smallest(state.critic(batch.observation, action)),
-    )  # [B]
+    judged = lambda: networks.smallest(state.critic(batch.observation, action))  # noqa: E731
+    merit = jax.lax.cond(step < config.bc_steps, lambda: distribution.log_prob(inside), judged)  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - merit).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
@@ -298,9 +295,8 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     gradient, actor_metrics = jax.grad(actor_loss, has_aux=True)(state.actor, judge, batch, key_actor, step, config)
     changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
     new = new.replace(actor=optax.apply_updates(state.actor, changes), actor_optimiser=actor_optimiser)
-    gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(
-        state.log_temperature, actor_metrics["actor/entropy"], batch, config
-    )
+    inputs = (state.log_temperature, actor_metrics["actor/entropy"], batch, config)
+    gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(*inputs)
     changes, temperature_optimiser = optax.adam(config.temperature_lr).update(gradient, state.temperature_optimiser)
     log_temperature = optax.apply_updates(state.log_temperature, changes)
     new = new.replace(log_temperature=log_temperature, temperature_optimiser=temperature_optimiser)

@@ -1,7 +1,6 @@
 """CQL: SAC from a data set, with critics that are held low at actions outside the data.
 
-Each critic's loss has a penalty beside its error: the gap between its soft maximum over all actions and its value at
-the data's action. The penalty lowers actions that the policy would choose and the data lack: values are lower bounds.
+Each critic's loss has a penalty: the gap between its soft maximum over all actions and its value at the data's action.
 
 gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a' ~ pi(.|s'),  a~ ~ pi(.|s)
 a_k, p_k: 3 N candidates and their densities;  a_k ~ U[-1, 1]^A, where p_k = 2^-A,  a_k ~ pi(.|s),  a_k ~ pi(.|s')
@@ -34,7 +33,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, normalise
+from rljax.networks import distributions, heads, normalise
 
 
 @agent.config
@@ -59,6 +58,10 @@ class Config:
     discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
     backup: Literal["deterministic", "entropy", "max", "max_of_min"] = "deterministic"  # of Q'; [2], see the page
+    value_head: heads.Kind = "squared"  # how critics learn values: by squared error, or by classes of them; own choice
+    bins: int = 101  # of two_hot and hl_gauss: classes of values; own choice
+    v_min: float | None = None  # lower end of the bins; None: a margin below the data's returns; own choice
+    v_max: float | None = None  # upper end of the bins; None: a margin above the data's returns; own choice
     # Conservatism
     penalty_weight: float = 10.0  # w, alpha in [1, eq. 4]; [2] and [3] for gym without a multiplier
     num_actions: int = 10  # N, candidates of each kind per state; [2]
@@ -135,6 +138,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, **dict.fromkeys(given, (None, None)))
     agent.require_order(config, "gap_min", "gap_max")
     agent.require_at_least(config, num_actions=1, num_critics=1, bc_steps=0, num_parts=1)
+    heads.check_bins(heads.Settings(config.value_head, config.bins, config.v_min, config.v_max))
     if config.batch_size % config.num_parts:
         raise ValueError(f"--config.num-parts is {config.num_parts}, it must divide the batch of {config.batch_size}.")
 
@@ -145,8 +149,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
     style, critic_style = ((config.activation, x) for x in (config.initialisation, config.critic_initialisation))
     actor = networks.create(networks.MLP(config.hidden, 2 * spec.action_size, *style), key_actor, observation)
+    head = heads.Settings(config.value_head, config.bins, config.v_min, config.v_max)
     ensemble = networks.Ensemble(config.num_critics, config.critic_hidden, *critic_style, config.layer_norm)
-    critic = networks.create(ensemble, key_critic, observation, action)
+    critic = networks.create_critic(ensemble, head, spec, key_critic, observation, action)
     start = (config.init_temperature, config.init_multiplier)
     log_temperature, log_multiplier = (jnp.log(jnp.asarray(x, jnp.float32)) for x in start)
     return State(
@@ -164,7 +169,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Count the observations of a data set [N, O] into the input statistics."""
+    """Count the observations of a data set [N, O] into the input statistics; its returns bound the critics' bins."""
+    state = networks.fitted(state, data, config.discount)
     if not config.normalise_observations:
         return state
     return state.replace(statistics=normalise.of_data(data.observation))
@@ -223,14 +229,16 @@ def critic_loss(
 
     uniform_log_prob = jnp.full_like(log_prob[1:], -uniform.shape[-1] * jnp.log(2.0))
     log_density = jnp.concatenate([uniform_log_prob, log_prob[1:], next_log_prob[1:]])  # [3 N, B]
-    q = critic(batch.observation, jnp.concatenate([batch.action[None], uniform, action[1:], next_action[1:]]))
+    tried = jnp.concatenate([batch.action[None], uniform, action[1:], next_action[1:]])  # [1 + 3 N, B, A]
+    outputs, head = networks.judged(critic, batch.observation, tried)
+    q = head.mean(outputs)  # [C, 1 + 3 N, B]
     logits = q[:, 1:] - log_density if config.importance_sampling else q
     soft_maximum = config.gap_temperature * jax.nn.logsumexp(logits / config.gap_temperature, axis=1)  # [C, B]
     gap = jnp.clip(soft_maximum - q[:, 0], config.gap_min, config.gap_max).mean(axis=-1)  # [C]
-    error = jnp.square(q[:, 0] - jax.lax.stop_gradient(target)).mean(axis=-1)  # [C]
+    error = head.loss(outputs[:, 0], head.encode(target)).mean(axis=-1)  # [C]
     loss = (error + penalty(state.log_multiplier, gap, config)).sum()
     metrics = {"critic/loss": loss, "critic/error": error.sum(), "critic/gap": gap.mean()}
-    return loss, metrics | {"critic/q": q[:, 0].mean(), "critic/target": target.mean()}
+    return loss, metrics | head.clipped(target) | {"critic/q": q[:, 0].mean(), "critic/target": target.mean()}
 
 
 def penalty(log_multiplier: Array, gap: Array, config: Config) -> Array:
@@ -256,11 +264,8 @@ def actor_loss(
     distribution = policy(actor, batch.observation, config)
     action, log_prob = distribution.sample_and_log_prob(seed=key)
     inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # at the bounds a density can be infinite
-    merit = jax.lax.cond(
-        step < config.bc_steps,
-        lambda: distribution.log_prob(inside),
-        lambda: networks.smallest(state.critic(batch.observation, action)),
-    )  # [B]
+    judged = lambda: networks.smallest(state.critic(batch.observation, action))  # noqa: E731
+    merit = jax.lax.cond(step < config.bc_steps, lambda: distribution.log_prob(inside), judged)  # [B]
     loss = (jnp.exp(state.log_temperature) * log_prob - merit).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
@@ -294,9 +299,8 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     gradient, actor_metrics = jax.grad(actor_loss, has_aux=True)(state.actor, judge, batch, key_actor, step, config)
     changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
     new = new.replace(actor=optax.apply_updates(state.actor, changes), actor_optimiser=actor_optimiser)
-    gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(
-        state.log_temperature, actor_metrics["actor/entropy"], batch, config
-    )
+    inputs = (state.log_temperature, actor_metrics["actor/entropy"], batch, config)
+    gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(*inputs)
     changes, temperature_optimiser = optax.adam(config.temperature_lr).update(gradient, state.temperature_optimiser)
     log_temperature = optax.apply_updates(state.log_temperature, changes)
     new = new.replace(log_temperature=log_temperature, temperature_optimiser=temperature_optimiser)

@@ -16,10 +16,12 @@ pi(.|s) is a diagonal Gaussian around tanh of the actor's output, with the same 
 discrete, it is a softmax of the actor's output, and the critics put out the values of all actions.
 
 Departs from the paper: the weights' bound, the actor's falling learning rate and the clipped log std are those of the
-authors' code [2]. With `values = "old"`, advantages and targets use V from before its step (CORL).
+authors' code [2]. With `values = "old"`, advantages and targets use V from before its step (CORL). With
+`value_head`, the error of Q_c is the cross-entropy to classes of y [3].
 
 [1] Kostrikov et al., Offline Reinforcement Learning with Implicit Q-Learning, arXiv:2110.06169
 [2] github.com/ikostrikov/implicit_q_learning
+[3] Farebrother et al., Stop Regressing: Training Value Functions via Classification, arXiv:2403.03950
 
   rljax train iql --data d4rl/hopper-medium-v2
 """
@@ -36,7 +38,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import Actor, distributions, encoders, normalise
+from rljax.networks import Actor, distributions, encoders, heads, normalise
 
 
 @agent.config
@@ -62,6 +64,10 @@ class Config:
     target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
     expectile: float = 0.7  # tau, in [0, 1]: 0.5 is the mean, towards 1 the maximum; [2] for locomotion
     values: Literal["new", "old"] = "new"  # V of advantages and targets: after its step, or before it (CORL); [2]
+    value_head: heads.Kind = "squared"  # how critics learn values: by squared error, or by classes of them; [3]
+    bins: int = 101  # of two_hot and hl_gauss: classes of values; own choice
+    v_min: float | None = None  # lower end of the bins; None: a margin below the data's returns; own choice
+    v_max: float | None = None  # upper end of the bins; None: a margin above the data's returns; own choice
     # Policy
     inverse_temperature: float = 3.0  # beta: 0 imitates the data, more follows the advantage; [2] for locomotion
     max_weight: float = 100.0  # bound of the weights; [2]
@@ -129,6 +135,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
     agent.require_at_least(config, num_critics=1)
+    heads.check_bins(heads.Settings(config.value_head, config.bins, config.v_min, config.v_max))
     encoders.check(spec, encoding(config))
 
 
@@ -150,7 +157,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         choices=spec.choices,
     )
     ensemble = networks.ensemble(spec, config.num_critics, config.hidden, *style, config.layer_norm, output_scale=gain)
-    critic = networks.create(encoders.encoded(spec, encoding(config), ensemble), key_critic, observation, action)
+    classes = heads.Settings(config.value_head, config.bins, config.v_min, config.v_max)
+    encoded = encoders.encoded(spec, encoding(config), ensemble)
+    critic = networks.create_critic(encoded, classes, spec, key_critic, observation, action)
     head = networks.MLP(config.hidden, 1, *style, output_scale=gain)
     value = networks.create(encoders.encoded(spec, encoding(config), head), key_value, observation)
     return State(
@@ -173,7 +182,8 @@ def actor_rate(step: Array, config: Config) -> Array | float:
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Count the observations of a data set [N, O] into the input statistics."""
+    """Count the observations of a data set [N, O] into the input statistics; its returns bound the critics' bins."""
+    state = networks.fitted(state, data, config.discount)
     if not config.normalise_observations:
         return state
     return state.replace(statistics=normalise.of_data(data.observation))
@@ -254,12 +264,13 @@ def actor_loss(actor: Actor, advantage: Array, batch: Transition, key: Array, co
 
 # [1, eq. 6]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the target from V(s') [B], summed over critics."""
+    """Squared error, or cross-entropy, of all critics to the target from V(s') [B], summed over critics."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
-    q = critic(batch.observation, batch.action)  # [C, B]
-    loss = jnp.square(q - target).mean(axis=-1).sum()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    outputs, head = networks.judged(critic, batch.observation, batch.action)  # [C, B], or [C, B, K] of bins
+    loss = head.loss(outputs, head.encode(target)).mean(axis=-1).sum()
+    metrics = {"critic/loss": loss, "critic/q": head.mean(outputs).mean(), "critic/target": target.mean()}
+    return loss, metrics | head.clipped(target)
 
 
 def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:

@@ -10,9 +10,11 @@ alpha value weight, Q_0 first critic, mu actor, A action dimensions; critics and
 
 Departs from the paper where the authors' code [2] does, which made its results. The code has 1 / A, where eq. 3 has the
 sum over dimensions (`imitation = "sum"`). Its lambda is a mean over the policy's actions, where eq. 5 has the data's.
+With `value_head`, the error of Q_c is the cross-entropy to classes of its target [3].
 
 [1] Fujimoto and Gu, A Minimalist Approach to Offline Reinforcement Learning, arXiv:2106.06860
 [2] github.com/sfujim/TD3_BC
+[3] Farebrother et al., Stop Regressing: Training Value Functions via Classification, arXiv:2403.03950
 
   rljax train td3_bc --data d4rl/hopper-medium-v2
 """
@@ -28,7 +30,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import normalise
+from rljax.networks import heads, normalise
 
 
 @agent.config
@@ -53,6 +55,10 @@ class Config:
     reward_scale: float = 1.0  # factor on rewards inside the target; own choice, 1 is the paper
     target_noise: float = 0.2  # std of the noise on target actions; [2]
     target_noise_clip: float = 0.5  # bound of that noise; [2]
+    value_head: heads.Kind = "squared"  # how critics learn values: by squared error, or by classes of them; [3]
+    bins: int = 101  # of two_hot and hl_gauss: classes of values; own choice
+    v_min: float | None = None  # lower end of the bins; None: a margin below the data's returns; own choice
+    v_max: float | None = None  # upper end of the bins; None: a margin above the data's returns; own choice
     # Policy
     value_weight: float = 2.5  # alpha: 0 imitates the data, more follows the critic; [2]
     imitation: Literal["mean", "sum"] = "mean"  # over action dimensions; [2], sum in [1] and ReBRAC
@@ -107,6 +113,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
     agent.require_subset(config.min_critics, config.num_critics)
+    heads.check_bins(heads.Settings(config.value_head, config.bins, config.v_min, config.v_max))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -115,8 +122,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
     style = (config.activation, config.initialisation)
     actor = networks.create(networks.MLP(config.hidden, spec.action_size, *style), key_actor, observation)
+    head = heads.Settings(config.value_head, config.bins, config.v_min, config.v_max)
     ensemble = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
-    critic = networks.create(ensemble, key_critic, observation, action)
+    critic = networks.create_critic(ensemble, head, spec, key_critic, observation, action)
     return State(
         actor=actor,
         critic=critic,
@@ -129,7 +137,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Count the observations of a data set [N, O] into the input statistics."""
+    """Count the observations of a data set [N, O] into the input statistics; its returns bound the critics' bins."""
+    state = networks.fitted(state, data, config.discount, config.reward_scale)
     if not config.normalise_observations:
         return state
     return state.replace(statistics=normalise.of_data(data.observation))
@@ -161,7 +170,7 @@ def policy(actor: networks.Network, observation: Array) -> Array:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the smoothed target, summed over critics."""
+    """Squared error, or cross-entropy, of all critics to the smoothed target, summed over critics."""
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
     next_action = jnp.clip(policy(state.target_actor, batch.next_observation) + noise, -1.0, 1.0)
@@ -169,11 +178,11 @@ def critic_loss(
     next_q = networks.smallest_of_subset(next_q, config.min_critics, key)  # [B]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = config.reward_scale * batch.reward + bootstrap * next_q
-    q = critic(batch.observation, batch.action)  # [C, B]
-    error = q - jax.lax.stop_gradient(target)
-    loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
+    outputs, head = networks.judged(critic, batch.observation, batch.action)  # [C, B], or [C, B, K] of bins
+    q = head.mean(outputs)
+    loss = buffers.weighted(head.loss(outputs, head.encode(target)), batch).mean(axis=-1).sum()
     metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
-    return loss, metrics | buffers.priorities(error, batch)
+    return loss, metrics | head.clipped(target) | buffers.priorities(q - target, batch)
 
 
 # [1, eq. 3]

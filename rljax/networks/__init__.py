@@ -4,7 +4,17 @@ The names of `layers` are also available here: `networks.MLP`, `networks.create`
 """
 
 from rljax.networks.distributions import Actor
-from rljax.networks.ensembles import DiscreteEnsemble, ensemble, member, members, smallest, smallest_of_subset
+from rljax.networks.ensembles import (
+    DiscreteEnsemble,
+    create_critic,
+    ensemble,
+    fitted,
+    judged,
+    member,
+    members,
+    smallest,
+    smallest_of_subset,
+)
 from rljax.networks.layers import (
     ACTIVATIONS,
     MLP,
@@ -50,10 +60,13 @@ __all__ = [
     "centred",
     "copy",
     "create",
+    "create_critic",
     "ensemble",
     "feedforward",
+    "fitted",
     "initialisers",
     "joined",
+    "judged",
     "member",
     "members",
     "mish",

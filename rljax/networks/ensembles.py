@@ -1,15 +1,19 @@
-"""Critics of discrete actions, and what agents do with an ensemble: its smallest value, that of a subset, members."""
+"""Critics of discrete actions or with bins, and what agents do with an ensemble: its smallest value, its members."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
-from rljax.agent import Array, EnvSpec
-from rljax.networks.layers import Encoded, Ensemble, Network
+from rljax.agent import Array, EnvSpec, Transition
+from rljax.networks import heads
+from rljax.networks.layers import Encoded, Ensemble, Network, create
+
+T = TypeVar("T")
 
 
 def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
@@ -44,6 +48,78 @@ class ChoicesEnsemble(Ensemble):
         """The values [C, ...] of actions int32 [..., K] for observations [..., O]."""
         chosen = [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)]
         return super().__call__(observation, *chosen)
+
+
+class BinnedEnsemble(Ensemble):
+    """Independent MLPs that classify values: `features` outputs for a value. Discrete actions are inputs, as vectors.
+
+    `bounds` [2] are the ends of the bins, an option of the network: they are no parameters, and have no gradient.
+    """
+
+    kind: heads.Kind = "hl_gauss"
+    choices: tuple[int, ...] = ()
+
+    def __call__(self, observation: Array, action: Array, *, bounds: Array, raw: bool = False) -> Array:
+        """The values [C, ...] of actions [..., A] for observations [..., O], or with `raw` the outputs [C, ..., K]."""
+        inputs = [action]
+        if self.choices:
+            action = action if len(self.choices) > 1 else action[..., None]
+            inputs = [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)]
+        outputs = super().__call__(observation, *inputs)
+        return outputs if raw else self.head(bounds).mean(outputs)
+
+    def head(self, bounds: Array) -> heads.TwoHot:
+        """The head of the outputs."""
+        low, high = jax.lax.stop_gradient(bounds)
+        return (heads.TwoHot if self.kind == "two_hot" else heads.HLGauss)(self.features, low, high)
+
+
+def create_critic(module: nn.Module, head: heads.Settings, spec: EnvSpec, key: Array, *inputs: Any) -> Network:
+    """Initialise critics, an `Ensemble` or one that is `Encoded`, for example inputs: (observation, action).
+
+    They have the head that the settings ask for. Ends of bins that are None are not a number until `fitted`.
+    """
+    if head.kind == "squared":
+        return create(module, key, *inputs)
+    ensemble: Any = module.body if isinstance(module, Encoded) else module
+    names = ("size", "hidden", "activation", "initialisation", "layer_norm", "output_scale", "precision")
+    choices = (spec.choices or (spec.action_size,)) if spec.discrete else ()
+    style = {name: getattr(ensemble, name) for name in names}
+    binned = BinnedEnsemble(**style, features=head.bins, kind=head.kind, choices=choices)
+    ends = [jnp.asarray(jnp.nan if end is None else end, jnp.float32) for end in (head.v_min, head.v_max)]
+    module = module.clone(body=binned) if isinstance(module, Encoded) else binned
+    return create(module, key, *inputs, bounds=jnp.ones(2)).replace(options={"bounds": jnp.stack(ends)})
+
+
+def fitted(state: T, data: Transition, discount: Array | float, scale: Array | float = 1.0) -> T:
+    """A State whose critics have no unknown ends of bins: they lie around the discounted returns of the data [N, ...].
+
+    `scale` multiplies rewards. The State itself where its critics have no bins.
+    """
+    critic: Network = state.critic  # type: ignore[attr-defined]
+    body = _body(critic)
+    if not isinstance(body, BinnedEnsemble):
+        return state
+    found = heads.bounds_of_bins(heads.range_of_returns(data, discount, scale), body.features)
+    known = critic.options["bounds"]
+    bounds = jnp.where(jnp.isnan(known), found, known)
+    new = {"critic": critic, "target_critic": state.target_critic}  # type: ignore[attr-defined]
+    changed = {name: x.replace(options={"bounds": jnp.copy(bounds)}) for name, x in new.items()}
+    return state.replace(**changed)  # type: ignore[attr-defined]
+
+
+def judged(critic: Network, observation: Any, action: Array) -> tuple[Array, heads.Scalar | heads.TwoHot]:
+    """The outputs of critics for actions [..., A], [C, ...] or [C, ..., K], and the head that reads them."""
+    body = _body(critic)
+    if not isinstance(body, BinnedEnsemble):
+        return critic(observation, action), heads.Scalar("squared")
+    return critic(observation, action, raw=True), body.head(critic.options["bounds"])
+
+
+def _body(critic: Network) -> Any:
+    """The module of critics, without their encoder."""
+    module = getattr(critic, "module", None)  # any function of (observation, action) may stand for critics
+    return module.body if isinstance(module, Encoded) else module
 
 
 def smallest(values: Array, axis: int = 0) -> Array:
@@ -84,4 +160,4 @@ def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
         module = ensemble.module.clone(body=inner.module)
         return ensemble.replace(params={**ensemble.params, "body": inner.params}, module=module)
     params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
-    return Network(params, ensemble.module.clone(size=1), collections=collections, dtypes=ensemble.dtypes)
+    return ensemble.replace(params=params, module=ensemble.module.clone(size=1), collections=collections)

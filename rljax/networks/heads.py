@@ -10,26 +10,33 @@ measures the loss to it. K is `features`, the number of outputs for each value; 
                                                          l = sum_i mean_j |tau_i - 1{u < 0}| L(u) / kappa,
                                                              u = r + gamma theta'_j - theta_i, L: Huber's of kappa [3]
 
-Heads that classify a scalar target, as two-hot and HL-Gauss do, are a `Binned` with another `target`: that of the mean
-of the next outputs, spread over the bins.
+    TwoHot       y = r + gamma Q', on its two neighbours among the z_i;  l as above
+    HLGauss      m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;  l as above [5, eq. 3.4]
+
+The last two classify one number. Agents whose targets are numbers use them, and `Scalar`, by `encode` and `loss`.
 
 [1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
 [2] Bellemare et al., A Distributional Perspective on Reinforcement Learning, arXiv:1707.06887
 [3] Dabney et al., Distributional Reinforcement Learning with Quantile Regression, arXiv:1710.10044
 [4] Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning, arXiv:1710.02298
+[5] Farebrother et al., Stop Regressing: Training Value Functions via Classification, arXiv:2403.03950
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array
+from rljax.agent import Array, Metrics, Transition, require_at_least, require_range
+
+SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
+MARGIN = 0.1  # share of the range of returns by which bins from data go on, at either end; own choice
+OUTER = 4  # bins beyond that, in which HL-Gauss's targets would lose some of their Gaussian
 
 
 class Head(Protocol):
@@ -92,6 +99,15 @@ class Scalar:
         """y."""
         return target
 
+    def encode(self, values: Array) -> Array:
+        """The target of a value: the value itself. No gradient flows into it."""
+        return jax.lax.stop_gradient(values)
+
+    def clipped(self, values: Array) -> Metrics:
+        """No metric: no value is clipped."""
+        del values
+        return {}
+
 
 @dataclasses.dataclass(frozen=True)
 class Binned:
@@ -149,6 +165,52 @@ class Categorical(Binned):
 
 
 @dataclasses.dataclass(frozen=True)
+class TwoHot(Binned):
+    """One number as the probabilities of its two neighbours among K values, which have the number as their mean."""
+
+    def encode(self, values: Array) -> Array:
+        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest end."""
+        return jax.lax.stop_gradient(self.projected(values[..., None], jnp.ones((1,))))
+
+    def clipped(self, values: Array) -> Metrics:
+        """The share of values beyond the ends."""
+        return {"critic/clipped": ((values < self.low) | (values > self.high)).mean()}
+
+    def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
+        """The probabilities of y, the backup from the mean of the next outputs."""
+        return self.encode(reward + discount * self.mean(outputs))
+
+
+@dataclasses.dataclass(frozen=True)
+class HLGauss(TwoHot):
+    """One number as what a Gaussian around it gives to K bins, whose outer edges are `low` and `high`; [5].
+
+    The mean is the number, to 1e-5 of a bin's width, but within `OUTER` bins of an end, where the lost tail moves it
+    inwards, by at most a bin's width.
+    """
+
+    @property
+    def support(self) -> Array:
+        """The centres of the bins, z [K]."""
+        return self.low + self.width * (jnp.arange(self.features) + 0.5)
+
+    @property
+    def width(self) -> Array | float:
+        """The width of a bin."""
+        return (self.high - self.low) / self.features
+
+    def encode(self, values: Array) -> Array:
+        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest end."""
+        place = (jnp.clip(values, self.low, self.high) - self.low) / self.width  # in bins: large supports stay exact
+        edges = (jnp.arange(self.features + 1) - place[..., None]) / SMOOTHING
+        # Above y the tails' complements are subtracted: near 1, float32 knows no difference between neighbours.
+        below, above = jax.scipy.special.ndtr(edges), jax.scipy.special.ndtr(-edges)
+        middle = edges[..., 1:] + edges[..., :-1]
+        mass = jnp.where(middle > 0, above[..., :-1] - above[..., 1:], below[..., 1:] - below[..., :-1])
+        return jax.lax.stop_gradient(mass / mass.sum(axis=-1, keepdims=True))
+
+
+@dataclasses.dataclass(frozen=True)
 class Quantile:
     """QR-DQN: K quantiles of the return; targets are samples [..., J] of it."""
 
@@ -177,6 +239,67 @@ class Quantile:
     def target_mean(self, target: Array) -> Array:
         """The mean of the samples."""
         return target.mean(axis=-1)
+
+
+Kind = Literal["squared", "two_hot", "hl_gauss"]  # of critics whose targets are numbers
+
+
+class Settings(NamedTuple):
+    """What agents let their users set of such critics."""
+
+    kind: Kind
+    bins: int
+    v_min: Array | float | None  # ends of the bins; None: from the data
+    v_max: Array | float | None
+
+
+def check_bins(config: Settings) -> None:
+    """Raise `ValueError` for bins that cannot work."""
+    require_at_least(config, bins=2 * OUTER + 3)
+    given = [name for name in ("v_min", "v_max") if getattr(config, name) is not None]
+    require_range(config, **dict.fromkeys(given, (None, None)))
+    if len(given) == 1:
+        raise ValueError("--config.v-min and --config.v-max go together: give both, or neither for those of the data.")
+    if given and not np.all(np.asarray(config.v_min) < np.asarray(config.v_max)):
+        raise ValueError(f"--config.v-min is {config.v_min}, it must be below --config.v-max {config.v_max}.")
+
+
+def range_of_returns(data: Transition, discount: Array | float, scale: Array | float = 1.0) -> Array:
+    """The smallest and the largest discounted return [2] from any row of a data set [N, ...] in recorded order.
+
+    Where a trajectory is cut, its return goes on with the mean of its rewards, for at most 10,000 steps. `scale`
+    multiplies rewards.
+    """
+    reward = scale * data.reward
+    ends = data.terminated | data.truncated
+    ends = ends.at[-1].set(True)
+    starts = jnp.concatenate([jnp.ones((1,), bool), ends[:-1]])
+    total, length = jax.lax.associative_scan(_sums, (reward, jnp.ones_like(reward), starts))[:2]
+    going_on = total / length / jnp.maximum(1.0 - discount, 1e-4)  # read at the ends alone, where both are whole
+    after = jnp.where(data.terminated, 0.0, discount * going_on)
+    inputs = (jnp.where(ends, 0.0, discount), jnp.where(ends, reward + after, reward))
+    returns = jax.lax.associative_scan(_backwards, inputs, reverse=True)[1]
+    return jnp.stack([returns.min(), returns.max()])
+
+
+def _sums(left: Any, right: Any) -> Any:
+    """Sums of two neighbouring spans of rows: what lies before a start does not count."""
+    kept = [jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)]
+    return (*kept, left[2] | right[2])
+
+
+def _backwards(later: Any, earlier: Any) -> Any:
+    """G = b + a G' of two neighbouring spans, from the last row to the first."""
+    return earlier[0] * later[0], earlier[1] + earlier[0] * later[1]
+
+
+def bounds_of_bins(returns: Array, bins: int) -> Array:
+    """Bins [2] for returns between two numbers [2]: with a margin, and outer bins for the Gaussians at the ends."""
+    low, high = returns
+    spread = jnp.maximum(high - low, 1e-3 * jnp.maximum(jnp.abs(returns).max(), 1.0))
+    wide = spread * (1.0 + 2.0 * MARGIN)
+    wide = wide * bins / (bins - 2 * OUTER)
+    return (low + high) / 2.0 + jnp.stack([-0.5 * wide, 0.5 * wide])
 
 
 Name = Literal["none", "c51", "quantile"]

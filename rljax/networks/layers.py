@@ -146,12 +146,14 @@ class Network:
         return jax.tree.unflatten(structure, leaves)
 
 
-def create(module: nn.Module, key: Array, *inputs: Array) -> Network:
+def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Network:
     """Initialise `module` for example `inputs` (only their shapes matter), with all of its collections.
+
+    The network's own `options` are not those of this call.
 
     Raises `ValueError` for a collection of something other than numbers and truth values, for example random keys.
     """
-    collections = dict(module.init(key, *inputs))
+    collections = dict(module.init(key, *inputs, **options))
     params = collections.pop("params", {})
     collections, dtypes = _as_floats(collections)
     return Network(params, module, collections=collections, dtypes=dtypes)

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
+from rljax.agent import Transition
 from rljax.networks import heads
 
 ATOMS, LOW, HIGH = 11, -2.0, 3.0
@@ -175,3 +177,112 @@ def test_refuses_heads_that_cannot_work(head: heads.Head, num_critics: int, mess
     heads.check(heads.Scalar(), num_critics)
     with pytest.raises(ValueError, match=message):
         heads.check(head, num_critics)
+
+
+BINS, ENDS = 21, (-3.0, 7.0)
+
+
+def hl_gauss(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
+    """[Farebrother et al., equation 3.4], by scipy's tails in float64."""
+    width = (high - low) / bins
+    edges = (low + width * np.arange(bins + 1) - np.clip(values, low, high)[:, None]) / (heads.SMOOTHING * width)
+    mass = np.where(edges[:, 1:] > 0, norm.sf(edges[:, :-1]) - norm.sf(edges[:, 1:]), np.diff(norm.cdf(edges)))
+    return mass / mass.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("low", "high"), [ENDS, (-1e4, 1e-3), (1e5, 1.1e5)])
+def test_hl_gauss_spreads_a_value_as_the_paper_does(low: float, high: float) -> None:
+    """Tails too: in float32 the difference of two numbers near 1 would be 0, or a multiple of 6e-8."""
+    values = np.linspace(low - 0.3 * (high - low), high + 0.3 * (high - low), 57).astype(np.float32)
+    found = np.asarray(jax.jit(heads.HLGauss(BINS, low, high).encode)(values))
+    expected = hl_gauss(values.astype(np.float64), low, high, BINS)
+    np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=0.02 * np.spacing(np.float32(high)) * BINS + 1e-6)
+    exact = np.abs(np.float32(high)) < 100  # places of values this large have an error of their own
+    likely = expected > 1e-30
+    assert likely.sum() > 500
+    if exact:
+        np.testing.assert_allclose(found[likely], expected[likely], rtol=1e-3)
+
+
+@pytest.mark.parametrize("head", [heads.TwoHot(BINS, *ENDS), heads.HLGauss(BINS, *ENDS)])
+def test_a_classified_value_is_the_mean_of_its_classes(head: heads.TwoHot) -> None:
+    inner = heads.OUTER * head.width if isinstance(head, heads.HLGauss) else 0.0
+    values = np.linspace(ENDS[0] + inner, ENDS[1] - inner, 201).astype(np.float32)
+    target = head.encode(values)
+    np.testing.assert_allclose(head.target_mean(target), values, atol=3e-5 * head.width)
+    np.testing.assert_allclose(head.mean(jnp.log(jnp.maximum(target, 1e-30))), values, atol=3e-5 * head.width)
+    outside = head.target_mean(head.encode(np.array([ENDS[0] - 5, ENDS[1] + 5], np.float32)))
+    np.testing.assert_array_less(np.abs(outside - np.array(ENDS)), head.width)
+    share = head.clipped(jnp.array([-3.1, 0.0, 1.0, 7.5]))["critic/clipped"]
+    assert share == 0.5
+    following, reward, discount = inputs(BINS)[1:]
+    y = reward + discount * np.asarray(head.mean(following))
+    np.testing.assert_allclose(head.target(following, reward, discount), head.encode(y), atol=1e-6)
+
+
+@pytest.mark.parametrize("head", [heads.TwoHot(BINS, *ENDS), heads.HLGauss(BINS, *ENDS)])
+def test_classes_are_learnt_by_cross_entropy(head: heads.TwoHot) -> None:
+    outputs, values = inputs(BINS)[0], np.linspace(*ENDS, 9).astype(np.float32)
+    gradient = jax.grad(lambda x, y: head.loss(x, head.encode(y)).sum(), argnums=(0, 1))
+    found, of_target = gradient(jnp.asarray(outputs), jnp.asarray(values))
+    expected = softmax(outputs.astype(np.float64)) - np.asarray(head.encode(values), np.float64)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_array_equal(of_target, 0.0)
+
+
+def recorded(seed: int = 0, rows: int = 60) -> Transition:
+    """Rows of trajectories, of which some terminate and some are cut."""
+    generator = np.random.default_rng(seed)
+    reward = jnp.asarray(generator.normal(0.5, 1.0, rows), jnp.float32)
+    terminated, truncated = (jnp.asarray(generator.uniform(size=rows) < 0.1) for _ in range(2))
+    nothing = jnp.zeros((rows, 1))
+    return Transition(nothing, nothing, reward, terminated, truncated & ~terminated, nothing)
+
+
+def returns_of(data: Transition, discount: float, scale: float) -> np.ndarray:
+    """The discounted returns [N], backwards in float64; cut trajectories go on with the mean of their rewards."""
+    reward, found = scale * np.asarray(data.reward, np.float64), np.zeros(len(data.reward))
+    terminated, ends = np.asarray(data.terminated), np.asarray(data.terminated | data.truncated)
+    start = 0
+    for end in [*np.flatnonzero(ends), len(reward) - 1]:
+        horizon = min(1.0 / (1.0 - discount), 1e4) if discount < 1 else 1e4
+        rest = 0.0 if terminated[end] else reward[start : end + 1].mean() * horizon
+        for row in range(end, start - 1, -1):
+            found[row] = rest = reward[row] + discount * rest
+        start = end + 1
+    return found
+
+
+@pytest.mark.parametrize(("discount", "scale"), [(0.9, 1.0), (0.99, -3.0), (0.0, 1.0), (1.0, 1.0)])
+def test_the_range_of_returns_is_the_datas(discount: float, scale: float) -> None:
+    data = recorded()
+    assert 0 < data.terminated.sum() < 12 > data.truncated.sum() > 0
+    expected = returns_of(data, discount, scale)
+    found = jax.jit(heads.range_of_returns)(data, discount, scale)
+    np.testing.assert_allclose(found, [expected.min(), expected.max()], rtol=2e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("returns", [(-2.0, 5.0), (3.0, 3.0), (0.0, 0.0)])
+def test_bins_have_room_around_the_returns(returns: tuple[float, float]) -> None:
+    low, high = map(float, heads.bounds_of_bins(jnp.array(returns), BINS))
+    room = heads.OUTER * (high - low) / BINS
+    assert low + room < returns[0] <= returns[1] < high - room
+    if returns[0] < returns[1]:
+        assert high - low - 2 * room == pytest.approx((1 + 2 * heads.MARGIN) * (returns[1] - returns[0]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bins": 5}, r"^--config\.bins is 5, it must be at least 11\.$"),
+        ({"v_min": 1.0}, r"^--config\.v-min and --config\.v-max go together: give both, or neither"),
+        ({"v_min": 1.0, "v_max": 1.0}, r"^--config\.v-min is 1\.0, it must be below --config\.v-max 1\.0\.$"),
+        ({"v_min": 1.0, "v_max": float("inf")}, r"^--config\.v-max is inf, it must be finite"),
+    ],
+)
+def test_refuses_bins_that_cannot_work(changes: dict[str, Any], message: str) -> None:
+    settings = heads.Settings("hl_gauss", 101, None, None)
+    heads.check_bins(settings)
+    with pytest.raises(ValueError, match=message):
+        heads.check_bins(settings._replace(**changes))
