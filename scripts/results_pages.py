@@ -4,7 +4,7 @@
 
 scripts/results_online.py, results_offline.py and results_terminal.py make the tables of their own pages, the studies
 (corruption_study.py, compute_study.py) those that they put beside their scores, and the rest is here: speed, sweeps,
-sizes of rewards, frequencies of decisions.
+sizes of rewards, frequencies of decisions, defaults.
 """
 
 from __future__ import annotations
@@ -399,6 +399,7 @@ def tables() -> dict[tuple[str, str], str]:
         **{("decision_frequencies", task): frequencies(task) for task in ("pendulum", "inverted_pendulum")},
         ("corruptions", "halfcheetah"): study("corruptions/halfcheetah"),
         ("weights", "halfcheetah"): study("weights/halfcheetah"),
+        ("defaults", "reach"): study("defaults/reach"),
         **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
     }
     written = {key: "\n".join(lines) for key, lines in made.items()}
