@@ -91,6 +91,11 @@ class Independent:
         """The entropy [...]: the sum over the choices."""
         return sum(part.entropy() for part in self.parts)  # type: ignore[return-value]
 
+    def kl_divergence(self, other: Independent) -> Array:
+        """KL(self || other) [...]: the sum over the choices."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        return sum(part.kl_divergence(another) for part, another in pairs)  # type: ignore[return-value]
+
 
 def discrete(logits: Array, choices: tuple[int, ...] = (), mask: Array | None = None) -> Distribution:
     """The distribution of discrete actions for `logits` [..., A] and a mask [..., A] of allowed ones.
