@@ -277,9 +277,9 @@ def test_choices_of_several_actions_have_their_kl() -> None:
 
 @pytest.mark.learn
 def test_it_keeps_the_limit(tmp_path: Path) -> None:
-    """With a limit of 10. Who stays at a place of its choice earns about 0, PPO 420 at a cost of 30."""
+    """With a limit of 10. Uniform actions earn about 0, PPO 420 at a cost of 30."""
     settings: dict[str, Any] = {"seeds": 2, "config": {"cost_limit": 10.0}, "eval_every": 256_000, "eval_episodes": 50}
     out = run.train("cpo", "rljax/PointHazards", 256_000, out=tmp_path / "run", **settings)
     found = json.loads((out / "summary.json").read_text())["final"]
-    assert found["signals"]["cost"] < 14
-    assert found["mean"] > 150
+    assert found["signals"]["cost"] < 13
+    assert found["mean"] > 50
