@@ -11,6 +11,9 @@ question mark: `Hopper-v5?{"reset_noise_scale": 0.1}`, `gymnax/MemoryChain-bsuit
 Three prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
 OGBench environment that has tasks with goals, adds the goal. `without-velocities/` and `without-5-10/`, before names of
 Gymnasium and of environments inside the program, hide a part of the observation; see `rljax.envs.partial`.
+
+The prefix `signals-x_velocity,reward_ctrl/` makes signals of numbers that an environment gives in its `info`, or Brax
+and Playground in their metrics. It comes after `timed/` and before `without-...`; see `rljax.envs.signals`.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "ale_py")  # that regis
 _TIMED, _GOALS = "timed/", "goals/"
 _PART = re.compile(r"without-(velocities|\d+(-\d+)?(,\d+(-\d+)?)*)/")  # see `rljax.envs.partial`
 
+_SIGNALS = re.compile(r"signals-([\w.]+(?:,[\w.]+)*)/")  # see `rljax.envs.signals`
+
 # Users' files may import modules under the names that they had before they moved; see the files in moved/.
 __path__.append(str(Path(__file__).parent / "moved"))
 
@@ -80,6 +85,7 @@ def _made(name: str) -> AutoReset:
     from rljax.envs.autoreset import AutoReset
 
     prefix, bare = _split(name)
+    given, bare = without_signals(bare)
     hidden, bare = without_part(bare)
     adapter = _module("custom" if _is_file(bare) else _COMPILED[bare.partition("/")[0]])
     environment = adapter.make(bare)
@@ -87,6 +93,10 @@ def _made(name: str) -> AutoReset:
         from rljax.envs.partial import Partial
 
         environment = Partial(environment, hidden)
+    if given:
+        from rljax.envs.signals import Signalling
+
+        environment = Signalling(environment, given)
     if prefix == _TIMED:
         from rljax.envs.timed import Timed
 
@@ -107,9 +117,14 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     prefix, bare = _split(name)
     if prefix == _GOALS:
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
-    adapter = _HOSTED.get(bare.partition("/")[0], _GYMNASIUM)
+    given, inside = without_signals(bare)
+    adapter = _HOSTED.get(inside.partition("/")[0], _GYMNASIUM)
     if adapter != _GYMNASIUM and bare != without_arguments(bare):
         raise _without_arguments(name)
+    if given and adapter == _HOSTED["atari"]:
+        raise ValueError(f"'{inside}' gives no signals. Remove: {bare.removesuffix(inside)}")
+    if given and inside.startswith("async/"):  # each process makes signals of its environment's numbers
+        bare = "async/" + bare.removesuffix(inside) + inside.removeprefix("async/")
     hosted = _module(adapter).make_hosted(bare, num_envs, **options)
     if prefix == _TIMED:
         hosted.observe_time()
@@ -144,9 +159,16 @@ def without_part(name: str) -> tuple[str, str]:
     return (found.group(), name[found.end() :]) if found else ("", name)
 
 
+def without_signals(name: str) -> tuple[tuple[str, ...], str]:
+    """The signals that the prefix `signals-...` of a name asks for, () without it; and the rest of the name."""
+    found = _SIGNALS.match(name)
+    return (tuple(found.group(1).split(",")), name[found.end() :]) if found else ((), name)
+
+
 def evaluated(name: str) -> str:
     """The name of the environment that evaluation plays: without extra processes, and Atari games to their end."""
-    prefix, bare = _split(name)
+    bare = without_signals(_split(name)[1])[1]
+    prefix = name.removesuffix(bare)
     for trained, played in _EVALUATED.items():
         if bare.startswith(trained):
             return prefix + played + bare.removeprefix(trained)
@@ -161,7 +183,7 @@ def code_of(name: str) -> str | None:
     code = without_arguments(name).rpartition(":")[0]
     while code.startswith((_TIMED, _GOALS)):
         code = _split(code)[1]
-    code = without_part(code)[1]
+    code = without_part(without_signals(code)[1])[1]
     if code.endswith(".py"):
         return code
     code = code.removeprefix("async/")
@@ -209,8 +231,8 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _bare(name: str) -> str:
-    """The name without the prefixes that change the observation."""
-    return without_part(_split(name)[1])[1]
+    """The name without the prefixes that change the observation or make signals."""
+    return without_part(without_signals(_split(name)[1])[1])[1]
 
 
 def _is_file(name: str) -> bool:

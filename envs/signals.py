@@ -4,18 +4,23 @@ An environment declares its signals: one inside the program by `signals` in its 
 `metadata["signals"]`, a list of names or a dictionary of names and shapes. It gives their values in the `info` of each
 step. They are in `Step`, summed over each episode in `Step.episode_signals`, and in the `extras` of transitions for
 agents whose experience asks for them.
+
+The prefix `signals-A,B/` of a name declares signals for environments that give numbers and declare none. Their names
+are those in `info`; a full stop stands for a slash, which names of signals cannot have.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, Part
-from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.environment import Environment, EnvironmentFailed
 
 # Names with another meaning in metrics, in evaluations or in the extras of transitions.
 TAKEN = ("return", "length", "count", "success", "score", "memory", "first", "time", "row", "weight")
@@ -149,3 +154,71 @@ def unpacked(columns: Array, signals: Signals) -> dict[str, Array]:
         found[part.name] = columns[:, begin : begin + size].reshape(-1, *part.shape)
         begin += size
     return found
+
+
+def found(asked: Iterable[str], info: Mapping[str, Any], already: Signals, name: str) -> Signals:
+    """The signals `asked` for, with their shapes in the `info` of a step, and those that there are `already`.
+
+    Raises `ValueError` where `info` lacks one of them or holds no real numbers there, and what `check` raises.
+    """
+    numbers = {key: shape for key, value in info.items() if (shape := _shape(value)) is not None}
+    parts = list(already)
+    for signal in asked:
+        shape = numbers.get(_key(signal, numbers))
+        if shape is None:
+            has = ", ".join(sorted(numbers)) or "no numbers"
+            raise ValueError(f"'{name}' is to give the signal '{signal}', and the info of its steps has {has}.")
+        if signal not in [part.name for part in already]:
+            parts.append(Part(signal, shape))
+    signals = tuple(sorted(parts, key=lambda part: part.name))
+    check(signals, name)
+    return signals
+
+
+def renamed(asked: Iterable[str], info: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of `info`, and those `asked` for under their names with full stops in place of slashes."""
+    return {**info, **{name: info[_key(name, info)] for name in asked if _key(name, info) in info}}
+
+
+def _key(signal: str, info: Mapping[str, Any]) -> str:
+    """The name of a signal in `info`."""
+    return signal if signal in info else signal.replace(".", "/")
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of real numbers; None for anything else."""
+    try:
+        kind = np.dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype)
+        shape = tuple(np.shape(value))
+    except (TypeError, ValueError):
+        return None
+    return shape if kind.kind in "fiub" else None
+
+
+class Signalling:
+    """An environment inside the program with signals of numbers that it gives in its `info`."""
+
+    def __init__(self, environment: Environment, asked: tuple[str, ...]) -> None:
+        """Raises what `found` raises."""
+        self.environment, self.params, self._asked = environment, environment.params, asked
+        spec = environment.spec
+
+        def info(key: Array) -> Any:
+            state = environment.reset(key, environment.params)[1]
+            action = jnp.zeros(spec.action_shape, spec.action_dtype)
+            given = environment.step(key, state, action, environment.params)[5]
+            return {name: value for name, value in given.items() if _shape(value) is not None}
+
+        given = found(asked, jax.eval_shape(info, jax.random.key(0)), spec.signals, spec.name)
+        self.spec = dataclasses.replace(spec, name=f"signals-{','.join(asked)}/{spec.name}", signals=given)
+
+    def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
+        """Begin an episode."""
+        return self.environment.reset(key, params)
+
+    def step(
+        self, key: Array, state: Any, action: Array, params: Any
+    ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        *others, info = self.environment.step(key, state, action, params)
+        return (*others, renamed(self._asked, info))  # type: ignore[return-value]

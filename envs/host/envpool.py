@@ -20,6 +20,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rljax import envs
+from rljax.envs import signals
 from rljax.envs.environment import MissingPackageError, unknown
 from rljax.envs.host.hosted import Hosted
 
@@ -33,7 +35,8 @@ class EnvPool(VectorEnv):
     new ones.
     """
 
-    def __init__(self, name: str, num_envs: int) -> None:
+    def __init__(self, name: str, num_envs: int, asked: tuple[str, ...] = ()) -> None:
+        """With signals of the numbers `asked` for in `info`, each environment is stepped once, to see their shapes."""
         self.name, self.num_envs = name, num_envs
         with _quiet():
             self._pool = self._made(range(num_envs))
@@ -45,6 +48,12 @@ class EnvPool(VectorEnv):
         self.spec = EnvSpec(name, max_episode_steps=self._pool.spec.config.max_episode_steps)
         self.stack: int = getattr(self._pool.spec.config, "stack_num", 1)  # pictures in an observation
         self._observation: Any = None
+        self._asked = asked
+        if asked:
+            self._pool.reset()
+            info = self._pool.step(np.zeros_like(self.action_space.sample()))[4]
+            rows = {key: value[0] for key, value in info.items() if isinstance(value, np.ndarray) and value.ndim}
+            self.metadata["signals"] = {part.name: part.shape for part in signals.found(asked, rows, (), name)}
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all environments, or only in those of `options["reset_mask"]`."""
@@ -63,7 +72,7 @@ class EnvPool(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply one action to each environment."""
         self._observation, reward, terminated, truncated, info = self._pool.step(actions)
-        return self._observation, reward, terminated, truncated & ~terminated, info
+        return self._observation, reward, terminated, truncated & ~terminated, signals.renamed(self._asked, info)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
@@ -99,10 +108,11 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """
     if options:
         raise ValueError(f"'{name}' takes no options and renders no pictures. Remove: {', '.join(options)}.")
-    task = name.removeprefix("envpool/")
+    asked, bare = envs.without_signals(name)
+    task = bare.removeprefix("envpool/")
     if task not in _envpool().list_all_envs():
         raise unknown(name, "EnvPool", names())
-    pool = EnvPool(task, num_envs)
+    pool = EnvPool(task, num_envs, asked)
     hosted = Hosted(pool, name)
     hosted.spec = dataclasses.replace(hosted.spec, stack=pool.stack)
     return hosted

@@ -18,11 +18,12 @@ import signal
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
-from rljax.envs import custom, partial, varied, velocity
+from rljax.envs import custom, partial, signals, varied, velocity
 from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
@@ -97,6 +98,9 @@ def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any
 
 
 def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
+    given, name = envs.without_signals(name)
+    if given:
+        return WithSignals(_make(name, make_kwargs), given, name)
     hidden, name = envs.without_part(name)
     if hidden:
         return WithoutPart(_make(name, make_kwargs), hidden, name)
@@ -141,6 +145,29 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
                 f"'{bare}' cannot be made with the arguments {json.dumps(arguments)}: {type(error).__name__}: {error}"
             ) from error
         raise _unmade(name, make_kwargs, error) from error
+
+
+class WithSignals(gymnasium.Wrapper):
+    """An environment with signals of numbers in its `info`. It is stepped once, to see their shapes."""
+
+    def __init__(self, env: gymnasium.Env, asked: tuple[str, ...], name: str) -> None:
+        """Raises what `signals.found` raises."""
+        super().__init__(env)
+        self._asked = asked
+        env.reset(seed=0)
+        space = env.action_space
+        action = space.sample()
+        if isinstance(space, gymnasium.spaces.Box):
+            action = np.clip(np.zeros_like(action), space.low, space.high)
+        info = env.step(action)[4]
+        already = signals.declared(env.metadata.get("signals", ()), name)
+        given = signals.found(asked, info, already, name)
+        self.metadata = {**env.metadata, "signals": {part.name: part.shape for part in given}}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Apply one action."""
+        *others, info = self.env.step(action)
+        return (*others, signals.renamed(self._asked, info))  # type: ignore[return-value]
 
 
 class WithoutPart(gymnasium.ObservationWrapper):

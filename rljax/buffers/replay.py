@@ -219,8 +219,8 @@ class Replay(Experience):
 
     @property
     def mixes_data(self) -> bool:
-        """Whether a data set can be part of its batches: data sets hold no signals."""
-        return not self.signals
+        """True: a data set can be part of its batches."""
+        return True
 
     @property
     def stores_time(self) -> bool:

@@ -194,10 +194,10 @@ def _info(arguments: list[str]) -> None:
     show(f"  environment: {printable(described['env'] or 'none known')}")
     show(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
     show(f"  complete episodes: {described['episodes']:,}")
-    for name in ("return", "length", "score", "reward"):
-        if name in described:
-            numbers = ", ".join(f"{key} {value:,.2f}" for key, value in described[name].items())
-            show(f"  {name}: {numbers}")
+    summaries = {name: described[name] for name in ("return", "length", "score", "reward") if name in described}
+    summaries |= {f"{printable(name)} per episode": sums for name, sums in described.get("signals", {}).items()}
+    for name, summary in summaries.items():
+        show(f"  {name}: {', '.join(f'{key} {value:,.2f}' for key, value in summary.items())}")
     if described["episodes"]:
         print(datasets.draw(dataset, options.output or Path(f"{datasets.short(options.data)}.png")))
 

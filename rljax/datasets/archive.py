@@ -3,7 +3,8 @@
 Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N, A] within the environment's bounds,
 `rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that is not terminal), `next_observations`
 [N, O], and a JSON text of environment, references, bounds and provenance, under `metadata` (.npz) or `metadata/rljax`
-(.hdf5). A file that was written here reads back as the same dataset. Observations that are no vectors have layouts of
+(.hdf5). A file that was written here reads back as the same dataset. Signals beside the reward, such as a cost, are
+`signals/NAME` [N, K...]; a cost may also be called `costs` or `cost`. Observations that are no vectors have layouts of
 their own, see `rljax.datasets.formats.observations`. Several discrete actions are [N, K] integers, and the metadata say
 under `choices` how many choices each has.
 
@@ -82,6 +83,7 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
         metadata = _metadata(path.name, file)
         of_all = metadata.get("format") == FORMAT_OF_ALL
         rows, notes = (_rows_of_all(path.name, file, metadata), []) if of_all else _rows(path.name, file)
+        rows.signals = schema.signals(file, path.name)
     rows.check_lengths()
     marked = bool(rows.terminated[-1] or rows.truncated[-1])
     rows = _selected(rows)
@@ -360,6 +362,7 @@ def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
         "terminals": np.asarray(transitions.terminated),
         "timeouts": np.asarray(transitions.truncated),
         **seen,
+        **{f"{schema.SIGNALS}{signal}": np.asarray(column) for signal, column in transitions.extras.items()},
     }
 
 

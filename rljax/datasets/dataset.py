@@ -15,6 +15,7 @@ import numpy as np
 
 from rljax.agent import EnvSpec, Part, Transition
 from rljax.buffers import frames
+from rljax.envs.signals import numbers
 
 FAMILIES = (
     "d4rl",
@@ -46,6 +47,8 @@ class Dataset:
     An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed actions bool, all else
     float32. Pictures of at least 1 kB are `rljax.buffers.frames.Frames`, in which each is stored once. They are indexed
     as arrays are, `np.asarray` gives all of them at once, and `Dataset` makes them of arrays.
+
+    Signals beside the reward, such as a cost, are the `extras` of the transitions: [N, K...] float32 by name.
     """
 
     name: str  # as given: "d4rl/hopper-medium-v2", or a path
@@ -72,6 +75,8 @@ class Dataset:
         """The spaces of the data, as those of an environment."""
         observation = self.transitions.observation
         spaces: dict[str, Any] = {"discrete": self.discrete, "choices": self.choices, "stack": self.stack}
+        signals = self.transitions.extras.items()
+        spaces["signals"] = tuple(Part(name, column.shape[1:]) for name, column in sorted(signals))
         if isinstance(observation, dict):
             parts = tuple(Part(name, x.shape[1:], dtype_name(x)) for name, x in sorted(observation.items()))
             return EnvSpec(self.name, (), self.action_size, parts=parts, **spaces)
@@ -144,6 +149,12 @@ class Dataset:
         """
         rewards = np.asarray(self.transitions.reward, np.float64)
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
+
+    def signal_sums(self) -> dict[str, np.ndarray]:
+        """[episodes] float64: the sums of each signal over each complete episode, one entry for each of its numbers."""
+        columns = {name: np.asarray(x, np.float64) for name, x in sorted(self.transitions.extras.items())}
+        starts = self.episode_starts
+        return {name: np.add.reduceat(x, starts)[: self._finished] for name, x in numbers(columns, 1).items()}
 
     def score(self, returns: Any) -> Any:
         """`score` of undiscounted returns [...] by this data set's reference."""

@@ -45,6 +45,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         described["length"] = _summary(dataset.lengths())
         if dataset.reference is not None:
             described["score"] = _summary(dataset.score(returns))
+        described |= {"signals": {name: _summary(sums) for name, sums in dataset.signal_sums().items()}}
     return described | {"provenance": dataset.provenance}
 
 

@@ -37,11 +37,13 @@ class Rows:
     dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # reason -> number of rows
     both_ends: int = 0  # kept rows that were marked as both terminal and another end
     types: dict[str, str] = dataclasses.field(default_factory=dict)  # key in the file -> type in the file
+    signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [M, K...] float32 by name
 
     def check_lengths(self) -> None:
         """Raise `ValueError` for no rows at all, and for arrays of unequal lengths or widths."""
         found = {name: frames.columns(getattr(self, name)) for name in FIELDS}
         lengths = {name: len(part) for name, parts in found.items() for part in parts}
+        lengths |= {f"{schema.SIGNALS}{name}": len(column) for name, column in self.signals.items()}
         total = lengths["reward"]
         if not any(lengths.values()):
             raise ValueError(
@@ -104,6 +106,7 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
         truncated=truncated,
         rows=kept,
         both_ends=both,
+        signals={name: _take(column, kept) for name, column in rows.signals.items()},
     )
 
 
@@ -133,6 +136,9 @@ def assemble(
     """
     for field in ("observation", "next_observation", "reward", "action"):
         _require_finite(rows, field)
+    for signal, column in rows.signals.items():
+        if not np.isfinite(column).all():
+            raise ValueError(f"'{rows.file}': the signal '{signal}' is not finite in every row. Record it again.")
     most_action = int(rows.action.max()) if rows.action.ndim == 1 else None
     if rows.action.ndim == 2 and rows.action.dtype.kind in "iu":
         schema.require_choices(rows.file, rows.keys.get("action", "action"), rows.action, provenance.get("choices"))
@@ -145,6 +151,7 @@ def assemble(
         terminated=rows.terminated,  # pyright: ignore[reportArgumentType]
         truncated=rows.truncated,  # pyright: ignore[reportArgumentType]
         next_observation=rows.next_observation,
+        extras=rows.signals,  # pyright: ignore[reportArgumentType]
     )
     provenance = provenance | {"rows": len(rows.reward), "dropped": rows.dropped, "clipped_actions": clipped}
     provenance["types"] = rows.types

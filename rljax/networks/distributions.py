@@ -91,6 +91,11 @@ class Independent:
         """The entropy [...]: the sum over the choices."""
         return sum(part.entropy() for part in self.parts)  # type: ignore[return-value]
 
+    def kl_divergence(self, other: Independent) -> Array:
+        """KL(self || other) [...]: the sum over the choices."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        return sum(part.kl_divergence(another) for part, another in pairs)  # type: ignore[return-value]
+
 
 def discrete(logits: Array, choices: tuple[int, ...] = (), mask: Array | None = None) -> Distribution:
     """The distribution of discrete actions for `logits` [..., A] and a mask [..., A] of allowed ones.
@@ -128,6 +133,10 @@ class Both:
     def entropy(self) -> Array:
         """The entropy [...]: the sum of both."""
         return self.numbers.entropy() + self.choices.entropy()
+
+    def kl_divergence(self, other: Both) -> Array:
+        """KL(self || other) [...]: the sum of both."""
+        return self.numbers.kl_divergence(other.numbers) + self.choices.kl_divergence(other.choices)
 
     def _joined(self, numbers: Array, choices: Array) -> Array:
         return jnp.concatenate([numbers, choices.astype(numbers.dtype)], axis=-1)

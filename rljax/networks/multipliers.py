@@ -6,16 +6,17 @@ J is the mean cost of the episodes that have ended since the last time, d the li
   pid        I  <- max(0, I + J - d)
              nu <- max(0, K_P (J - d) + K_I I + K_D max(0, J - J_before))      [2, alg. 2]
 
-Where no episode has ended, nothing moves.
+Where no episode has ended, nothing moves. `dual` solves for the multiplier of one step within a trust region [3].
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019
 [2] Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, arXiv:2007.03964
+[3] Achiam et al., Constrained Policy Optimization, arXiv:1705.10528
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -105,3 +106,37 @@ def observe(costs: Costs, cost: Array, ended: Array, discount: Array | float) ->
 def scale(costs: Costs, normalised: bool) -> Array:
     """The unit [] of values of costs: the std of their discounted sums where they are `normalised` by it, else 1."""
     return jnp.sqrt(costs.discounted.statistics.variance + 1e-8) if normalised else jnp.ones(())
+
+
+class Dual(NamedTuple):
+    """The solution x of `dual` is -(of_gain H^-1 g + of_cost H^-1 b)."""
+
+    of_gain: Array  # [] 1 / lambda; 0 in recovery
+    of_cost: Array  # [] nu / lambda
+    recovers: Array  # [] bool: no x within the trust region keeps the limit
+
+
+def dual(q: Array, r: Array, s: Array, excess: Array, kl_limit: Array | float) -> Dual:
+    """Minimise g.x where e + b.x <= 0 and x.Hx / 2 <= D, with e `excess` and D `kl_limit`; [3, eq. 12].
+
+    q = g.H^-1 g, r = g.H^-1 b, s = b.H^-1 b, [] each. The dual as a function of lambda has two parts: with
+    nu = (lambda e - r) / s where this is above 0, and with nu = 0 elsewhere. Each has its maximum in closed form.
+    """
+    least = 1e-12  # of lambda and s
+    radius, floor = 2.0 * kl_limit, jnp.maximum(s, least)
+    beyond = excess * excess / floor - radius  # above 0: the plane e + b.x = 0 does not meet the trust region
+    free = (excess < 0) & (beyond > 0) | (s <= least)
+    recovers = (excess > 0) & (beyond > 0) & (s > least)
+    rest = jnp.maximum(q - r * r / floor, 0.0)
+    border = jnp.maximum(r / jnp.where(excess == 0, -least, excess), 0.0)  # of the parts: nu > 0 above it if e > 0
+    limited, plain = jnp.sqrt(rest / jnp.maximum(-beyond, least)), jnp.sqrt(q / radius)
+    inside = jnp.where(excess > 0, jnp.maximum(limited, border), jnp.minimum(limited, border))
+    outside = jnp.where(excess > 0, jnp.minimum(plain, border), jnp.maximum(plain, border))
+    scales = jnp.maximum(jnp.stack([inside, outside, plain]), least)
+    with_limit = -0.5 * rest / scales + 0.5 * scales * beyond - r * excess / floor
+    without = -0.5 * (q / scales + scales * radius)
+    value = jnp.where(scales * excess > r, with_limit, without)[:2]
+    scale = jnp.where(free, scales[2], scales[value.argmax()])  # lambda
+    multiplier = jnp.where(free, 0.0, jnp.maximum(scale * excess - r, 0.0) / floor)  # nu
+    of_gain, of_cost = jnp.where(recovers, 0.0, 1.0 / scale), multiplier / scale
+    return Dual(of_gain, jnp.where(recovers, jnp.sqrt(radius / floor), of_cost), recovers)

@@ -154,7 +154,7 @@ def play(
         step = hosted.step(action)
         time = np.where(step.terminated | step.truncated, 0, time + 1)
         before, after = (x if size is None else x[:, :size] for x in recording.add(step))
-        rows.append(Transition(before, action, step.reward, step.terminated, step.truncated, after))
+        rows.append(Transition(before, action, step.reward, step.terminated, step.truncated, after, step.signals))
         observation = step.observation
     columns = jax.tree.map(lambda *column: np.stack(column), *rows)
     return recording.finished(_in_turn(columns, steps))

@@ -36,8 +36,8 @@ class View:
     def update(self, step: int, speed: float, latest: float) -> None:
         """A chunk has ended: steps and steps per second of one learner, the latest return (NaN if none yet)."""
 
-    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, float]) -> None:
-        """An evaluation has ended: mean returns [P], and means of signals over all learners by name."""
+    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
+        """An evaluation has ended: mean returns [P], and means of signals by name, [P] each."""
 
     def say(self, text: str) -> None:
         """Show a message that stays on the screen."""
@@ -113,10 +113,10 @@ class Terminal(View):
             latest="" if math.isnan(latest) else f"return {latest:,.1f}",
         )
 
-    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, float]) -> None:
+    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
         """Print the evaluation: the mean over learners, and the range where there are several learners."""
         spread = f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
-        beside = "".join(f", {_plain(name)} {mean:,.1f}" for name, mean in signals.items())
+        beside = "".join(f", {_plain(name)} {means.mean():,.1f}" for name, means in signals.items())
         self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{beside}")
         self.status("training")
 

@@ -75,7 +75,7 @@ class Training:
         self.best: Any = None
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
-        self.last_signals: dict[str, float] = {}  # means over all episodes of the last evaluation
+        self.last_signals: dict[str, np.ndarray] = {}  # [P] means over the last evaluation's episodes
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
         self._told: set[str] = set()  # warnings that were given once
@@ -273,7 +273,7 @@ class Training:
             except EnvironmentFailed as error:
                 raise error.with_advice("It was an environment of the evaluation.") from error
         means = self.last_return = episodes.returns.mean(axis=1)
-        self.last_signals = {name: float(sums.mean()) for name, sums in episodes.signals.items()}
+        self.last_signals = {name: sums.mean(axis=1) for name, sums in episodes.signals.items()}
         improved = means > self.best_return
         self.best_return = np.where(improved, means, self.best_return)
         self.best = population.choose(improved, self.driver.agent_state, self.best)
@@ -300,7 +300,8 @@ class Training:
         """Change settings and copy agents between learners where the schedule says so; return a record of it."""
         if self.schedule is None or self.complete:
             return None
-        scores = np.where(self.frozen.mask, -np.inf, self.last_return)
+        scores = schedules.scores(self.schedule, self.last_return, self.last_signals)
+        scores = np.where(self.frozen.mask, -np.inf, scores)
         change = self.schedule.change(self.step, scores, configuration.varied(self.config))
         if change is None:
             return None

@@ -279,13 +279,13 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
     settings, dataset, agent = experiment.settings, experiment.dataset, experiment.settings.agent
     if experience.needs_data and dataset is None:
         raise ValueError(f"agent '{agent}' learns from data: rljax train {agent} --data d4rl/hopper-medium-v2")
-    if experience.signals and dataset is not None:
-        raise ValueError(f"agent '{agent}' learns from signals, and data sets hold none: leave out --data.")
     if not experience.mixes_data and dataset is not None:
         raise ValueError(
             f"agent '{agent}' learns from what its own policy has just done, and cannot use --data. Agents that can "
             "learn from a replay or a data set: rljax list agents"
         )
+    if dataset is not None:
+        signals.require(experience.signals, dataset.spec.signals, agent, dataset.name)
     if not hasattr(experiment.module, "perceive"):
         for declared in (experience, experience.online):
             if declared is not None and declared.perceives:

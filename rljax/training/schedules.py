@@ -16,6 +16,18 @@ from rljax.training.settings import Settings
 
 Values = Mapping[str, Sequence[float]]  # settings by name, one value per learner
 
+BROKEN = -1e9  # the value of a policy that breaks a limit, times 1 plus its excess
+
+
+def constrained(value: float, sums: Mapping[str, float], most: Mapping[str, float]) -> float:
+    """A policy's value: its return, or a number below all returns that falls with the excess, where a limit is broken.
+
+    `sums` are the means of signals per episode, `most` their limits. The excess is the sum of all excesses, each as a
+    share of its limit.
+    """
+    excess = sum(max(0.0, sums[name] - limit) / max(abs(limit), 1.0) for name, limit in most.items())
+    return BROKEN * (1.0 + excess) if excess else value
+
 
 @dataclasses.dataclass(frozen=True)
 class Change:
@@ -27,6 +39,11 @@ class Change:
 
 class Schedule(Protocol):
     """Says when settings change, and to which values."""
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """Limits on means of signals per episode: learners beyond one are worse than all within."""
+        ...
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
         """The change after `step` for learners with these scores [P] and settings; None where nothing changes."""
@@ -50,6 +67,7 @@ class PopulationBased:
     share: float = 0.2
     factors: tuple[float, float] = (0.8, 1.2)
     seed: int = 0
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)  # on means of signals per episode
 
     def check(self, varied: Collection[str]) -> None:
         """Raise `ValueError` where `every` is too small, or where a setting is not among those that are `varied`."""
@@ -82,11 +100,22 @@ class PopulationBased:
         return Change(changed, parents)
 
 
+def scores(schedule: Schedule, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The learners' scores [P]: their mean returns, or numbers below all returns where they break a limit.
+
+    `signals` are means per episode by name, [P] each.
+    """
+    sums = [{name: float(signals[name][p]) for name in schedule.limits} for p in range(len(returns))]
+    pairs = zip(returns, sums, strict=True)
+    return np.array([constrained(float(value), own, schedule.limits) for value, own in pairs])
+
+
 @dataclasses.dataclass(frozen=True)
 class Piecewise:
     """Settings that all learners take over after given steps."""
 
     changes: Sequence[tuple[int, Mapping[str, float]]]
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
         """The new settings after `step`; None where they do not change."""

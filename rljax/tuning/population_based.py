@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -53,19 +55,22 @@ class PopulationBasedSearch:
 
         Raises `RunError` where all learners have diverged.
         """
-        place = self.task.folder / "population"
+        task, place = self.task, self.task.folder / "population"
         if not grids.is_grid(place):
-            grids.write(self._launch(), place, self.task.command)
-        if not grids.execute(place, quiet=self.task.quiet, workers=self.task.workers):
+            grids.write(self._launch(), place, task.command)
+        if not grids.execute(place, quiet=task.quiet, workers=task.workers):
             return None
         (inside,) = grids.runs(place)
         last = {line["learner"]: line for line in records.read(inside, "evaluations")}
-        scores = {p: float(statistics.mean(line["returns"])) for p, line in last.items() if not line.get("diverged")}
+        most = search_spaces.limits(task.protocol)
+        scores = {p: _score(line, most) for p, line in last.items() if not line.get("diverged")}
         scores = {p: score for p, score in scores.items() if np.isfinite(score)}
         if grids.state(inside) == "diverged" or not scores:
             raise run.RunError(f"all learners of '{inside}' have diverged: search nearer to the presets.")
         best = max(scores, key=lambda p: (scores[p], -p))
-        initial = {name: records.read_config(inside)["config"][name] for name in self.task.space.entries}
+        if most and scores[best] <= schedules.BROKEN:
+            task.say("no learner kept the limits: the settings found are those that exceed them least.")
+        initial = {name: records.read_config(inside)["config"][name] for name in task.space.entries}
         schedule = schedules.schedule_of_learner(best, initial, records.read(inside, "turns"))
         counts = {"learners": len(last), "diverged": len(last) - len(scores)}
         return Found(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
@@ -83,6 +88,13 @@ class PopulationBasedSearch:
         seeds = tuple(task.protocol.tuning_seeds[p % len(task.protocol.tuning_seeds)] for p in range(number))
         ranges = {name: (entry["low"], entry["high"]) for name, entry in task.space.entries.items()}
         schedule = {"ranges": ranges, "every": self.every, "seed": task.protocol.search_seed}
+        schedule |= {"limits": search_spaces.limits(task.protocol)}
         settings = dataclasses.replace(task.experiment.settings, seeds=seeds, schedule=schedule)
         experiment = dataclasses.replace(task.experiment, settings=settings)
         return grids.Plan(experiment, points, [grids.Launch(config, seeds, {})], None)
+
+
+def _score(line: Mapping[str, Any], most: Mapping[str, float]) -> float:
+    """The value of a learner by its last evaluation."""
+    sums = {name: float(statistics.mean(line["signals"][name])) for name in most}
+    return schedules.constrained(float(statistics.mean(line["returns"])), sums, most)

@@ -18,7 +18,6 @@ from rljax.training.settings import MOST_LEARNERS
 
 SPACES = registry.AGENTS / "spaces"
 METHODS = ("random", "tpe", "hyperband", "pbt")
-BROKEN = -1e9  # the value of a trial that breaks a limit, times 1 plus its excess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,7 @@ def check(protocol: Protocol) -> None:
 
 
 def limits(protocol: Protocol) -> dict[str, float]:
-    """The limits on signals by name. Raises `ValueError` for text that is no limit, and for pbt."""
+    """The limits on signals by name. Raises `ValueError` for text that is no limit."""
     found = {}
     for text in protocol.limits:
         name, sign, value = text.partition("=")
@@ -70,19 +69,7 @@ def limits(protocol: Protocol) -> dict[str, float]:
             sign = ""
         if not (sign and name and math.isfinite(found[name])):
             raise ValueError(f"--limits is '{text}', it must be a signal and the most it may be: --limits cost=25")
-    if found and protocol.method == "pbt":
-        raise ValueError("--limits is for trials, and pbt ranks its learners by their returns: --method tpe")
     return found
-
-
-def constrained(value: float, sums: Mapping[str, float], most: Mapping[str, float]) -> float:
-    """A trial's value: its return, or a number below all returns that falls with the excess, where a limit is broken.
-
-    `sums` are the means of signals per episode, `most` their limits. The excess is the sum of all excesses, each as a
-    share of its limit.
-    """
-    excess = sum(max(0.0, sums[name] - limit) / max(abs(limit), 1.0) for name, limit in most.items())
-    return BROKEN * (1.0 + excess) if excess else value
 
 
 def listed(seeds: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from rljax.distributed import ray_cluster
 from rljax.runs import console, records, run, statistics
 from rljax.runs.extract import extract
-from rljax.training import configuration, population
+from rljax.training import configuration, population, schedules
 from rljax.training.plan import Experiment, round_up
 from rljax.tuning import grids, search_spaces
 
@@ -227,7 +227,7 @@ class Trials:
             fine = np.isfinite(own).all() and len(own) == len(self.task.protocol.tuning_seeds)
             value, *sums = map(float, statistics.iqm(own, axis=0)) if fine else (-math.inf,)
             by_name = dict(zip(most, sums, strict=False))
-            scores[trial.number] = search_spaces.constrained(value, by_name, most) if fine else value
+            scores[trial.number] = schedules.constrained(value, by_name, most) if fine else value
         return scores
 
     def _tell(self, study: optuna.Study, trial: Trial, values: Mapping[int, float], finished: bool) -> None:
@@ -256,7 +256,7 @@ class Trials:
                 f"all trials of the sweep in '{self.task.folder}' have diverged: search nearer to the presets."
             )
         best = max(complete, key=lambda trial: (trial.value, -trial.number))
-        if self.task.protocol.limits and (best.value or 0.0) <= search_spaces.BROKEN:
+        if self.task.protocol.limits and (best.value or 0.0) <= schedules.BROKEN:
             self.task.say("no trial kept the limits: the settings found are those that exceed them least.")
         states = [trial.state.name.lower() for trial in trials]
         counts = {state: states.count(state) for state in sorted(set(states))}

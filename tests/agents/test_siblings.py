@@ -116,6 +116,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "Parameters", "State", "experience", "check", "layers", "init", "act", "policy", "emitted"}
         | {"advantages", "actor_loss", "critic_loss", "update"},
     ),
+    ("ppo_lagrangian", "cpo"): Pair(
+        lines=247,
+        own={"Config", "State", "experience", "check", "layers", "init", "optimiser", "act", "policy", "advantages"}
+        | {"values", "critic_loss", "update"},
+    ),
     ("iql", "bc"): Pair(lines=128, own={"prepare", "Config", "State", "check", "init", "actor_loss", "update"}),
 }
 

@@ -37,6 +37,11 @@ def quick(cases: list[tuple[str, str, str]]) -> list[Any]:
     return parameters
 
 
+def with_cost(spec: contract.EnvSpec) -> contract.EnvSpec:
+    """The same environment with the signal that some agents ask for."""
+    return dataclasses.replace(spec, signals=(contract.Part("cost", ()),))
+
+
 def test_the_table_is_up_to_date() -> None:
     assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/table_of_spaces.py"
 
@@ -54,7 +59,7 @@ def test_refusals_say_what_to_do(name: str) -> None:
 def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
     """Init, acting and updates fit together: they are traced, and not compiled."""
     module: Any = registry.load_agent(name)
-    spec = dataclasses.replace(table.spec(observation, action), signals=(contract.Part("cost", ()),))
+    spec = with_cost(table.spec(observation, action))
     learner = Learner(module, spec, 1)
     hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
     keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
@@ -70,7 +75,8 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
     action = np.zeros((rows, *spec.action_shape), np.int32 if spec.discrete else np.float32)
     nothing, ends = np.zeros(rows, bool), np.arange(rows) % 4 == 3
     known = {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
-    transitions: Any = contract.Transition(seen, action, np.arange(rows, dtype=np.float32), nothing, ends, seen)
+    rewards, costs = np.arange(rows, dtype=np.float32), {"cost": np.zeros(rows, np.float32)}
+    transitions: Any = contract.Transition(seen, action, rewards, nothing, ends, seen, costs)
     bounds = None if spec.discrete else (-np.ones(spec.action_size), np.ones(spec.action_size))
     made = datasets.Dataset("made", transitions, None, None, bounds, known if spec.discrete else {})
     assert contract.difference(made.spec, spec) is None
@@ -91,7 +97,7 @@ def quick_from_data() -> list[Any]:
 def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, action: str) -> None:
     """Updates on a data set fit the agent; they are traced. Agents that need new experience see it beside the data."""
     module: Any = registry.load_agent(name)
-    spec, config = table.spec(observation, action), module.Config()
+    spec, config = with_cost(table.spec(observation, action)), module.Config()
     dataset = recorded(spec)
     data, _ = prepared(dataset, module.experience(config))
 

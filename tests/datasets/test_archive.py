@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
+from rljax.agent import Part
 from rljax.cli import data
 from rljax.datasets import archive, d4rl
 from tests.datasets.files import arrays, hdf5, npz, same, shared, without
@@ -353,3 +354,40 @@ def test_our_file_under_a_name_of_d4rls_is_still_ours(tmp_path: Path) -> None:
     path = datasets.write_hdf5(dataset, tmp_path / "hopper_medium-v2.hdf5")
     same(datasets.load(str(path)), dataset)
     assert archive.FORMAT
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.hdf5"])
+def test_signals_are_columns_beside_the_rewards(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    values = arrays([3, 4], "to")
+    pairs = np.arange(14.0).reshape(7, 2)
+    values |= {"costs": np.array([1.0, 0, 1, 0, 0, 0, 5]), "signals/objectives": pairs}
+    path = (npz if name.endswith("npz") else hdf5)(tmp_path / name, values)
+    dataset = datasets.load(str(path))
+    assert dataset.spec.signals == (Part("cost", ()), Part("objectives", (2,)))
+    np.testing.assert_array_equal(dataset.transitions.extras["objectives"], pairs)
+    sums = {"cost": [2.0, 5.0], "objectives/0": [6.0, 36.0], "objectives/1": [9.0, 40.0]}
+    assert {signal: x.tolist() for signal, x in dataset.signal_sums().items()} == sums
+    copy = datasets.load(str(datasets.write_archive(dataset, tmp_path / "copy.npz")))
+    copy = datasets.load(str(datasets.write_hdf5(copy, tmp_path / "copy.hdf5")))
+    same(copy, dataset)
+    assert copy.signal_sums().keys() == sums.keys()
+    np.testing.assert_array_equal(copy.transitions.extras["cost"], dataset.transitions.extras["cost"])
+    some = datasets.subset(copy, np.arange(3, 7))
+    assert some.transitions.extras["cost"].tolist() == [0, 0, 0, 5]
+    data.main(["info", str(path), "--output", str(tmp_path / "a.png")])
+    assert "cost per episode: mean 3.50" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"costs": np.zeros(6)}, r"'signals/cost' has 6 rows, 'rewards' has 7"),
+        ({"costs": np.array([0, 0, np.nan, 0, 0, 0, 0])}, r"the signal 'cost' is not finite in every row"),
+        ({"signals/return": np.zeros(7)}, r"has a signal called 'return'. Choose another name"),
+        ({"signals/cost": np.array(["a"] * 7)}, r"'signals/cost' is of type <U1, it must hold numbers"),
+    ],
+)
+def test_columns_that_are_no_signals_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = npz(tmp_path / "a.npz", arrays([3, 4], "to") | changes)
+    with pytest.raises(ValueError, match=message):
+        datasets.load(str(path))

@@ -241,3 +241,78 @@ def test_processes_give_the_same_signals() -> None:
         environment.close()
     assert costs[0].any()
     np.testing.assert_array_equal(*costs)
+
+
+PLAYED = [
+    ("signals-x_velocity,reward_ctrl/HalfCheetah-v5", ("reward_ctrl", "x_velocity")),
+    ("signals-discount/gymnax/CartPole-v1", ("discount",)),
+    ("timed/signals-discount/without-1,3/gymnax/CartPole-v1", ("discount",)),
+    ("signals-reward_dist/brax/reacher", ("reward_dist",)),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), PLAYED)
+def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, ...]) -> None:
+    if "/brax/" in name:
+        pytest.importorskip("brax")
+    if not envs.is_compiled(name):
+        hosted = envs.make_hosted(name, 2)
+        assert tuple(part.name for part in hosted.spec.signals) == expected
+        hosted.reset([0, 1])
+        given = [hosted.step(np.full((2, 6), 0.5, np.float32)) for _ in range(3)]
+        plain: Any = gymnasium.make("HalfCheetah-v5")
+        plain.reset(seed=1)
+        info = [plain.step(np.full(6, 0.5, np.float32))[4] for _ in range(3)]
+        hosted.close()
+        for part in expected:
+            np.testing.assert_allclose([step.signals[part][1] for step in given], [x[part] for x in info], rtol=1e-6)
+            np.testing.assert_allclose(given[-1].episode_signals[part][1], sum(x[part] for x in info), rtol=1e-6)
+        return
+    made = envs.make(name)
+    assert tuple(part.name for part in made.spec.signals) == expected
+    keys = jax.vmap(jax.random.key)(jnp.arange(2, dtype=jnp.uint32))
+    action = jnp.zeros((2, *made.spec.action_shape), made.spec.action_dtype)
+
+    @jax.jit
+    def rollout() -> Any:
+        state = made.reset(keys)[1]
+        steps = []
+        for _ in range(2):
+            step, state = made.step(keys, state, action)
+            steps.append(step)
+        return steps
+
+    steps = rollout()
+    for part in expected:
+        values = np.array([step.signals[part] for step in steps])
+        np.testing.assert_allclose(steps[1].episode_signals[part], values.sum(axis=0), rtol=1e-6)
+        assert np.isfinite(values).all()
+        assert (values != 0).all()
+    if "brax" in name:  # the reward of a step without an action is the distance's
+        np.testing.assert_allclose(steps[0].signals["reward_dist"], steps[0].reward, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("signals-speed/HalfCheetah-v5", r"'HalfCheetah-v5' is to give the signal 'speed', and the info .* x_velocity"),
+        ("signals-cost/gymnax/CartPole-v1", r"'gymnax/CartPole-v1' is to give the signal 'cost', .* has discount"),
+        ("signals-discount,first/gymnax/CartPole-v1", r"'first', and the info of its steps has discount"),
+    ],
+)
+def test_numbers_that_an_environment_does_not_give_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        envs.make(name) if envs.is_compiled(name) else envs.make_hosted(name, 1)
+
+
+def test_a_full_stop_stands_for_a_slash() -> None:
+    info = {"reward/upright": np.float32(2.0), "text": "no number", "pair": np.zeros(2)}
+    assert signals.found(("reward.upright", "pair"), info, (), "x") == (Part("pair", (2,)), Part("reward.upright", ()))
+    assert signals.renamed(("reward.upright",), info)["reward.upright"] == 2.0
+
+
+def test_names_with_signals_are_those_of_the_task() -> None:
+    name = "timed/signals-cost,x_velocity/without-velocities/Hopper-v5"
+    assert envs.task(name) == "Hopper-v5"
+    assert envs.evaluated("signals-cost/async/Hopper-v5") == "signals-cost/Hopper-v5"
+    assert envs.code_of("signals-cost/./mine.py:Mine") == "./mine.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rljax import datasets
+from rljax import datasets, envs
+from rljax.agents import sac, sac_lagrangian
 from rljax.cli import data
-from rljax.runs import collect
+from rljax.runs import collect, records, run
+from rljax.training import plan
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from tests import small_runs
 
@@ -202,3 +205,46 @@ def test_what_has_no_replay(tmp_path: Path) -> None:
     out = small_runs.train("ppo", "Pendulum-v1", 100, tmp_path / "ppo")
     with pytest.raises(ValueError, match="has no replay: its agent learns from a rollout"):
         collect.record(out, source="replay")
+
+
+def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None:
+    """Of the environment that is played, row by row. Agents get those that they ask for."""
+    hosted, generator = envs.make_hosted("velocity/HalfCheetah-v5", 2), np.random.default_rng(0)
+    chosen: list[np.ndarray] = []
+
+    def choose(observation: Any, time: Any) -> np.ndarray:
+        del time
+        chosen.append(collect.random_actions(generator, hosted.spec, observation))
+        return chosen[-1]
+
+    rows = collect.play(hosted, choose, 60, 0)
+    hosted.close()
+    plain: Any = gymnasium.make("velocity/HalfCheetah-v5")
+    plain.reset(seed=environment_seeds(0, TRAIN, number=2)[1])
+    expected = [plain.step(action[1])[4]["cost"] for action in chosen]
+    np.testing.assert_array_equal(rows.extras["cost"][30:], expected)
+    cost = np.arange(60.0, dtype=np.float32)  # random actions are never too fast
+    rows = rows.replace(extras={"cost": cost})
+    bounds = (-np.ones(6, np.float32), np.ones(6, np.float32))
+    dataset = datasets.Dataset("a", rows, "velocity/HalfCheetah-v5", None, bounds, {})
+    path = str(datasets.write_archive(dataset, tmp_path / "a.npz"))
+    loaded = datasets.load(path)
+    mixed, others = (agent.experience(agent.Config()) for agent in (sac_lagrangian, sac))
+    assert plan.prepared(loaded, others)[0].extras == {}
+    np.testing.assert_array_equal(plan.prepared(loaded, mixed)[0].extras["cost"], cost)
+    without = datasets.write_archive(
+        dataclasses.replace(dataset, transitions=rows.replace(extras={})), tmp_path / "b.npz"
+    )
+    with pytest.raises(ValueError, match=r"agent 'sac_lagrangian' learns from the signal 'cost', and .* gives none"):
+        run.train("sac_lagrangian", "velocity/HalfCheetah-v5", 100, data=str(without), out=tmp_path / "run")
+
+
+@pytest.mark.learn
+def test_an_agent_with_signals_learns_from_data_beside_its_environment(tmp_path: Path) -> None:
+    first = small_runs.train("sac", "velocity/HalfCheetah-v5", 100, tmp_path / "first", {"batch_size": 16})
+    path = datasets.write_archive(collect.record(first, steps=80, num_envs=2, source="random"), tmp_path / "a.npz")
+    changes = {"batch_size": 16, "warmup_steps": 20, "hidden": (16, 16)}
+    settings: dict[str, Any] = {"data": str(path), "config": changes, "eval_every": 60, "eval_episodes": 1}
+    out = run.train("sac_lagrangian", "velocity/HalfCheetah-v5", 60, out=tmp_path / "second", **settings)
+    lines = records.read(out, "metrics")
+    assert np.isfinite(lines[-1]["cost/multiplier"]).all()

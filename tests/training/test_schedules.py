@@ -36,6 +36,17 @@ def test_the_worst_fifth_takes_over_from_the_best_fifth() -> None:
     assert len(seen) == 8, "every combination of learner, parent and factor is drawn"
 
 
+def test_learners_beyond_a_limit_are_the_worst() -> None:
+    schedule = PopulationBased({"rate": (0.0, 100.0)}, every=1, limits={"cost": 25.0})
+    returns, cost = np.arange(10.0), np.array([0.0] * 8 + [30.0, 50.0])
+    found = schedules.scores(schedule, returns, {"cost": cost, "wear": cost})
+    np.testing.assert_allclose(found, [*range(8), -1.2e9, -2e9])
+    change = schedule.change(1, found, VALUES)
+    assert change is not None
+    assert set(change.parents[[8, 9]]) <= {6, 7}
+    np.testing.assert_array_equal(schedules.scores(Piecewise([]), returns, {}), returns)
+
+
 def test_perturbed_settings_stay_in_their_range() -> None:
     schedule = PopulationBased({"rate": (9.0, 10.0)}, every=1)
     scores = np.arange(10.0)

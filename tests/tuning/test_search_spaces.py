@@ -10,7 +10,7 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import td3
-from rljax.training import configuration, registry
+from rljax.training import configuration, registry, schedules
 from rljax.tuning import search_spaces
 
 CONTINUOUS = EnvSpec("example", (3,), 2, False, 100)
@@ -104,9 +104,9 @@ def test_a_sampler_is_the_same_after_a_restart_and_another_in_the_next_generatio
 def test_values_within_limits_are_returns_and_others_fall_with_their_excess() -> None:
     most = search_spaces.limits(search_spaces.Protocol(limits=("cost=25", "wear=0.5")))
     assert most == {"cost": 25.0, "wear": 0.5}
-    assert search_spaces.constrained(-7.0, {"cost": 25.0, "wear": 0.1}, most) == -7.0
-    little = search_spaces.constrained(1e6, {"cost": 30.0, "wear": 0.1}, most)
-    much = search_spaces.constrained(1e6, {"cost": 30.0, "wear": 0.7}, most)
+    assert schedules.constrained(-7.0, {"cost": 25.0, "wear": 0.1}, most) == -7.0
+    little = schedules.constrained(1e6, {"cost": 30.0, "wear": 0.1}, most)
+    much = schedules.constrained(1e6, {"cost": 30.0, "wear": 0.7}, most)
     assert little == pytest.approx(-1.2e9)
     assert much == pytest.approx(-1.4e9)
     assert search_spaces.limits(search_spaces.Protocol()) == {}

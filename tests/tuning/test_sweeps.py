@@ -147,6 +147,35 @@ def test_trials_beyond_a_limit_are_the_worst(tmp_path: Path) -> None:
 
 
 @pytest.mark.learn
+def test_population_based_training_ranks_learners_beyond_a_limit_last(tmp_path: Path) -> None:
+    """The limit lies between the costs of the learners' first evaluations."""
+    entries: Any = {"learning_rate": {"low": 1e-4, "high": 1e-2}}
+    settings = small_runs.ON_POLICY | {"num_steps": 50, "batch_size": 100}
+    made = experiments.prepare("ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY)
+
+    def population(limits: tuple[str, ...], out: Path) -> Path:
+        fields: dict[str, Any] = {"tuning_seeds": (0, 1, 2, 3), "test_seeds": (5,), "every": 1000}
+        protocol = search_spaces.Protocol(method="pbt", population=4, limits=limits, **fields)
+        sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
+        (inside,) = grids.runs(out / "population")
+        return inside
+
+    free = population((), tmp_path / "free")
+    first = [line for line in records.read(free, "evaluations") if line["step"] == 1000]
+    cost = {line["learner"]: np.mean(line["signals"]["cost"]) for line in first}
+    limit = float(np.mean(sorted(cost.values())[1:3]))
+    change = records.read(population((f"cost={limit}",), tmp_path / "limited"), "turns")[0]
+    beyond = [p for p in range(4) if cost[p] > limit]
+    assert 0 < len(beyond) < 4
+    for p in range(4):
+        assert (change["scores"][p] < -1e9) == (p in beyond)
+    moved = {p: parent for p, parent in enumerate(change["parents"]) if p != parent}
+    assert len(moved) == 1
+    assert set(moved) <= set(beyond)
+    assert not set(moved.values()) & set(beyond)
+
+
+@pytest.mark.learn
 def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
     entries = {"critic_lr": {"choices": [1e18, 1e-3]}}
     protocol = search_spaces.Protocol(method="random", trials=4, population=4, tuning_seeds=(0,), test_seeds=(5,))
@@ -211,7 +240,7 @@ def test_population_based_training_needs_settings_of_the_program(tmp_path: Path)
         ({"eta": 1}, r"--eta is 1, it must be at least 2"),
         ({"limits": ("cost=25",)}, r"--limits has 'cost', and 'rljax/Pendulum' gives none: name a signal"),
         ({"limits": ("cost",)}, r"--limits is 'cost', it must be a signal and the most it may be: --limits cost=25"),
-        ({"limits": ("cost=25",), "method": "pbt"}, r"pbt ranks its learners by their returns: --method tpe"),
+        ({"limits": ("cost=25",), "method": "pbt"}, r"--limits has 'cost', and 'rljax/Pendulum' gives none"),
         ({"method": "hyperband", "min_steps": 300}, r"--min-steps is 300, it must lie in \[1, 200\]"),
         ({"storage": "sqlite:////no/such/place/study.db"}, r"the study's storage 'sqlite:.*' cannot be used"),
     ],

@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from rljax.agent import Part
 from rljax.datasets.formats.text import RefusedFileError, listed, shortened
+from rljax.envs.signals import check as check_signals
 
 INT32 = np.iinfo(np.int32)
+SIGNALS = "signals/"  # before the name of a signal, in the key of its column
 LONGEST_NAME = 10_000  # characters of an environment's name, with its arguments
 DEEPEST = 8  # levels of spaces within spaces
 DTYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
@@ -312,3 +315,21 @@ def wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
 
 def _flat(array: np.ndarray) -> np.ndarray:
     return array.reshape(len(array), int(np.prod(array.shape[1:])))  # -1 would fail for an array without rows
+
+
+def signals(file: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
+    """The signals [M, K...] float32 of the file called `name`, under their names in order.
+
+    They are the arrays `signals/NAME`; "cost" may also be called `costs` or `cost`. Raises what `numbers` raises, and
+    `ValueError` for names that no signal can have.
+    """
+    group = SIGNALS.removesuffix("/")
+    inside = [f"{SIGNALS}{key}" for key in file[group]] if group in file and hasattr(file[group], "keys") else []
+    keys = {key.removeprefix(SIGNALS): key for key in [*inside, *file] if key.startswith(SIGNALS)}
+    costs = next((key for key in ("costs", "cost") if key in file and not hasattr(file[key], "keys")), None)
+    if costs is not None and "cost" not in keys:
+        keys["cost"] = costs
+    with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
+        found = {signal: stored(numbers(file[key], name, key), np.float32) for signal, key in sorted(keys.items())}
+    check_signals(tuple(Part(signal, column.shape[1:]) for signal, column in found.items()), name)
+    return found

@@ -1,0 +1,285 @@
+"""CPO against float64 NumPy written from the paper: its dual, its step, whole updates, and what it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize, minimize_scalar
+
+from rljax.agent import EnvSpec, Part, Transition, Weighted
+from rljax.agents import cpo
+from rljax.networks import distributions, multipliers
+from rljax.runs import run
+from tests.agents import reference, test_ppo_lagrangian
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2, signals=(Part("cost", ()),))
+STEPS, ENVS = test_ppo_lagrangian.STEPS, test_ppo_lagrangian.ENVS
+CONFIG = cpo.Config(
+    num_steps=STEPS,
+    num_envs=ENVS,
+    batch_size=6,
+    num_epochs=2,
+    cg_steps=40,
+    actor_hidden=(8, 8),
+    critic_hidden=(8, 8),
+    activation="relu",
+    learning_rate=1e-2,
+    cost_limit=0.8,
+    cost_discount=0.9,
+    cost_trace_decay=0.6,
+)
+KEY = jax.random.key(0)
+
+
+def rollout(seed: int = 0) -> Transition:
+    """A rollout [T, E] with every kind of end."""
+    return test_ppo_lagrangian.rollout(seed, SPEC)
+
+
+def example() -> tuple[EnvSpec, cpo.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, rollout()
+
+
+def fresh(config: cpo.Config) -> cpo.State:
+    """A State to start from, whose parameters are drawn by NumPy."""
+    generator = np.random.default_rng(3)
+    shapes = jax.eval_shape(lambda key: cpo.init(key, SPEC, config), KEY)
+    drawn = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.3, x.shape), x.dtype), shapes.critics)
+    return reference.state(cpo, SPEC, config, critics=drawn)
+
+
+@jax.jit
+def dual(*numbers: Any) -> Any:
+    return multipliers.dual(*numbers)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_dual_solves_the_problem(seed: int) -> None:
+    """Against SciPy's SLSQP on random problems of four dimensions, in coordinates in which H is the identity."""
+    generator, kinds = np.random.default_rng(seed), set()
+    for number in range(40):
+        root = generator.normal(size=(4, 4))
+        hessian = root @ root.T + 0.1 * np.eye(4)
+        g, b = generator.normal(size=(2, 4)) * 10 ** generator.uniform(-2, 1, (2, 1))
+        limit = 10 ** generator.uniform(-3, 0)
+        of_g, of_b = np.linalg.solve(hessian, g), np.linalg.solve(hessian, b)
+        reach = np.sqrt(2 * limit * (b @ of_b))  # by which b.x can change
+        excess = 0.0 if number % 10 == 0 else generator.normal() * reach
+        found = dual(*map(jnp.float32, (g @ of_g, g @ of_b, b @ of_b, excess, limit)))
+        x = -(float(found.of_gain) * of_g + float(found.of_cost) * of_b)
+        assert x @ hessian @ x / 2 <= limit * 1.001
+        assert bool(found.recovers) == (excess > reach)
+        if excess > reach:
+            np.testing.assert_allclose(b @ x, -reach, rtol=1e-3)
+            kinds.add("recovers")
+            continue
+        kinds.add("limited" if float(found.of_cost) > 0 else "free")
+        assert excess + b @ x <= 1e-3 * reach
+        lower = np.linalg.cholesky(hessian)
+        radius = np.sqrt(2 * limit)
+        gain, cost = (np.linalg.solve(lower, v) / np.linalg.norm(np.linalg.solve(lower, v)) for v in (g, b))
+        constraints = [
+            {"type": "ineq", "fun": lambda y: 1.0 - y @ y, "jac": lambda y: -2.0 * y},
+            {"type": "ineq", "fun": lambda y, c=cost, e=excess / reach: -(e + c @ y), "jac": lambda y, c=cost: -c},
+        ]
+        start = -cost * max(excess, 0.0) / reach
+        best: Any = minimize(
+            lambda y, gain=gain: gain @ y, start, jac=lambda y, gain=gain: gain, constraints=constraints, tol=1e-10
+        )
+        assert gain @ (lower.T @ x) / radius <= best.fun + 2e-3
+    assert kinds == {"free", "limited", "recovers"}
+
+
+def test_the_dual_has_an_answer_where_nothing_is_to_gain_or_to_keep() -> None:
+    one, zero = jnp.ones(()), jnp.zeros(())
+    for numbers in ((zero, zero, one), (one, zero, zero), (zero, zero, zero)):
+        for excess in (-1.0, 0.0, 0.05, 1.0):
+            found = dual(*numbers, excess * one, 0.01)
+            assert all(np.isfinite(x) for x in found)
+
+
+class Reference(test_ppo_lagrangian.Reference):
+    """One learner in float64: the Hessian as a matrix, the dual by a search, gradients by hand."""
+
+    def __init__(self, state: cpo.State, config: Any) -> None:
+        self.config = config
+        self.actor, self.log_std = reference.mlp(state.actor.mean), np.asarray(state.actor.log_std, np.float64)
+        self.critics = [reference.mlp(state.critics.critic), reference.mlp(state.critics.cost_critic)]
+        self.adam = reference.Adam(config.learning_rate, config.adam_epsilon)
+        self.seen: Any = None
+        self.running, self.sums = [np.zeros(ENVS), np.zeros(ENVS)], [[], []]
+        self.total, self.length = np.zeros(ENVS), np.zeros(ENVS)  # of running episodes
+        self.last = (0.0, 0.0)
+
+    def count(self, cost: np.ndarray, ended: np.ndarray) -> None:
+        """Mean cost and length of the episodes that ended in this rollout, or in the last one in which some did."""
+        found = []
+        for t in range(STEPS):
+            self.total, self.length = self.total + cost[t], self.length + 1
+            found += list(zip(self.total[ended[t]], self.length[ended[t]], strict=True))
+            self.total, self.length = (np.where(ended[t], 0.0, x) for x in (self.total, self.length))
+        if found:
+            self.last = tuple(np.mean(found, axis=0))
+
+    def flat(self, layers: Any, log_std: np.ndarray) -> np.ndarray:
+        return np.concatenate([*(x.ravel() for x in layers), log_std])
+
+    def shaped(self, point: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Layers and log std from one vector."""
+        parts = np.split(point, np.cumsum([x.size for x in self.actor]))
+        return [part.reshape(x.shape) for part, x in zip(parts, self.actor, strict=False)], parts[-1]
+
+    def step(self, observation: np.ndarray, raw: np.ndarray, gains: np.ndarray) -> dict[str, float]:
+        """Move the policy; `gains` [N, 2]."""
+        config, size = self.config, len(raw)
+        mean, inputs = reference.forward(self.actor, observation)
+        std = np.exp(self.log_std)
+        scaled = (raw - mean) / std
+
+        def gradient(weight: np.ndarray) -> np.ndarray:
+            """Of the mean over rows of weight times log pi."""
+            layers = reference.backward(self.actor, inputs, weight[:, None] * scaled / std / size)[0]
+            return self.flat(layers, (weight[:, None] * (scaled**2 - 1)).mean(axis=0))
+
+        g, b = -gradient(gains[:, 0]), gradient(gains[:, 1])
+        hessian = config.damping * np.eye(len(g))
+        for row in range(size):
+            for unit in range(2):
+                slope = np.zeros((size, 2))
+                slope[row, unit] = 1.0 / std[unit]
+                of_mean = self.flat(reference.backward(self.actor, inputs, slope)[0], np.zeros(2))
+                hessian += np.outer(of_mean, of_mean) / size
+        hessian[-2:, -2:] += 2.0 * np.eye(2)
+        of_g, of_b = np.linalg.solve(hessian, g), np.linalg.solve(hessian, b)
+        q, r, s = g @ of_g, g @ of_b, b @ of_b
+        excess = (self.last[0] - config.cost_limit) / max(self.last[1], 1.0)
+        self.recovers = bool(excess > np.sqrt(2 * config.kl_limit * s))
+        if self.recovers:
+            change = -np.sqrt(2 * config.kl_limit / s) * of_b
+        else:
+
+            def multiplier(scale: float) -> float:
+                return max(0.0, (scale * excess - r) / s)
+
+            def negative(log_scale: float) -> float:
+                scale = np.exp(log_scale)
+                nu = multiplier(scale)
+                total = q + 2 * nu * r + nu * nu * s
+                return total / (2 * scale) + scale * config.kl_limit - nu * excess
+
+            found: Any = minimize_scalar(negative, bounds=(-20, 20), method="bounded", options={"xatol": 1e-12})
+            scale = np.exp(found.x)
+            self.multiplier = multiplier(scale)
+            change = -(of_g + self.multiplier * of_b) / scale
+
+        start = self.flat(self.actor, self.log_std)
+
+        def judged(point: np.ndarray) -> tuple[float, float, float]:
+            layers, log_std = self.shaped(point)
+            new, deviation = reference.forward(layers, observation)[0], np.exp(log_std)
+            now = (-0.5 * ((raw - new) / deviation) ** 2 - log_std).sum(axis=1)
+            ratio = np.exp(now - (-0.5 * scaled**2 - self.log_std).sum(axis=1))
+            kl = log_std - self.log_std + (std**2 + (mean - new) ** 2) / (2 * deviation**2) - 0.5
+            return -(ratio * gains[:, 0]).mean(), (ratio * gains[:, 1]).mean(), kl.sum(axis=1).mean()
+
+        loss, cost, _ = judged(start)
+        share = 0.0
+        for k in range(config.backtracks):
+            new, new_cost, kl = judged(start + config.backtrack**k * change)
+            improves = new <= loss or self.recovers
+            if kl <= config.kl_limit and improves and new_cost - cost <= max(-excess, 0.0):
+                share = config.backtrack**k
+                break
+        point = start + share * change
+        loss, cost, kl = judged(point)
+        self.actor, self.log_std = self.shaped(point)
+        metrics = {"actor/loss": loss, "cost/loss": cost, "actor/kl": kl, "actor/step": share}
+        entropy = float((np.log(std) + 0.5 * np.log(2 * np.pi * np.e)).sum())
+        return metrics | {"cost/recovers": float(self.recovers), "actor/entropy": entropy}
+
+    def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
+        """Learn from a rollout; minibatches in the agent's order."""
+        config = self.config
+        ended = np.asarray(batch.terminated | batch.truncated)
+        reward, cost = (np.asarray(x, np.float64) for x in (batch.reward, batch.extras["cost"]))
+        self.count(cost, ended)
+        gains = [self.scaled(0, reward, config.discount, ended), self.scaled(1, cost, config.cost_discount, ended)]
+        observation = reference.normalised(self.seen, batch.observation)
+        following = reference.normalised(self.seen, batch.next_observation)
+        both = [self.advantages(k, observation, following, gains[k], batch) for k in range(2)]
+        targets = [both[k] + self.values(k, observation) for k in range(2)]
+        advantage = (both[0] - both[0].mean()) / (both[0].std() + 1e-8)
+        price = (both[1] - both[1].mean()) * np.sqrt(np.ravel(self.sums[1]).var() + 1e-8)
+        rows, raw = observation.reshape(-1, 3), np.asarray(batch.extras["raw"], np.float64).reshape(-1, 2)
+        metrics = self.step(rows, raw, np.stack([advantage.ravel(), price.ravel()], axis=1))
+        each = []
+        for epoch_key in jax.random.split(key, config.num_epochs):
+            order = np.asarray(distributions.permutation(epoch_key, STEPS * ENVS))
+            for part in order.reshape(-1, config.batch_size):
+                gradient, line = [], {}
+                for critic, target, names in zip(
+                    self.critics, targets, (("loss", "value"), ("cost_loss", "cost_value")), strict=True
+                ):
+                    output, inputs = reference.forward(critic, rows[part])
+                    change = output[:, 0] - target.ravel()[part]
+                    gradient.append(reference.backward(critic, inputs, change[:, None] / len(part))[0])
+                    line |= {f"critic/{names[0]}": 0.5 * (change**2).mean(), f"critic/{names[1]}": output.mean()}
+                self.critics = self.adam.step(self.critics, reference.limited(gradient, config.max_grad_norm))
+                each.append(line)
+        seen = np.asarray(batch.observation, np.float64).reshape(-1, 3)
+        self.seen = seen if self.seen is None else np.concatenate([self.seen, seen])
+        return metrics | {name: float(np.mean([line[name] for line in each])) for name in each[0]}
+
+
+def test_updates_equal_the_paper() -> None:
+    """The same program with three limits: far away, near, and out of reach."""
+    kinds, update = [], jax.jit(cpo.update)
+    for limit in (100.0, 0.8, 0.0):
+        config = dataclasses.replace(CONFIG, cost_limit=limit)
+        state = fresh(config)
+        expected = Reference(state, config)
+        for step in range(3):
+            batch, key = rollout(step), jax.random.key(step)
+            state, metrics = update(state, batch, key, step, config)
+            wanted = expected.update(batch, key)
+            assert {name: float(x) for name, x in metrics.items() if not isinstance(x, Weighted)} == pytest.approx(
+                wanted, rel=2e-3, abs=2e-5
+            )
+            kinds.append((expected.recovers, not expected.recovers and expected.multiplier > 0, wanted["actor/step"]))
+        reference.assert_same(reference.mlp(state.critics.critic), expected.critics[0], "critic")
+        reference.assert_same(reference.mlp(state.critics.cost_critic), expected.critics[1], "cost critic")
+        found = [*reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
+        for one, other in zip(found, [*expected.actor, expected.log_std], strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
+        np.testing.assert_allclose(state.episode_statistics, expected.last, rtol=1e-6)
+    assert {kind[:2] for kind in kinds} == {(False, False), (False, True), (True, False)}
+    assert len({kind[2] for kind in kinds}) > 1, "some steps are shortened"
+
+
+def test_choices_of_several_actions_have_their_kl() -> None:
+    one, other = (jnp.asarray(np.random.default_rng(seed).normal(size=(4, 5))) for seed in range(2))
+    kl: Any = distributions.discrete(one, (2, 3)).kl_divergence(distributions.discrete(other, (2, 3)))
+    expected = 0.0
+    for part in (slice(0, 2), slice(2, 5)):
+        p, q = (np.exp(np.asarray(x)[:, part], dtype=np.float64) for x in (one, other))
+        p, q = (x / x.sum(axis=1, keepdims=True) for x in (p, q))
+        expected = expected + (p * np.log(p / q)).sum(axis=1)
+    np.testing.assert_allclose(kl, expected, rtol=1e-5)
+
+
+@pytest.mark.learn
+def test_it_keeps_the_limit(tmp_path: Path) -> None:
+    """With a limit of 10. Uniform actions earn about 0, PPO 420 at a cost of 30."""
+    settings: dict[str, Any] = {"seeds": 2, "config": {"cost_limit": 10.0}, "eval_every": 256_000, "eval_episodes": 50}
+    out = run.train("cpo", "rljax/PointHazards", 256_000, out=tmp_path / "run", **settings)
+    found = json.loads((out / "summary.json").read_text())["final"]
+    assert found["signals"]["cost"] < 13
+    assert found["mean"] > 50
