@@ -41,6 +41,13 @@ def test_learns_on_policy(env: str, steps: int, solved: float, tmp_path: Path) -
 
 
 @pytest.mark.learn
+def test_swings_the_pendulum_up_from_pictures(tmp_path: Path) -> None:
+    """Uniform actions get -1,200, and SAC from the angle and its velocity -150."""
+    out = run.train("sac", "rljax/PendulumPictures", 6_000, out=tmp_path / "run", eval_every=1_000, eval_episodes=10)
+    assert json.loads((out / "summary.json").read_text())["best"]["mean"] >= -400
+
+
+@pytest.mark.learn
 def test_learns_numbers_and_choices_in_one_action(tmp_path: Path) -> None:
     """Of 10 a perfect policy gets all, and a uniform one -3.3."""
     env = f"{buttons.__file__}:Aimed"
