@@ -106,7 +106,7 @@ test-extras: .venv-extras/installed  ## tests of adapters with large packages
 	.venv-extras/bin/python $(PYTEST) tests/envs/test_conformance.py tests/envs/host/test_envpool.py tests/envs/host/test_minigrid.py $(PYTEST_FLAGS)
 
 .venv-extras/installed: requirements.txt pyproject.toml
-	$(call environment,.venv-extras,$(PYTHON),--constraint requirements.txt hatchling ".[dev,craftax,envpool,minigrid,playground]")
+	$(call environment,.venv-extras,$(PYTHON),--constraint requirements.txt hatchling ".[dev,craftax,envpool,minigrid,playground,popgym]")
 
 clean:  ## remove the environments and the tools' caches; runs/ stays
 	rm -rf .venv .venv-oldest .venv-newest .venv-extras build dist .pytest_cache .ruff_cache
