@@ -46,7 +46,7 @@ _HOSTED = {
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not which task it is
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
-PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "ale_py")  # that register environments in Gymnasium
+PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")  # that register environments in Gymnasium
 _TIMED, _GOALS = "timed/", "goals/"
 _PART = re.compile(r"without-(velocities|\d+(-\d+)?(,\d+(-\d+)?)*)/")  # see `rljax.envs.partial`
 

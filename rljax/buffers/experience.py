@@ -139,8 +139,8 @@ class Experience:
         return None
 
     def prepare(self, data: Transition) -> Transition:
-        """A data set [N, ...] in NumPy with the signals and columns that the agent asks for."""
-        extras = {name: data.extras[name] for name in self.signals}
+        """A data set [N, ...] in NumPy with the columns that the agent asks for."""
+        extras = dict(data.extras)
         for column in self.columns:
             extras |= column.of_data(data)
         return data.replace(extras=extras)

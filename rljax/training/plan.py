@@ -165,6 +165,7 @@ def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transit
     transform = experience.reward_transform
     scale, shift = datasets.reward_transform(transform, dataset)
     transitions = dataset.transitions
+    transitions = transitions.replace(extras={name: transitions.extras[name] for name in experience.signals})
     if (scale, shift) != (1.0, 0.0):
         transitions = transitions.replace(reward=transitions.reward * scale + shift)
     return experience.prepare(transitions), (scale, shift)
