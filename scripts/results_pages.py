@@ -400,6 +400,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("corruptions", "halfcheetah"): study("corruptions/halfcheetah"),
         ("weights", "halfcheetah"): study("weights/halfcheetah"),
         ("defaults", "reach"): study("defaults/reach"),
+        ("value_heads", "halfcheetah"): study("value_heads/halfcheetah"),
         **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
     }
     written = {key: "\n".join(lines) for key, lines in made.items()}

@@ -1,4 +1,4 @@
-"""Commands that show what runs came to: rljax plot | report | watch."""
+"""Commands that show what runs came to: rljax plot | report | select | watch."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ class Report(Paths):
 
 
 @dataclasses.dataclass
+class Select(Paths):
+    """Which of several runs each criterion from the data alone would have chosen, beside their returns."""
+
+
+@dataclasses.dataclass
 class Watch(Paths):
     """Follow runs in the terminal: how far they are, how fast, and what the latest evaluation says."""
 
@@ -56,6 +61,14 @@ def report(arguments: list[str]) -> None:
     from rljax.analysis import report
 
     print(report.write(options.paths, options.output, options.at))
+
+
+def select(arguments: list[str]) -> None:
+    """rljax select"""
+    options = shared.parse(Select, arguments, "select")
+    from rljax.analysis import selection
+
+    print(selection.markdown(options.paths))
 
 
 def watch(arguments: list[str]) -> None:

@@ -27,6 +27,7 @@ looking at results
   play DIR                 write a video of the policy (and Brax's HTML view), or show it in the terminal
   plot DIR...              draw learning curves with intervals
   report DIR...            compare all runs in and below folders on one page:  rljax report runs/
+  select DIR...            which of several runs a criterion from the data alone would have chosen
   watch DIR...             follow running runs in the terminal
   list                     agents, environments and presets
 data
@@ -87,6 +88,7 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "play": policies.play,
         "plot": analysis.plot,
         "report": analysis.report,
+        "select": analysis.select,
         "watch": analysis.watch,
         "data": data.main,
         "list": agents.list_names,

@@ -47,7 +47,7 @@ FROM_DATA = {  # updates
     "ifql": 500,
     "fql": 800,
 }
-OTHERS = {"calql", "gciql", "stream_td"}  # which have tests of their own below
+OTHERS = {"calql", "fqe", "gciql", "stream_td"}  # which have tests of their own below
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}  # which need a cost: their tests stand beside their numeric ones
 LEARNT = -8.0  # more than half of the way from uniform actions, -14.6, to the best, -2.4; the data's mean is -9
 

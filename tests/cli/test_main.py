@@ -15,7 +15,21 @@ from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import checkpoints, run
 from tests import small_runs
 
-COMMANDS = ["train", "sweep", "resume", "extract", "eval", "play", "plot", "report", "watch", "list", "data", "new"]
+COMMANDS = [
+    "train",
+    "sweep",
+    "resume",
+    "extract",
+    "eval",
+    "play",
+    "plot",
+    "report",
+    "select",
+    "watch",
+    "list",
+    "data",
+    "new",
+]
 
 
 def test_help_is_instant() -> None:

@@ -1,0 +1,214 @@
+"""FQE against float64 NumPy written from the paper, and against the exact values of a small Markov decision process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import Base, EnvSpec, Transition, Weighted
+from rljax.agents import bc, fqe
+from rljax.buffers import NextAction
+from rljax.runs import records, run
+from tests import reach
+from tests.agents import reference
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+CONFIG = fqe.Config(
+    hidden=(8, 8),
+    batch_size=5,
+    critic_lr=2e-2,
+    target_rate=0.1,
+    num_starts=4,
+    initial_every=1,
+    layer_norm=False,
+    normalise_observations=False,
+)
+KEY = jax.random.key(0)
+PROBE: dict[str, Any] = {"critic_lr": 3e-3, "target_rate": 0.05}  # without a base: the values of the data's policy
+KEEPS_ROWS = True  # `prepare` keeps first rows of episodes
+
+
+def columns(batch: Transition) -> Transition:
+    """A batch with next actions, of rows in recorded order."""
+    data = jax.tree.map(np.asarray, batch)
+    return batch.replace(extras=jax.tree.map(jnp.asarray, NextAction().of_data(data)))
+
+
+def example() -> tuple[EnvSpec, fqe.Config, Transition]:
+    """What the contract's tests run on."""
+    return SPEC, CONFIG, columns(reference.transitions())
+
+
+def cloned() -> tuple[Base, Any]:
+    """A policy to be judged, of another agent, and its parameters in float64."""
+    config = bc.Config(hidden=(8, 8), normalise_observations=False)
+    state = reference.state(bc, SPEC, config)
+    return Base(state, config, bc, SPEC), reference.mlp(state.actor.mean)
+
+
+update = jax.jit(fqe.update)
+
+
+@pytest.mark.parametrize("judged", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["a base", "the data's"])
+def test_updates_equal_the_papers(judged: bool) -> None:
+    state, (base, actor) = reference.state(fqe, SPEC, CONFIG), cloned()
+    data = columns(reference.transitions(9, 12))
+    state = fqe.prepare(fqe.use_base(state, base, CONFIG) if judged else state, data, CONFIG)
+    critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
+    adam = reference.Adam(CONFIG.critic_lr)
+    begins = np.flatnonzero([True, *np.asarray(data.terminated | data.truncated)[:-1]])
+    chosen = begins[np.arange(4) * len(begins) // 4]  # 9 episodes begin
+
+    def mean(of: Any, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+        return np.mean([reference.value(critic, observation, action)[0] for critic in of], axis=0)
+
+    def policy(observation: np.ndarray) -> np.ndarray:
+        return np.tanh(reference.forward(actor, observation)[0])
+
+    first, own = (np.asarray(x, np.float64)[chosen] for x in (data.observation, data.action))
+    for step in range(4):
+        batch = columns(reference.transitions(step))
+        state, metrics = update(state, batch, KEY, step, CONFIG)
+        observation, action, following, reward, next_own = (
+            np.asarray(x, np.float64)
+            for x in (
+                batch.observation,
+                batch.action,
+                batch.next_observation,
+                batch.reward,
+                batch.extras["next_action"],
+            )
+        )
+        alive, has = ~np.asarray(batch.terminated), np.asarray(batch.extras["has_next_action"])
+        known = np.ones(5, bool) if judged else has | ~alive
+        y = reward + CONFIG.discount * alive * mean(targets, following, policy(following) if judged else next_own)
+        loss, _, gradient = reference.squared_errors(critics, observation[known], action[known], y[known])
+        q = np.mean([mean([critic], observation, action) for critic in critics])
+        critics = adam.step(critics, gradient)
+        targets = reference.towards(critics, targets, CONFIG.target_rate)
+        expected = {"critic/loss": loss, "critic/q": q, "critic/target": y.mean()}
+        expected["value/initial"] = mean(critics, first, policy(first) if judged else own).mean()
+        reference.assert_metrics(metrics, expected)
+    assert judged or not known.all()
+    reference.assert_same(reference.critics(state.critic), critics, "critic")
+    reference.assert_same(reference.critics(state.target_critic), targets, "target_critic")
+    if judged:
+        np.testing.assert_allclose(fqe.act(state, first, KEY, CONFIG, False)[0], policy(first), rtol=1e-5)
+
+
+# A Markov decision process of 4 states that are seen as one-hot vectors, with 2 actions; state 3 ends.
+STATES, DISCOUNT = 4, 0.8
+TRANSITIONS = np.random.default_rng(3).dirichlet(np.ones(STATES) * 0.7, size=(STATES, 2))
+REWARDS = np.random.default_rng(4).normal(0.5, 1.0, size=(STATES, 2))
+CHAIN = EnvSpec("test/Chain-v0", (STATES,), 2, discrete=True)
+
+
+def exact(policy: np.ndarray) -> float:
+    """The value of state 0 for the probabilities [states, actions] of a policy: (1 - gamma P)^-1 r."""
+    moves, rewards = np.einsum("sa,sat->st", policy, TRANSITIONS), (policy * REWARDS).sum(axis=1)
+    moves[:, 3] = 0.0  # nothing follows
+    return float(np.linalg.solve(np.eye(STATES) - DISCOUNT * moves, rewards)[0])
+
+
+def walks(rows: int = 4_000, limit: int = 20) -> Transition:
+    """Uniform actions from state 0 on, cut after `limit` steps."""
+    generator, found, state, age = np.random.default_rng(0), [], 0, 0
+    for _ in range(rows):
+        action = int(generator.integers(2))
+        following = int(generator.choice(STATES, p=TRANSITIONS[state, action]))
+        age += 1
+        found.append((state, action, REWARDS[state, action], following == 3, age == limit, following))
+        state, age = (0, 0) if following == 3 or age == limit else (following, age)
+    states, actions, rewards, ends, cuts, nexts = map(np.array, zip(*found, strict=True))
+    seen = np.eye(STATES, dtype=np.float32)
+    rewards, actions = rewards.astype(np.float32), actions.astype(np.int32)
+    return columns(Transition(*map(jnp.asarray, (seen[states], actions, rewards, ends, cuts & ~ends, seen[nexts]))))
+
+
+def always(state: Any, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
+    """The action `state` everywhere, or a uniform one where it is 2."""
+    uniform = jax.random.randint(key, observation.shape[:-1], 0, 2)
+    return jnp.where(state == 2, uniform, jnp.broadcast_to(state, uniform.shape)), {}
+
+
+def test_values_are_those_of_the_policy() -> None:
+    """From data of uniform actions: of the two constant policies, of the uniform one, and of the data's own."""
+    agent: Any = types.ModuleType("always")
+    agent.act = always
+    data = walks()
+    config = dataclasses.replace(
+        CONFIG, discount=DISCOUNT, critic_lr=3e-3, target_rate=0.05, hidden=(32,), num_starts=64
+    )
+
+    @jax.jit
+    def learnt(state: fqe.State, keys: Any) -> Any:
+        def one(state: fqe.State, inputs: Any) -> Any:
+            key, step = inputs
+            rows = jax.random.randint(key, (64,), 0, len(data.reward))
+            state, metrics = fqe.update(state, jax.tree.map(lambda x: x[rows], data), key, step, config)
+            return state, metrics["value/initial"]
+
+        state = fqe.prepare(state, data, config)
+        return jax.lax.scan(one, state, (keys, jnp.arange(len(keys))))[1][-200:].mean()
+
+    state = fqe.init(KEY, CHAIN, config)
+    found = []
+    for action in (0, 1, 2):
+        given = fqe.use_base(state, Base(jnp.asarray(action), (), agent, CHAIN), config)
+        found.append(float(learnt(given, jax.random.split(KEY, 2_000))))
+    found.append(float(learnt(state, jax.random.split(KEY, 2_000))))
+    policies = [np.eye(2)[np.full(STATES, action)] for action in (0, 1)] + [np.full((STATES, 2), 0.5)] * 2
+    expected = np.array([exact(policy) for policy in policies])
+    assert np.ptp(expected) > 0.5, "the policies differ"
+    np.testing.assert_allclose(found, expected, atol=0.1)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(2, [0, 5]), (4, [0, 3, 5, 6]), (6, [0, 3, 5, 6, 6, 6])])
+def test_first_rows_begin_episodes(number: int, expected: list[int]) -> None:
+    batch = reference.transitions(0, 8)
+    batch = batch.replace(terminated=jnp.arange(8) == 2, truncated=(jnp.arange(8) == 4) | (jnp.arange(8) == 5))
+    rows, weight = jax.jit(fqe.first_rows, static_argnums=1)(batch, number)
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_array_equal(weight, np.arange(number) < 4)
+
+
+def test_the_return_is_estimated_now_and_then() -> None:
+    batch = columns(reference.transitions())
+    config = dataclasses.replace(CONFIG, initial_every=3)
+    state = fqe.prepare(reference.state(fqe, SPEC, config), batch, config)
+    shapes: Any = jax.eval_shape(fqe.update, state, batch, KEY, 0, config)[1]["value/initial"]
+    assert isinstance(shapes, Weighted)
+
+
+def test_without_a_base_actions_are_uniform() -> None:
+    state = reference.state(fqe, SPEC, CONFIG)
+    tried = np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=True)[0])
+    assert tried.shape == (500, 2)
+    assert tried.min() < -0.9 < 0.9 < tried.max()
+    assert not np.any(np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=False)[0]))
+
+
+@pytest.mark.learn
+def test_defaults_tell_good_policies_from_bad(tmp_path: Path) -> None:
+    """Estimates from the data order policies as their returns do."""
+    data, task, returns, values = str(reach.journeys(tmp_path / "reach.npz")), f"{reach.__file__}:Reach", [], []
+    for name, updates, config in (
+        ("random", 1, {}),
+        ("cloned", 1_500, {}),
+        ("better", 2_000, {"inverse_temperature": 10.0}),
+    ):
+        agent = "iql" if name == "better" else "bc"
+        settings: dict[str, Any] = {"data": data, "eval_every": updates, "eval_episodes": 50, "config": config}
+        out = run.train(agent, task, updates, out=tmp_path / name, **settings)
+        returns.append(json.loads((out / "summary.json").read_text())["final"]["mean"])
+        judge = run.train("fqe", "none", 1_500, out=tmp_path / f"fqe-{name}", data=data, base=str(out))
+        values.append(records.read(judge, "metrics")[-1]["value/initial"][0])
+    assert np.array_equal(np.argsort(returns), np.argsort(values)), (returns, values)

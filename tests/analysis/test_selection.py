@@ -1,0 +1,70 @@
+"""What criteria would have chosen: by hand, against scipy, and from folders of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from rljax import cli
+from rljax.analysis import selection
+from rljax.runs.records import Recorder
+from tests.folders import write
+
+PATHS = [Path(name) for name in "abcd"]
+
+
+def test_a_choice_by_hand() -> None:
+    returns = dict(zip(PATHS, (10.0, 30.0, 20.0, 50.0), strict=True))
+    found = selection.choose("x", {PATHS[0]: 1.0, PATHS[1]: 2.0, PATHS[2]: 3.0}, returns)
+    assert (found.runs, found.chosen, found.value, found.returned, found.best) == (3, PATHS[2], 3.0, 20.0, 30.0)
+    assert found.regret == pytest.approx(0.5), "d is not known to the criterion"
+    assert found.correlation == pytest.approx(0.5)
+    diverged = selection.choose("x", {PATHS[0]: float("nan"), PATHS[1]: -2.0}, returns)
+    assert diverged.chosen == PATHS[1]
+    equal = selection.choose("x", {PATHS[0]: 1.0, PATHS[1]: 1.0}, dict.fromkeys(PATHS, 2.0))
+    assert equal.chosen == PATHS[0]
+    assert np.isnan([equal.regret, equal.correlation]).all()
+
+
+def test_rank_correlation_is_scipys() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        one, other = generator.integers(0, 6, (2, 12)).astype(float)  # with ties
+        assert selection.correlation(one, other) == pytest.approx(spearmanr(one, other).statistic)
+
+
+def runs(folder: Path, levels: dict[str, float], judged: dict[str, float]) -> Path:
+    """Candidates with those returns, whose own critics see the opposite, and judges that give those values."""
+    for name, level in levels.items():
+        out = write(folder / name, level=level)
+        with Recorder(out) as recorder:
+            recorder.metrics({"step": 1, "critic/q": [-level, 0.0, 0.0]})
+    for name, value in judged.items():
+        out = write(folder / f"judge-{name}", agent="fqe", base=str(folder / name))
+        with Recorder(out) as recorder:
+            recorder.metrics({"step": 1, "value/initial": [0.0, 0.0, 0.0]})
+            recorder.metrics({"step": 2, "value/initial": [value, 0.0, 0.0]})
+    return folder
+
+
+def test_runs_are_judged_by_their_judges_and_by_their_own_critics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = runs(tmp_path, {"a": 100.0, "b": 200.0, "c": 300.0}, {"a": 1.0, "b": 3.0, "c": 2.0})
+    judged, own = selection.select([folder])[0]
+    assert (judged.criterion, judged.chosen.name, judged.regret) == ("value/initial", "b", pytest.approx(0.5))
+    assert judged.correlation == pytest.approx(0.5)
+    assert (own.criterion, own.chosen.name, own.regret, own.correlation) == ("critic/q", "a", 1.0, pytest.approx(-1.0))
+    cli.main(["select", str(folder)])
+    shown = capsys.readouterr().out
+    assert "| value/initial | 3 | b | 200.0 | 300.0 | 0.50 | 0.50 |" in shown
+    assert shown.index("| c | 300.0 | 2.0 |") < shown.index("| a | 100.0 | 1.0 |")
+
+
+def test_runs_that_nobody_judges_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"^1 evaluated runs, and 0 that judge one of them: a choice needs two runs"):
+        selection.select([tmp_path])
