@@ -247,7 +247,7 @@ PLAYED = [
     ("signals-x_velocity,reward_ctrl/HalfCheetah-v5", ("reward_ctrl", "x_velocity")),
     ("signals-discount/gymnax/CartPole-v1", ("discount",)),
     ("timed/signals-discount/without-1,3/gymnax/CartPole-v1", ("discount",)),
-    ("signals-reward_dist/brax/reacher", ("reward_dist",)),
+    pytest.param("signals-reward_dist/brax/reacher", ("reward_dist",), marks=pytest.mark.learn),
 ]
 
 
