@@ -28,10 +28,15 @@ from tests import reach
 from tests.agents.test_defaults import DISCRETE, FROM_DATA, ONLINE
 
 
+def task_of(agent: str) -> str:
+    """The task's class."""
+    return "ReachDiscrete" if agent in DISCRETE else "Reach"
+
+
 def trained(agent: str, options: argparse.Namespace) -> list[float]:
     """The mean return of each learner's last policy."""
     steps = (ONLINE | FROM_DATA)[agent]
-    task = f"{reach.__file__}:{'ReachDiscrete' if agent in DISCRETE else 'Reach'}"
+    task = f"{reach.__file__}:{task_of(agent)}"
     settings: dict[str, Any] = {"seeds": options.seeds, "eval_every": steps, "eval_episodes": 30}
     if agent in FROM_DATA:
         record, file = (reach.choices, "choices.npz") if agent in DISCRETE else (reach.journeys, "journeys.npz")
@@ -45,13 +50,13 @@ def trained(agent: str, options: argparse.Namespace) -> list[float]:
 
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
-    uniform, best = study["uniform"], study["best"]
     lines = [
         "| agent | learns from | steps or updates | return, each seed | share of the way |",
         "|---|---|---|---|---|",
     ]
     for agent, row in study["agents"].items():
         returns = ", ".join(f"{value:.1f}" for value in row["returns"])
+        uniform, best = study["levels"][task_of(agent)]
         share = (np.mean(row["returns"]) - uniform) / (best - uniform)
         lines.append(f"| {agent} | {row['from']} | {row['steps']:,} | {returns} | {share:.0%} |")
     return "\n".join(lines) + "\n"
@@ -65,7 +70,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     axes = figure.subplots()
     for place, row in enumerate(study["agents"].values()):
         axes.plot(row["returns"], [place] * len(row["returns"]), "o", color="#0072B2", markersize=4)
-    for value, name in ((study["uniform"], "uniform actions"), (study["best"], "straight to the goal")):
+    for value, name in zip(study["levels"]["Reach"], ("uniform actions", "straight to the goal"), strict=True):
         axes.axvline(value, color="k", linewidth=0.8, linestyle="--")
         axes.annotate(name, (value, len(study["agents"]) - 0.3), fontsize=7, ha="center")
     axes.set_yticks(range(len(study["agents"])), list(study["agents"]), fontsize=7)
@@ -89,7 +94,7 @@ def main() -> None:
         }
         for agent in [*ONLINE, *FROM_DATA]
     }
-    study = {"uniform": reach.UNIFORM, "best": reach.BEST, **provenance(), "agents": agents}
+    study = {"levels": reach.LEVELS, **provenance(), "agents": agents}
     studies.write(study, options.output / "reach", table, draw)
 
 

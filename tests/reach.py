@@ -13,7 +13,8 @@ from rljax import datasets
 from rljax.agent import Array, EnvSpec, Transition
 
 STRIDE, LIMIT = 0.2, 20  # the longest step, and the steps of an episode
-UNIFORM, BEST = -14.6, -2.4  # mean returns of uniform actions, and of going straight to the goal
+# Mean returns of uniform actions, and of going straight to the goal, with continuous and with discrete actions.
+LEVELS = {"Reach": (-13.6, -1.3), "ReachDiscrete": (-13.8, -2.2)}
 
 
 def moved(position: Any, action: Any, numbers: Any = jnp) -> Any:
