@@ -74,3 +74,33 @@ def write(
     path.with_suffix(".md").write_text(table(study))
     draw(study, path.with_suffix(".png"))
     print(table(study))
+
+
+def draw_scores(
+    study: Mapping[str, Any],
+    path: Path,
+    agents: Mapping[str, str],
+    variants: Mapping[str, str],
+    colours: Mapping[str, str],
+    levels: Mapping[str, float] | None = None,
+) -> None:
+    """Draw scores by agent and variant: a bar for the mean, a dot for each learner, and `levels` as lines.
+
+    `agents` and `variants` are the names that are shown, by those in `study["scores"]`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for i, (variant, name) in enumerate(variants.items()):
+        places = np.arange(len(agents)) + 0.25 * (i - 1)
+        values = [study["scores"][agent][variant] for agent in agents]
+        axes.bar(places, [np.mean(x) for x in values], 0.22, color=colours[variant], alpha=0.7, label=name)
+        for place, of in zip(places, values, strict=True):
+            axes.plot([place] * len(of), of, "k.", markersize=4)
+    for name, level in (levels or {}).items():
+        axes.axhline(level, color="k", linewidth=0.8, linestyle="--", label=name)
+    axes.set_xticks(np.arange(len(agents)), list(agents.values()))
+    axes.set(ylabel="normalised score", title=f"{study['env']}, {study['steps']:,} updates")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+    figure.savefig(path, dpi=130)

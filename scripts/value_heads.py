@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import studies
 
-from rljax.analysis import comparison
+from rljax.analysis.comparison import mean_interval
 from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
 
@@ -51,12 +51,6 @@ def trained(agent: str, head: str, options: argparse.Namespace) -> Path:
     return studies.trained(out, options.steps, begin, options.data, config)
 
 
-def interval(scores: np.ndarray) -> list[float]:
-    """The mean over learners, and its 95 % bootstrap interval."""
-    (found,) = comparison.aggregate({"all": {"task": scores}}, {"mean": comparison.mean}).values()
-    return [float(x) for x in (found["mean"].value, found["mean"].low, found["mean"].high)]
-
-
 def clipped(out: Path) -> float | None:
     """The share of targets beyond the bins at the end of a run, the mean over learners; None without bins."""
     lines = [line for line in records.read(out, "metrics") if "critic/clipped" in line]
@@ -79,20 +73,7 @@ def table(study: Mapping[str, Any]) -> str:
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
     """Draw scores by agent and head: a bar for the mean, a dot for each learner."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.4), layout="constrained")
-    axes = figure.subplots()
-    for i, (head, name) in enumerate(HEADS.items()):
-        places = np.arange(len(AGENTS)) + 0.25 * (i - 1)
-        values = [study["scores"][agent][head] for agent in AGENTS]
-        axes.bar(places, [np.mean(x) for x in values], 0.22, color=COLOURS[head], alpha=0.7, label=name)
-        for place, of in zip(places, values, strict=True):
-            axes.plot([place] * len(of), of, "k.", markersize=4)
-    axes.set_xticks(np.arange(len(AGENTS)), list(AGENTS.values()))
-    axes.set(ylabel="normalised score", title=f"{study['env']}, {study['steps']:,} updates")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
-    figure.savefig(path, dpi=130)
+    studies.draw_scores(study, path, AGENTS, HEADS, COLOURS)
 
 
 def main() -> None:
@@ -118,7 +99,7 @@ def main() -> None:
         **provenance(),
         "clipped": {agent: {head: clipped(out) for head, out in of.items()} for agent, of in folders.items()},
         "scores": {agent: {head: x.round(2).tolist() for head, x in of.items()} for agent, of in scores.items()},
-        "intervals": {agent: {head: interval(x) for head, x in of.items()} for agent, of in scores.items()},
+        "intervals": {agent: {head: mean_interval(x) for head, x in of.items()} for agent, of in scores.items()},
     }
     studies.write(study, options.output / "halfcheetah", table, draw)
 

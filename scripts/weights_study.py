@@ -91,21 +91,7 @@ def table(study: Mapping[str, Any]) -> str:
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
     """Draw scores by agent and weights: a bar for the mean, a dot for each learner."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.4), layout="constrained")
-    axes = figure.subplots()
-    for i, (weights, name) in enumerate(WEIGHTS.items()):
-        places = np.arange(len(AGENTS)) + 0.25 * (i - 1)
-        values = [study["scores"][agent][weights] for agent in AGENTS]
-        axes.bar(places, [np.mean(x) for x in values], 0.22, color=COLOURS[weights], alpha=0.7, label=name)
-        for place, of in zip(places, values, strict=True):
-            axes.plot([place] * len(of), of, "k.", markersize=4)
-    axes.axhline(study["good_score"], color="k", linewidth=0.8, linestyle="--", label="the good episodes")
-    axes.set_xticks(np.arange(len(AGENTS)), list(AGENTS.values()))
-    axes.set(ylabel="normalised score", title=f"{study['env']}, {study['steps']:,} updates")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
-    figure.savefig(path, dpi=130)
+    studies.draw_scores(study, path, AGENTS, WEIGHTS, COLOURS, {"the good episodes": study["good_score"]})
 
 
 def main() -> None:

@@ -253,15 +253,15 @@ class Settings(NamedTuple):
     v_max: Array | float | None
 
 
-def check_bins(config: Settings) -> None:
+def check_bins(settings: Settings) -> None:
     """Raise `ValueError` for bins that cannot work."""
-    require_at_least(config, bins=2 * OUTER + 3)
-    given = [name for name in ("v_min", "v_max") if getattr(config, name) is not None]
-    require_range(config, **dict.fromkeys(given, (None, None)))
+    require_at_least(settings, bins=2 * OUTER + 3)
+    given = [name for name in ("v_min", "v_max") if getattr(settings, name) is not None]
+    require_range(settings, **dict.fromkeys(given, (None, None)))
     if len(given) == 1:
         raise ValueError("--config.v-min and --config.v-max go together: give both, or neither for those of the data.")
-    if given and not np.all(np.asarray(config.v_min) < np.asarray(config.v_max)):
-        raise ValueError(f"--config.v-min is {config.v_min}, it must be below --config.v-max {config.v_max}.")
+    if given and not np.all(np.asarray(settings.v_min) < np.asarray(settings.v_max)):
+        raise ValueError(f"--config.v-min is {settings.v_min}, it must be below --config.v-max {settings.v_max}.")
 
 
 def range_of_returns(data: Transition, discount: Array | float, scale: Array | float = 1.0) -> Array:
