@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from rljax import datasets
 from rljax.analysis import folders
+from rljax.analysis.validation import ACTION, ERROR, losses
 from rljax.runs import records
 
 JUDGED = "value/initial"  # the metric of a judge
 OWN = ("critic/q",)  # metrics of candidates that may tell something
+LOSSES = (ACTION, ERROR)  # of candidates on data that they have not learnt from: the smallest is the best
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,34 +40,41 @@ class Choice:
     correlation: float  # Spearman's rank correlation of criterion and return; NaN where one of them is constant
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks [N] from 1 on; equal values share the mean of their ranks."""
-    return np.array([(values < x).sum() + ((values == x).sum() + 1) / 2 for x in values])
-
-
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Spearman's rank correlation of values [N]; NaN where one of the two is constant."""
-    left, right = (ranks(x) - ranks(x).mean() for x in (one, other))
-    scale = np.sqrt((left**2).sum() * (right**2).sum())
-    return float((left * right).sum() / scale) if scale > 0 else float("nan")
+    from scipy.stats import spearmanr  # takes long to import
+
+    constant = any((x == x[0]).all() for x in (one, other))
+    return float("nan") if constant else float(spearmanr(one, other)[0])
 
 
 def choose(criterion: str, values: Mapping[Path, float], returns: Mapping[Path, float]) -> Choice:
-    """The candidate with the largest value, beside the returns of all that have one. Of equal ones, it is the first."""
+    """The candidate with the largest value, beside the returns of all that have one. Of equal ones, it is the first.
+
+    Of the criteria in `LOSSES`, the smallest value is chosen, and their correlation is that of the negative loss.
+    """
     known = [path for path in returns if path in values]
     of, gained = (np.array([x[path] for path in known]) for x in (values, returns))
-    chosen = int(np.argmax(np.where(np.isfinite(of), of, -np.inf)))
+    worth = -of if criterion in LOSSES else of
+    chosen = int(np.argmax(np.where(np.isfinite(worth), worth, -np.inf)))
     spread = gained.max() - gained.min()
     regret = float((gained.max() - gained[chosen]) / spread) if spread > 0 else float("nan")
-    numbers = (float(of[chosen]), float(gained[chosen]), float(gained.max()), regret, correlation(of, gained))
+    numbers = (float(of[chosen]), float(gained[chosen]), float(gained.max()), regret, correlation(worth, gained))
     return Choice(criterion, len(known), known[chosen], *numbers)
 
 
-def select(paths: Sequence[Path]) -> tuple[list[Choice], dict[Path, dict[str, float]]]:
+def select(
+    paths: Sequence[Path], validation: str | None = None, discount: float = 0.99, *, trust: bool = False
+) -> tuple[list[Choice], dict[Path, dict[str, float]]]:
     """The choice of each criterion, and the criteria and returns of each candidate, of runs in and below `paths`.
 
-    Raises `ValueError` where there are fewer than two candidates, or where nothing judges them.
+    `validation` is the name or the file of a data set that no candidate has learnt from: see `losses`, also for
+    `discount` and `trust`. Raises `ValueError` where there are fewer than two candidates, where nothing judges them,
+    and all errors of `losses`.
     """
+    if not 0.0 <= discount <= 1.0:
+        raise ValueError(f"--discount is {discount:g}, it must be in [0, 1].")
+    held_out = None if validation is None else datasets.load(validation)
     returns: dict[Path, float] = {}
     found: dict[str, dict[Path, float]] = {}
     judges: dict[Path, float] = {}
@@ -79,12 +89,16 @@ def select(paths: Sequence[Path]) -> tuple[list[Choice], dict[Path, dict[str, fl
         for name in OWN:
             if name in last:
                 found.setdefault(name, {})[folder] = last[name]
+        if held_out is not None:
+            for name, loss in losses(folder, held_out, discount, trust=trust).items():
+                found.setdefault(name, {})[folder] = loss
     found = {JUDGED: {path: judges[path.resolve()] for path in returns if path.resolve() in judges}, **found}
     found = {name: values for name, values in found.items() if len(values) > 1}
     if len(returns) < 2 or not found:
         raise ValueError(
             f"{len(returns)} evaluated runs, and {len(judges)} that judge one of them: a choice needs two runs or more "
-            "and a criterion. Judge each run by: rljax train fqe --data DATA --base RUN, and name all folders."
+            "and a criterion. Judge each run by: rljax train fqe --data DATA --base RUN, and name all folders; or name "
+            "data that they have not learnt from: --validation DATA"
         )
     table = {
         path: {"return": gained, **{name: values[path] for name, values in found.items() if path in values}}
@@ -101,9 +115,9 @@ def _last(folder: Path) -> dict[str, float]:
     return last
 
 
-def markdown(paths: Sequence[Path]) -> str:
-    """Two tables: the choices, and the candidates from the largest return to the smallest."""
-    choices, table = select(paths)
+def markdown(paths: Sequence[Path], **options: Any) -> str:
+    """Two tables: the choices, and the candidates by falling return. `options` are those of `select`."""
+    choices, table = select(paths, **options)
     lines = [
         "| criterion | runs | chosen | its return | the best | regret | rank correlation |",
         "|---|---|---|---|---|---|---|",
@@ -114,6 +128,6 @@ def markdown(paths: Sequence[Path]) -> str:
     names = [x.criterion for x in choices]
     lines += ["", f"| run | return | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     for path, values in sorted(table.items(), key=lambda item: -item[1]["return"]):
-        cells = [f"{values[name]:,.1f}" if name in values else "" for name in names]
+        cells = [f"{values[name]:,.4g}" if name in values else "" for name in names]
         lines.append(f"| {path.name} | {values['return']:,.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)

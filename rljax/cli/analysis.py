@@ -35,8 +35,11 @@ class Report(Paths):
 
 
 @dataclasses.dataclass
-class Select(Paths):
+class Select(Paths, shared.Trust):
     """Which of several runs each criterion from the data alone would have chosen, beside their returns."""
+
+    validation: str | None = None  # a data set that the runs have not learnt from: their losses on it are criteria too
+    discount: float = 0.99  # gamma of the critics' error on it
 
 
 @dataclasses.dataclass
@@ -68,7 +71,8 @@ def select(arguments: list[str]) -> None:
     options = shared.parse(Select, arguments, "select")
     from rljax.analysis import selection
 
-    print(selection.markdown(options.paths))
+    chosen = {"validation": options.validation, "discount": options.discount, "trust": options.trust}
+    print(selection.markdown(options.paths, **chosen))
 
 
 def watch(arguments: list[str]) -> None:

@@ -85,11 +85,11 @@ class TerminalValues:
 
 def terminal_values(agent: Any, data: Transition | None, goals: bool) -> TerminalValues | None:
     """The metrics for an agent and a data set [N, ...]; None without terminal rows, or without critics."""
-    rows = terminal_rows(data, goals) if data is not None and _has_values(agent) else None
+    rows = terminal_rows(data, goals) if data is not None and has_values(agent) else None
     return None if rows is None else TerminalValues(agent, rows)
 
 
-def _has_values(agent: Any) -> bool:
+def has_values(agent: Any) -> bool:
     """Whether the agent has the optional part `value`; one with other parameters is a function of its author's own."""
     value = getattr(agent, "value", None)
     return callable(value) and list(inspect.signature(value).parameters) == PARAMETERS
