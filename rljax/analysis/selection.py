@@ -44,8 +44,10 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Spearman's rank correlation of values [N]; NaN where one of the two is constant."""
     from scipy.stats import spearmanr  # takes long to import
 
-    constant = any((x == x[0]).all() for x in (one, other))
-    return float("nan") if constant else float(spearmanr(one, other)[0])
+    if any((x == x[0]).all() for x in (one, other)):
+        return float("nan")
+    found: Any = spearmanr(one, other)
+    return float(found.statistic)
 
 
 def choose(criterion: str, values: Mapping[Path, float], returns: Mapping[Path, float]) -> Choice:
