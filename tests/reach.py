@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ class Reach:
         del key, params
         state = state.at[0].set(moved(state[0], action[0]))
         return state, state, -jnp.abs(state[0] - state[1]), jnp.zeros((), bool), False, {}
+
+
+class ReachReversed(Reach):
+    """A simulator of the task that is wrong: actions have the opposite effect."""
+
+    spec = dataclasses.replace(Reach.spec, name="ReachReversed")
+
+    def step(
+        self, key: Array, state: Array, action: Array, params: Any
+    ) -> tuple[Array, Array, Array, Array, bool, dict]:
+        """One step along the line."""
+        return super().step(key, state, -action, params)
 
 
 class ReachDiscrete(Reach):

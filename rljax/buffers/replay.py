@@ -214,6 +214,7 @@ class Replay(Experience):
     draw: Draw = Uniform()  # how batches are drawn
     clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
+    beside_data: bool = False  # training cannot begin without a data set that it learns from as well
 
     kind: ClassVar[str] = "replay"
 

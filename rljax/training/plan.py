@@ -280,6 +280,8 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
     settings, dataset, agent = experiment.settings, experiment.dataset, experiment.settings.agent
     if experience.needs_data and dataset is None:
         raise ValueError(f"agent '{agent}' learns from data: rljax train {agent} --data d4rl/hopper-medium-v2")
+    if isinstance(experience, Replay) and experience.beside_data and dataset is None:
+        raise ValueError(f"agent '{agent}' learns from data beside new experience. Name a data set: --data DATA")
     if not experience.mixes_data and dataset is not None:
         raise ValueError(
             f"agent '{agent}' learns from what its own policy has just done, and cannot use --data. Agents that can "

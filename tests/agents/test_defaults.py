@@ -47,7 +47,13 @@ FROM_DATA = {  # updates
     "ifql": 500,
     "fql": 800,
 }
-OTHERS = {"calql", "fqe", "gciql", "stream_td"}  # which have tests of their own below
+OTHERS = {
+    "calql",
+    "fqe",
+    "gciql",
+    "h2o",
+    "stream_td",
+}  # which have tests of their own, here or beside their numeric ones
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}  # which need a cost: their tests stand beside their numeric ones
 LEARNT = -8.0  # above the data's mean, -9, far above that of uniform actions, -14, and far below the best, -1 or -2
 

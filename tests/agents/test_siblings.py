@@ -60,6 +60,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
             "update",
         },
     ),
+    ("sac", "h2o"): Pair(
+        lines=232,
+        own={"Config", "State", "experience", "check", "init", "act", "policy", "critic_loss", "actor_loss"}
+        | {"temperature_loss", "update"},
+    ),
     ("sac", "sequence_rl"): Pair(
         lines=152,
         own={
