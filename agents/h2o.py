@@ -29,6 +29,8 @@ least 1e-30, so that omega exists where no simulated row is suspect.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -221,7 +223,7 @@ def discriminator_loss(
     for found in (of_pair, of_successor):
         log_prob = jax.nn.log_softmax(found)
         losses.append(-mean_of(log_prob[:, 0], real) - mean_of(log_prob[:, 1], ~real))
-    return sum(losses), {"discriminator/pair": losses[0], "discriminator/successor": losses[1]}
+    return losses[0] + losses[1], {"discriminator/pair": losses[0], "discriminator/successor": losses[1]}
 
 
 # [2], Sim2realSAC.train
@@ -288,13 +290,13 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
     both = (state.pair_discriminator, state.successor_discriminator)
     gradient, metrics = jax.grad(discriminator_loss, has_aux=True)(both, batch, key_discriminator, config)
     changes, optimiser = optax.adam(config.discriminator_lr).update(gradient, state.discriminator_optimiser)
-    pair, successor = optax.apply_updates(both, changes)
-    state = state.replace(pair_discriminator=pair, successor_discriminator=successor, discriminator_optimiser=optimiser)
+    judges: Any = optax.apply_updates(both, changes)
+    found = {"pair_discriminator": judges[0], "successor_discriminator": judges[1]}
+    state = state.replace(**found, discriminator_optimiser=optimiser)
 
     gradient, critic_metrics = jax.grad(critic_loss, has_aux=True)(state.critic, state, batch, key_critic, config)
     changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
-    critic = optax.apply_updates(state.critic, changes)
-    state = state.replace(critic=critic, critic_optimiser=critic_optimiser)
+    state = state.replace(critic=optax.apply_updates(state.critic, changes), critic_optimiser=critic_optimiser)
 
     gradient, actor_metrics = jax.grad(actor_loss, has_aux=True)(state.actor, state, batch, key_actor, config)
     changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)

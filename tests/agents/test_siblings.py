@@ -61,7 +61,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         },
     ),
     ("sac", "h2o"): Pair(
-        lines=232,
+        lines=237,
         own={"Config", "State", "experience", "check", "init", "act", "policy", "critic_loss", "actor_loss"}
         | {"temperature_loss", "update"},
     ),
