@@ -66,11 +66,12 @@ lint: setup  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --project . --pythonpath $(BIN)/python
 
-# With almost no optimisation, programs compile in a third of the time, and most of a test's time is compilation.
-# Tests that train for long are optimised. The newest packages are tested as users have them. Only JAX 0.10 knows the
-# second flag.
+# With almost no optimisation, programs compile in a third of the time, and most of a test's time is compilation. Small
+# programs are not worth a split among threads. Tests that train for long are optimised. The newest packages are tested
+# as users have them. Only JAX 0.10 knows the last flag.
 TRAINED := tests/buffers/test_goals.py tests/agents/test_learning.py tests/agents/test_defaults.py
-unoptimised = XLA_FLAGS="--xla_backend_optimization_level=0 $(shell $(1) -c 'import importlib.metadata as m; \
+unoptimised = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 \
+	$(shell $(1) -c 'import importlib.metadata as m; \
 	print("--xla_cpu_use_fusion_emitters=false" if m.version("jax").startswith("0.10.") else "")') $(XLA_FLAGS)" $(1)
 
 quick: setup  ## the quick tests

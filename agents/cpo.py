@@ -220,11 +220,11 @@ def step_of(actor: distributions.Actor, batch: Transition, gains: Array, excess:
         return loss, cost, jnp.asarray(old.kl_divergence(pi)).mean()
 
     g, b = (jax.grad(lambda point, i=i: judged(point)[i])(start) for i in (0, 1))
-    slope = jax.grad(lambda point: judged(point)[2])
+    _, along = jax.vjp(jax.grad(lambda point: judged(point)[2]), start)
 
     def curved(vector: Array) -> Array:
-        """H times a vector: the gradient of the slope along it, which any network has."""
-        return jax.grad(lambda point: slope(point) @ vector)(start) + config.damping * vector
+        """H times a vector: the gradient of KL's slope along it, which any network has."""
+        return along(vector)[0] + config.damping * vector
 
     of_g, of_b = (cg(curved, vector, tol=1e-10, maxiter=config.cg_steps)[0] for vector in (g, b))
     solved = multipliers.dual(g @ of_g, g @ of_b, b @ of_b, excess, config.kl_limit)

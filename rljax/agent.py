@@ -367,6 +367,30 @@ def shown(spec: EnvSpec) -> str:
     return f"{kind} of shape {spec.observation_shape} and dtype {spec.observation_dtype}"
 
 
+def require_fit(spec: EnvSpec, convolutions: tuple[tuple[int, int, int], ...]) -> None:
+    """Raise `ValueError` unless observations are large enough pictures [H, W, K], or vectors without convolutions."""
+    observation_shape = spec.observation_shape
+    if spec.parts:
+        raise ValueError(
+            f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. Choose an agent for any "
+            "observation, such as ppo, or dqn for discrete actions."
+        )
+    if not convolutions and len(observation_shape) != 1:
+        raise ValueError(
+            f"observations have shape {observation_shape}: give convolutions, as (channels, width, stride), for "
+            "example --config.convolutions 16 3 1"
+        )
+    if not convolutions:
+        return
+    if len(observation_shape) != 3:
+        raise ValueError(f"observations have shape {observation_shape}, --config.convolutions are for pictures.")
+    size = min(observation_shape[:2])
+    for channels, width, stride in convolutions:
+        if min(channels, width, stride) < 1 or size < width:
+            raise ValueError(f"--config.convolutions {channels} {width} {stride} do not fit a picture {size} wide.")
+        size = (size - width) // stride + 1
+
+
 def require_continuous(name: str, spec: EnvSpec, other: str | None = None) -> None:
     """Raise `ValueError` unless actions are continuous; `other` names an agent for discrete actions, if it is near."""
     if spec.discrete or spec.choices:

@@ -31,7 +31,10 @@ if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMOR
 # Tracing makes objects by the million and hardly any garbage: looking for it less often saves a sixth of the time.
 gc.set_threshold(200_000, 20, 100)
 
-MOST_MEMORY = 2.5e9  # bytes of a process: compiled programs keep theirs until they are forgotten
+# Bytes of a process: compiled programs keep theirs until they are forgotten, which takes seconds, as does compiling
+# again what all files share. Half of the machine's memory, but not so much that a process runs out of memory maps.
+_MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+MOST_MEMORY = min(max(2.5e9, 0.5 * _MACHINE / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))), 4.5e9)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,6 +71,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays, so that no search for garbage goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,6 +3,7 @@
 The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
+from rljax.agent import require_fit
 from rljax.networks.distributions import Actor
 from rljax.networks.ensembles import (
     DiscreteEnsemble,
@@ -38,7 +39,6 @@ from rljax.networks.layers import (
     mish,
     patches,
     polyak,
-    require_fit,
 )
 
 __all__ = [

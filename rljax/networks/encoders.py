@@ -38,6 +38,7 @@ from flax import linen as nn
 from rljax import networks
 from rljax.agent import MASK, Array, EnvSpec
 from rljax.networks import ACTIVATIONS, Activation, Dense, Encoded, Initialisation, Norm, initialisers
+from rljax.networks.layers import LayerNorm, Module
 
 Kind = Literal["auto", "nature", "impala", "small", "efficient"]
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, width and stride of each convolution
@@ -97,7 +98,7 @@ def chosen(settings: Settings, shape: tuple[int, ...]) -> Kind:
     return "nature" if smallest >= NATURE_FROM else "small" if smallest >= 3 else "impala"
 
 
-class Encoder(nn.Module):
+class Encoder(Module):
     """From observations of one environment to features."""
 
     spec: EnvSpec
@@ -123,7 +124,7 @@ class Encoder(nn.Module):
         return features[0] if len(features) == 1 else jnp.concatenate(features, axis=-1)
 
 
-class Pictures(nn.Module):
+class Pictures(Module):
     """Convolutions and a dense layer."""
 
     settings: Settings
@@ -154,11 +155,11 @@ class Pictures(nn.Module):
         """The activation of a layer [..., m], with its normalisation over m."""
         act, norm = ACTIVATIONS[self.settings.activation], self.settings.layer_norm
         if norm is True:
-            x = nn.LayerNorm(name=f"{name}_norm")(x)
+            x = LayerNorm(name=f"{name}_norm")(x)
         if norm == "plain":
             x = networks.centred(x)
         x = act(x)
-        return nn.LayerNorm(name=f"{name}_norm")(x) if norm == "last" else x
+        return LayerNorm(name=f"{name}_norm")(x) if norm == "last" else x
 
     def _convolution(
         self, name: str, x: Array, channels: int, width: int = 3, stride: int = 1, padding: str = "SAME"

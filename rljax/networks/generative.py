@@ -21,6 +21,7 @@ from flax import linen as nn
 
 from rljax import networks
 from rljax.agent import Array
+from rljax.networks.layers import Module
 
 Noising = Literal["vp", "linear"]
 
@@ -32,7 +33,7 @@ def sinusoidal(time: Array, size: int) -> Array:
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 
 
-class Field(nn.Module):
+class Field(Module):
     """An MLP over noisy actions, observations and times: a denoiser or a velocity field of actions.
 
     A time enters as a number. With `embedding` > 0 it enters as that many features, a small MLP of its `sinusoidal`.

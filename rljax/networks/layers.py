@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array, EnvSpec, shown
+from rljax.agent import Array
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
 Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
@@ -234,6 +234,12 @@ def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp
     for other threads. As many batched QRs at once as there are threads, for example one per learner, wait for ever
     (jaxlib 0.10.2 with two cores).
     """
+    return scale * _orthonormal(key, tuple(shape), dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)  # traced only once for each shape
+def _orthonormal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Random orthonormal columns or rows."""
     rows, units = math.prod(shape[:-1]), shape[-1]  # of a convolution: the weights of each of its channels
     columns = min(rows, units)
 
@@ -244,10 +250,34 @@ def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp
         return q.at[:, i].set(column / jnp.sqrt(jnp.square(column).sum()))
 
     q = jax.lax.fori_loop(0, columns, normalise, jax.random.normal(key, (max(rows, units), columns), dtype))
-    return scale * (q if rows >= units else q.T).reshape(shape)
+    return (q if rows >= units else q.T).reshape(shape)
 
 
-class Dense(nn.Module):
+class Known:
+    """Parameters that are there already are looked up.
+
+    Flax traces their initialisers in every call, to compare shapes. That is a third of the time in which an agent is
+    traced.
+    """
+
+    def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
+        """See `nn.Module.param`; the first one of `arguments` is the parameter's shape."""
+        if self.has_variable("params", name):
+            value = self.get_variable("params", name)
+            if jnp.shape(value) == tuple(arguments[0]):
+                return value
+        return super().param(name, init_fn, *arguments, **options)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Module(Known, nn.Module):
+    """A Flax module that looks its parameters up."""
+
+
+class LayerNorm(Known, nn.LayerNorm):
+    """Flax's layer normalisation."""
+
+
+class Dense(Module):
     """y = x W + b for x [..., I]; both initialised by name, since PyTorch's bias depends on the fan-in."""
 
     features: int
@@ -274,7 +304,7 @@ def joined(inputs: Sequence[Array]) -> Array:
     return jnp.concatenate([jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in inputs], axis=-1)
 
 
-class MLP(nn.Module):
+class MLP(Module):
     """Dense layers with activations between them. Inputs are concatenated on their last axis."""
 
     hidden: tuple[int, ...]
@@ -292,12 +322,12 @@ class MLP(nn.Module):
         for i, width in enumerate(self.hidden):
             x = Dense(width, self.initialisation, math.sqrt(2.0), precision=self.precision, name=f"hidden_{i}")(x)
             if self.layer_norm is True:
-                x = nn.LayerNorm(name=f"norm_{i}")(x)
+                x = LayerNorm(name=f"norm_{i}")(x)
             if self.layer_norm == "plain":
                 x = centred(x)
             x = ACTIVATIONS[self.activation](x)
             if self.layer_norm == "last":
-                x = nn.LayerNorm(name=f"norm_{i}")(x)
+                x = LayerNorm(name=f"norm_{i}")(x)
             if dropout is not None:
                 kept = jax.random.bernoulli(jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape)
                 x = jnp.where(kept, x / (1.0 - dropout.rate), 0.0)
@@ -307,7 +337,7 @@ class MLP(nn.Module):
         return output(x)
 
 
-class Convolutional(nn.Module):
+class Convolutional(Module):
     """Convolutions without padding, then dense layers. Hidden layers are normalised ("plain") before their activation.
 
     Each convolution is (channels, width, stride), with PyTorch's output sizes.
@@ -365,31 +395,7 @@ def feedforward(
     return MLP(hidden, features, activation, initialisation, layer_norm="plain")
 
 
-def require_fit(spec: EnvSpec, convolutions: tuple[tuple[int, int, int], ...]) -> None:
-    """Raise `ValueError` unless observations are large enough pictures [H, W, K], or vectors without convolutions."""
-    observation_shape = spec.observation_shape
-    if spec.parts:
-        raise ValueError(
-            f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. Choose an agent for any "
-            "observation, such as ppo, or dqn for discrete actions."
-        )
-    if not convolutions and len(observation_shape) != 1:
-        raise ValueError(
-            f"observations have shape {observation_shape}: give convolutions, as (channels, width, stride), for "
-            "example --config.convolutions 16 3 1"
-        )
-    if not convolutions:
-        return
-    if len(observation_shape) != 3:
-        raise ValueError(f"observations have shape {observation_shape}, --config.convolutions are for pictures.")
-    size = min(observation_shape[:2])
-    for channels, width, stride in convolutions:
-        if min(channels, width, stride) < 1 or size < width:
-            raise ValueError(f"--config.convolutions {channels} {width} {stride} do not fit a picture {size} wide.")
-        size = (size - width) // stride + 1
-
-
-class Ensemble(nn.Module):
+class Ensemble(Module):
     """`size` independent MLPs as one batched product: inputs [B, I] to [C, B], or [C, B, K] with K > 1 outputs."""
 
     size: int
@@ -414,7 +420,7 @@ class Ensemble(nn.Module):
         return outputs.squeeze(-1) if self.features == 1 else outputs
 
 
-class Encoded(nn.Module):
+class Encoded(Module):
     """A network behind an encoder."""
 
     encoder: nn.Module

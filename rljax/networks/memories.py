@@ -47,7 +47,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax.agent import MEMORY, Array, Transition
-from rljax.networks.layers import Network
+from rljax.networks.layers import Module, Network
 from rljax.networks.layers import create as create_network
 from rljax.networks.memory_layers import GRU, IRU, LRU, LSTM, GTrXL, Kind
 from rljax.networks.torsos import Settings
@@ -91,7 +91,7 @@ def layers(settings: Settings) -> nn.Module:
     raise ValueError(f"no memory '{settings.memory}'.")
 
 
-class Remembering(nn.Module):
+class Remembering(Module):
     """A network with a memory: `body` turns observations into features, and `head`, if any, what is remembered.
 
     `body` and `head` do not see time. Create it with `create`, and use it with the functions below.

@@ -23,7 +23,7 @@ from flax import linen as nn
 
 from rljax.agent import Array
 from rljax.networks import thinking
-from rljax.networks.layers import Dense, Initialisation, initialisers
+from rljax.networks.layers import Dense, Initialisation, LayerNorm, Module, initialisers
 
 Kind = Literal["none", "gru", "lstm", "lru", "gtrxl", "iru"]
 
@@ -129,7 +129,7 @@ def _backwards(gates: Gates, kept: Any, gradients: tuple[Any, Any]) -> tuple[Any
 recurrence.defvjp(_forwards, _backwards)
 
 
-class Recurrent(nn.Module):
+class Recurrent(Module):
     """Layers of recurrent cells, one on top of the other. Each scans the whole sequence before the next one does."""
 
     hidden: tuple[int, ...]
@@ -246,7 +246,7 @@ class IRU(thinking.IRU):
         return outputs, cells, following
 
 
-class LRU(nn.Module):
+class LRU(Module):
     """Residual blocks of linear recurrent units."""
 
     hidden: tuple[int, ...]
@@ -265,7 +265,7 @@ class LRU(nn.Module):
         return x, tuple(last), successor
 
 
-class LRUBlock(nn.Module):
+class LRUBlock(Module):
     """One linear recurrent unit with its normalisation and gated output."""
 
     width: int
@@ -274,7 +274,7 @@ class LRUBlock(nn.Module):
     @nn.compact
     def __call__(self, x: Array, first: Array, memory: Array, successor: Array | None) -> tuple[Array, Array, Any]:
         """See the top of this file; `memory` [..., 2, m] has real and imaginary parts."""
-        width, norm = self.width, nn.LayerNorm(name="norm")
+        width, norm = self.width, LayerNorm(name="norm")
         rate = jnp.exp(self.param("nu", _rates, (width,)))
         phase = jnp.exp(self.param("theta", _phases, (width,)))
         decay = jnp.exp(-rate + 1j * phase)
@@ -322,7 +322,7 @@ def _phases(key: Array, shape: tuple[int, ...]) -> Array:
     return jnp.log(jax.random.uniform(key, shape, minval=1e-3, maxval=LARGEST_PHASE))
 
 
-class GTrXL(nn.Module):
+class GTrXL(Module):
     """Gated Transformer-XL.
 
     Its memory holds the `inputs` [..., L, m] of each block in the last L steps, the newest last, and how many of them
@@ -368,7 +368,7 @@ class GTrXL(nn.Module):
         )
 
 
-class GTrXLBlock(nn.Module):
+class GTrXLBlock(Module):
     """One block: relative attention [3] and an MLP, each behind a gate."""
 
     width: int
@@ -384,7 +384,7 @@ class GTrXLBlock(nn.Module):
         width, dense = self.width, functools.partial(Dense, initialisation=self.initialisation)
         heads = math.gcd(HEADS, width)
         size = width // heads
-        norm = nn.LayerNorm(name="norm")
+        norm = LayerNorm(name="norm")
 
         def split(x: Array) -> Array:
             return x.reshape(*x.shape[:-1], heads, size)
@@ -404,11 +404,11 @@ class GTrXLBlock(nn.Module):
         found = jnp.einsum("nk...h,k...hd->n...hd", weight, value)
         found = dense(width, name="attended")(found.reshape(x.shape))
         x = Gate(width, self.initialisation, name="gate_attention")(x, jax.nn.relu(found))
-        hidden = jax.nn.relu(dense(2 * width, name="hidden")(nn.LayerNorm(name="norm_hidden")(x)))
+        hidden = jax.nn.relu(dense(2 * width, name="hidden")(LayerNorm(name="norm_hidden")(x)))
         return Gate(width, self.initialisation, name="gate_hidden")(x, jax.nn.relu(dense(width, name="output")(hidden)))
 
 
-class Gate(nn.Module):
+class Gate(Module):
     """The gate of a GRU between a block's input x and its result y; [2, section 3.2]."""
 
     width: int

@@ -18,6 +18,7 @@ from flax import linen as nn
 from rljax import networks
 from rljax.agent import Array
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initialisers, joined
+from rljax.networks.layers import LayerNorm, Module
 
 UNROLLED = 3  # steps: up to here they are unrolled, which is faster than a loop on the CPU; beyond, it is slower
 SEGMENT_FROM = 16  # steps: from here on gradients store some steps and recompute the others
@@ -65,7 +66,7 @@ class Seen(NamedTuple):
     spread: Array  # of x, [..., 1]
 
 
-class IRU(nn.Module):
+class IRU(Module):
     """The interpolation recurrent unit."""
 
     hidden: tuple[int, ...]  # the width m, once per cell
@@ -81,7 +82,7 @@ class IRU(nn.Module):
 
     def prepared(self, inputs: Array) -> tuple[Seen, list[Any]]:
         """What the steps need of inputs [..., I], and the weights of all cells."""
-        x = nn.LayerNorm(name="norm")(Dense(self.hidden[0], self.initialisation, name="input")(inputs))
+        x = LayerNorm(name="norm")(Dense(self.hidden[0], self.initialisation, name="input")(inputs))
         cells = [self._cell(i, x) for i in range(len(self.hidden))]
         return Seen(tuple(of_x for of_x, *_ in cells), *spread(x)), [weights for _, *weights in cells]
 
@@ -131,7 +132,7 @@ def spread(x: Array) -> tuple[Array, Array]:
     return mean, jnp.square(x - mean).sum(axis=-1, keepdims=True)
 
 
-class Recall(nn.Module):
+class Recall(Module):
     """Deep Thinking's blocks, which receive the input again in every step."""
 
     hidden: tuple[int, ...]  # the width m, once per residual block
@@ -157,7 +158,7 @@ class Recall(nn.Module):
         return think(step, first, self.compute, span)
 
 
-class DRC(nn.Module):
+class DRC(Module):
     """Stacked convolutional LSTMs that tick T times."""
 
     hidden: tuple[int, ...]  # channels of each layer

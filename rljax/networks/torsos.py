@@ -51,6 +51,7 @@ from flax import linen as nn
 from rljax import agent, networks
 from rljax.agent import Array, EnvSpec
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined, memory_layers
+from rljax.networks.layers import LayerNorm, Module
 from rljax.networks.thinking import DRC, IRU, Recall, Span
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
@@ -173,7 +174,7 @@ def last(settings: Settings, features: int, output_scale: float = 1.0) -> nn.Mod
     return networks.MLP((), features, initialisation=settings.initialisation, output_scale=output_scale)
 
 
-class Headed(nn.Module):
+class Headed(Module):
     """A torso with a dense layer after it."""
 
     torso: nn.Module
@@ -189,7 +190,7 @@ class Headed(nn.Module):
         return output(self.torso(*inputs, **options))
 
 
-class Ensemble(nn.Module):
+class Ensemble(Module):
     """`size` independent copies of a network as one batched product."""
 
     size: int
@@ -210,7 +211,7 @@ class Ensemble(nn.Module):
         return outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs
 
 
-class ResNet(nn.Module):
+class ResNet(Module):
     """Residual blocks of two layers, with normalisation and activation before each layer and at the end."""
 
     hidden: tuple[int, ...]
@@ -225,10 +226,10 @@ class ResNet(nn.Module):
         for block in range(len(self.hidden)):
             y = x
             for layer in range(2):
-                y = act(nn.LayerNorm(name=f"norm_{block}_{layer}")(y))
+                y = act(LayerNorm(name=f"norm_{block}_{layer}")(y))
                 y = Dense(width, self.initialisation, gain, name=f"hidden_{block}_{layer}")(y)
             x = x + y
-        return act(nn.LayerNorm(name="norm")(x))
+        return act(LayerNorm(name="norm")(x))
 
 
 def spans(key: Array, compute: int) -> Span:

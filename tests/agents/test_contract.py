@@ -51,6 +51,7 @@ FOLLOWING = {  # fields of a declaration that are the Config's, where that has t
     Dataset: {"batch_size", "num_updates", "reward_transform"},
 }
 KEY = jax.random.key(0)
+applied = jax.jit(lambda network, *inputs: network(*inputs))  # single operations would be compiled one by one
 
 
 def source(name: str) -> str:
@@ -67,6 +68,33 @@ DRAWS: dict[str, list[dict[str, Any]]] = {
 }
 
 agents = pytest.mark.parametrize("name", AGENTS)
+
+# Agents of which two tests are slow, since the sibling stands for them: JAX maps and compiles both in the same way.
+SIBLINGS = {
+    "calql": "cql",
+    "cpo": "ppo",
+    "cql_discrete": "dqn",
+    "dql": "iql",
+    "dsact": "sac",
+    "fdvl": "iql",
+    "fql": "iql",
+    "gciql": "iql",
+    "ifql": "iql",
+    "ofql": "iql",
+    "ppo_lagrangian": "ppo",
+    "pqn": "ppo",
+    "rebrac": "td3",
+    "riql": "iql",
+    "sac_discrete": "sac",
+    "sac_lagrangian": "sac",
+    "stream_q": "stream_ac",
+    "stream_sarsa": "stream_ac",
+    "stream_td": "stream_ac",
+    "td3_bc": "td3",
+}
+quick_alone = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.learn if name in SIBLINGS else ()) for name in AGENTS]
+)
 
 
 class Subject(NamedTuple):
@@ -162,6 +190,11 @@ def test_has_the_names_of_the_contract(name: str) -> None:
     assert type(module.experience(module.Config())) in DECLARATIONS.values()
 
 
+def test_siblings_stand_for_agents_whose_tests_are_slow() -> None:
+    assert set(SIBLINGS) <= set(AGENTS)
+    assert set(SIBLINGS.values()) <= set(AGENTS) - set(SIBLINGS)
+
+
 def declared(name: str) -> list[tuple[Any, Experience]]:
     """An agent's Configs, with what it declares that it learns from."""
     module, config = subject(name).module, subject(name).config
@@ -237,13 +270,14 @@ def test_value_is_the_critics_mean_on_normalised_inputs(name: str) -> None:
         action = jax.ShapeDtypeStruct((*shape, *spec.action_shape), spec.action_dtype)
         arrays = [spec.shaped(*shape), action]
         assert jax.eval_shape(module.value, state, *arrays, config).shape == shape
-    statistics = normalise.update(state.statistics, 3.0 * batch.observation + 1.0)
+    value = jax.jit(module.value)
+    statistics = jax.jit(normalise.update)(state.statistics, 3.0 * np.asarray(batch.observation) + 1.0)
     state, by_data = state.replace(statistics=statistics), hasattr(module, "prepare")
-    mean, std = np.asarray(statistics.mean), np.sqrt(statistics.variance)
+    mean, std = np.asarray(statistics.mean), np.sqrt(np.asarray(statistics.variance))
     seen = (np.asarray(batch.observation) - mean) / (std + 1e-3 if by_data else std)
     for normalises, observation in ((False, batch.observation), (True, seen)):
-        each = np.asarray(state.critic(observation, batch.action))  # [C, B]
-        found = module.value(
+        each = np.asarray(applied(state.critic, observation, batch.action))  # [C, B]
+        found = value(
             state, batch.observation, batch.action, dataclasses.replace(config, normalise_observations=normalises)
         )
         assert found.shape == batch.reward.shape
@@ -357,7 +391,7 @@ def test_settings_that_shape_the_program_are_compiled_anew() -> None:
     assert len(traces) == before + 1
 
 
-@agents
+@quick_alone
 def test_acting_does_not_depend_on_being_compiled(name: str) -> None:
     module, spec, config, batch, state, _, act, *_ = subject(name)
     plain = acted(module, spec, state, several(batch), KEY, config, explore=False)
@@ -374,7 +408,7 @@ def test_updating_does_not_depend_on_being_compiled(name: str) -> None:
     assert_close(plain, update(state, batch, KEY, step, config))
 
 
-@agents
+@quick_alone
 def test_a_population_learns_as_each_learner_alone(name: str) -> None:
     _, _, config, batch, state, update, *_ = subject(name)
     step, scales = last_step(config), [1.0, 0.5]
@@ -411,10 +445,10 @@ def test_update_teaches_every_parameter(name: str) -> None:
 def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     """Rows without weight teach the critics nothing; where nothing follows, the error is Q's distance to the reward."""
     _, _, config, batch, state, update, *_ = subject(name)
-    batch, rows = batch.replace(terminated=jnp.ones_like(batch.terminated)), len(batch.reward)
-    extras = {**batch.extras, "row": jnp.arange(rows, dtype=jnp.int32)}
+    batch, rows = batch.replace(terminated=np.ones_like(batch.terminated)), len(batch.reward)
+    extras = {**batch.extras, "row": np.arange(rows, dtype=np.int32)}
     plain = update(state, batch, KEY, last_step(config), config)[0]
-    given = {"ones": jnp.ones(rows), "zeros": jnp.zeros(rows)}
+    given = {"ones": np.ones(rows, np.float32), "zeros": np.zeros(rows, np.float32)}
     weighted = {
         weights: update(state, batch.replace(extras=extras | {"weight": weight}), KEY, last_step(config), config)
         for weights, weight in given.items()
@@ -422,7 +456,7 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     assert_close(weighted["ones"][0], plain)
     assert_close(weighted["zeros"][0].critic, state.critic)
     inputs = (batch.observation,) if name == "dqn" else (batch.observation, batch.action)
-    q = np.asarray(state.critic(*inputs))  # [C, B], or [C, B, A], or [C, B, 2]: mean and std
+    q = np.asarray(applied(state.critic, *inputs))  # [C, B], or [C, B, A], or [C, B, 2]: mean and std
     if q.ndim == 3:
         q = q[:, np.arange(rows), batch.action] if name == "dqn" else q[..., 0]
     error = np.abs(q - np.asarray(batch.reward)).max(axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -25,10 +26,12 @@ def settings(kind: Any, layers: int = 2, **changes: Any) -> torsos.Settings:
     return torsos.Settings("mlp", 2, None, "tanh", "torch", memory=kind, **sizes)._replace(**changes)
 
 
+@functools.cache
 def drawn(kind: str, layers: int = 2) -> networks.Network:
     """A memory alone, without a body before it, its parameters drawn by NumPy."""
     identity: Any = networks.MLP((), None)
-    network, _ = memories.create(identity, settings(kind, layers), jax.random.key(0), jnp.zeros(SIZE))
+    create = functools.partial(memories.create, identity, settings(kind, layers))
+    network, _ = jax.eval_shape(create, jax.random.key(0), jnp.zeros(SIZE))
     generator = np.random.default_rng(1)
     params = jax.tree.map(lambda x: jnp.asarray(generator.normal(0.0, 0.5, x.shape), x.dtype), network.params)
     return network.replace(params=params)
@@ -39,6 +42,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+applied = jax.jit(lambda network, *given: network(*given))  # shared, since single operations are compiled one by one
 X, NEXT = numbers(STEPS, ENVS, SIZE), numbers(STEPS, ENVS, SIZE, seed=2)
 
 
@@ -50,7 +54,7 @@ def fresh(kind: str, *leading: int) -> Any:
 
 def used(kind: str, network: networks.Network) -> Any:
     """Memories after some steps of an episode."""
-    return network(jnp.asarray(numbers(4, ENVS, SIZE, seed=3)), jnp.zeros((4, ENVS), bool), fresh(kind, ENVS))[1]
+    return applied(network, numbers(4, ENVS, SIZE, seed=3), np.zeros((4, ENVS), bool), fresh(kind, ENVS))[1]
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -109,11 +113,11 @@ CELLS = {"gru": gru, "lstm": lstm, "lru": lru}
 def test_layers_equal_their_equations(kind: str) -> None:
     network, cell = drawn(kind), CELLS[kind]
     memory = used(kind, network)
-    output, after, _ = network(jnp.asarray(X), jnp.asarray(FIRST), memory)
+    output, after, _ = applied(network, X, FIRST, memory)
     core = next(iter(network.params.values()))
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), core)
     for e in range(ENVS):
-        kept = jax.tree.map(lambda x, e=e: np.asarray(x[e], np.float64), memory)
+        kept = jax.tree.map(lambda x, e=e: np.asarray(x, np.float64)[e], memory)
         kept = list(kept)
         for t in range(STEPS):
             if FIRST[t, e]:
@@ -123,8 +127,10 @@ def test_layers_equal_their_equations(kind: str) -> None:
                 x = dense(x, p["input"])
             for layer in range(2):
                 x, kept[layer] = cell(p, layer, x, kept[layer])
-            np.testing.assert_allclose(output[t, e], x, rtol=1e-4, atol=1e-5)
-        jax.tree.map(lambda a, b, e=e: np.testing.assert_allclose(a[e], b, rtol=1e-4, atol=1e-5), list(after), kept)
+            np.testing.assert_allclose(np.asarray(output)[t, e], x, rtol=1e-4, atol=1e-5)
+        jax.tree.map(
+            lambda a, b, e=e: np.testing.assert_allclose(np.asarray(a)[e], b, rtol=1e-4, atol=1e-5), list(after), kept
+        )
 
 
 def test_gtrxl_attends_as_its_equations_say() -> None:
@@ -134,7 +140,7 @@ def test_gtrxl_attends_as_its_equations_say() -> None:
     memory = {"inputs": (jnp.asarray(past)[None],), "known": jnp.array([2])}  # of three steps two are this episode's
     first = np.zeros((4, 1), bool)
     first[2] = True
-    output, after, _ = network(jnp.asarray(X[:4, :1]), jnp.asarray(first), memory)
+    output, after, _ = jax.tree.map(np.asarray, applied(network, X[:4, :1], first, memory))
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), next(iter(network.params.values())))
     block = p["block_0"]
     tokens = dense(X[:4, 0].astype(np.float64), p["input"])
@@ -174,10 +180,10 @@ def gated(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def test_the_first_step_of_an_iru_is_that_of_the_torso() -> None:
     network = drawn("iru")
-    output, cells, _ = network(jnp.asarray(X), jnp.ones((STEPS, ENVS), bool), fresh("iru", ENVS))
+    output, cells, _ = applied(network, X, np.ones((STEPS, ENVS), bool), fresh("iru", ENVS))
     torso = networks.Network(next(iter(network.params.values())), torsos.IRU((WIDTH,) * 2, 2))
-    np.testing.assert_allclose(output, torso(X), rtol=1e-5, atol=1e-6)
-    remembered = network(jnp.asarray(X), jnp.zeros((STEPS, ENVS), bool), cells)[0]
+    np.testing.assert_allclose(output, applied(torso, X), rtol=1e-5, atol=1e-6)
+    remembered = applied(network, X, np.zeros((STEPS, ENVS), bool), cells)[0]
     assert np.abs(np.asarray(remembered) - np.asarray(output)).min(axis=-1).max() > 1e-3
 
 
@@ -195,7 +201,7 @@ def test_a_sequence_equals_its_single_steps(kind: str) -> None:
         output, memory = step(X[t], FIRST[t], memory)
         outputs.append(output)
         successors.append(step(NEXT[t], np.zeros(ENVS, bool), memory)[0])
-    whole = jax.jit(lambda *given: network(*given))(X, FIRST, kept, NEXT)
+    whole = applied(network, X, FIRST, kept, NEXT)
     np.testing.assert_allclose(whole[0], outputs, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(whole[2], successors, rtol=1e-4, atol=1e-5)
     again = [step(NEXT[0], np.zeros(ENVS, bool), memory)[0] for memory in (memory, whole[1])]
@@ -210,7 +216,7 @@ def test_nothing_crosses_the_beginning_of_an_episode(kind: str) -> None:
     def later(x: Any, memory: Any) -> Any:
         return network(x, first, memory)[0][3:].sum()
 
-    memory = jax.tree.map(lambda x: x[:1].astype(jnp.float32), used(kind, network))
+    memory = jax.tree.map(lambda x: np.asarray(x, np.float32)[:1], used(kind, network))
     known = {"known": jnp.array([3])} if kind == "gtrxl" else {}
     of_x, of_memory = jax.jit(jax.grad(lambda x, memory: later(x, memory | known if known else memory), (0, 1)))(
         jnp.asarray(X[:, :1]), memory
@@ -232,9 +238,11 @@ def test_successors_follow_from_the_next_row_unless_the_step_was_truncated(kind:
     extras = {"memory": memory, "first": jnp.asarray(FIRST)}
     batch = Transition(jnp.asarray(X), *rows, terminated, jnp.asarray(truncated), jnp.asarray(after), extras)
     seen, successors = jax.jit(memories.following)(network, batch)
-    expected = memories.successors(network, batch)
+    expected = jax.jit(memories.successors)(network, batch)
     np.testing.assert_allclose(seen, expected[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(successors[~terminated], np.asarray(expected[1])[~terminated], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(successors)[~terminated], np.asarray(expected[1])[~terminated], rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
