@@ -174,6 +174,7 @@ def main() -> None:
             seconds[kind] = time.monotonic() - before
         print(f"{kind}: a whole run takes {seconds[kind]:.0f} s", flush=True)
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in options.kinds}
+    table: dict[str, dict[str, int]] = {}
     for i in range(options.trials):
         kind = options.kinds[i % len(options.kinds)]
         out = f"trial-{i:03d}"
@@ -185,8 +186,8 @@ def main() -> None:
             counts[kind]["the same bits"] += 1
             shutil.rmtree(folder / out)
         print(f"{i + 1} of {options.trials}: {sum(count['the same bits'] for count in counts.values())}", flush=True)
-    table = {kind: {name: counts[kind][name] for name in COUNTED} for kind in options.kinds}
-    options.output.write_text(json.dumps({"seed": options.seed, **provenance(), "kinds": table}, indent=1) + "\n")
+        table = {kind: {name: counts[kind][name] for name in COUNTED} for kind in options.kinds}
+        options.output.write_text(json.dumps({"seed": options.seed, **provenance(), "kinds": table}, indent=1) + "\n")
     for kind, row in table.items():
         print(f"{kind}: {row}")
     if any(row["the same bits"] != row["trials"] for row in table.values()):
