@@ -2,11 +2,12 @@
 
   git clone https://github.com/t6-thu/H2O peer/H2O
   peer/bin/pip install torch numpy ml_collections
-  taskset -c 0 python scripts/benchmark_h2o.py --peer peer/bin/python --code peer/H2O --output results/benchmark_h2o.json
+  taskset -c 0 python scripts/benchmark_h2o.py --peer peer/bin/python --code peer/H2O \\
+      --output results/benchmark_h2o.json
 
-Sizes of HalfCheetah: observations of 17 numbers, actions of 6; random rows. Batches are 256 rows, half of them real, and
-networks are 2 x 256. The authors' `train` draws batches of its own for the discriminators, 256 rows of each source; ours
-uses the critics' rows. Nobody steps an environment. Measurements alternate, each in a separate process, after
+Sizes of HalfCheetah: observations of 17 numbers, actions of 6; random rows. Batches are 256 rows, half of them real,
+and networks are 2 x 256. The authors' `train` draws batches of its own for the discriminators, 256 rows of each source;
+ours uses the critics' rows. Nobody steps an environment. Measurements alternate, each in a separate process, after
 compilation. Medians are reported. `taskset` limits all to one core.
 """
 
