@@ -11,9 +11,8 @@ from flax import struct
 from rljax.agent import Array, Transition
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.draws import Draw, Uniform
-from rljax.buffers.experience import Experience, declaration, rows_of
+from rljax.buffers.experience import Experience, apart, declaration, rows_of
 from rljax.buffers.prioritised import Pending, Priorities, Prioritised
-from rljax.buffers.rollout import apart
 from rljax.buffers.sequences import Sequences, Windows
 from rljax.buffers.successors import Successors, is_large, newest_frame
 
