@@ -173,18 +173,6 @@ def emitted(raw: Array, spec: EnvSpec) -> Array:
     return distributions.clipped(raw, spec)
 
 
-def values(state: State, critic: networks.Network, observation: Any, key: Array, config: Config) -> Array:
-    """V(s) [...] for scaled observations [..., O...]: of all of one discrete action, or of actions that are drawn."""
-    pi: Any = policy(state.actor, observation)
-    if state.spec.discrete and not state.spec.choices:
-        return (pi.probs * critic(observation).mean(axis=0)).sum(axis=-1)
-
-    def drawn(key: Array) -> Array:
-        return critic(observation, emitted(pi.sample(seed=key), state.spec)).mean(axis=0)
-
-    return jax.lax.map(drawn, jax.random.split(key, config.num_draws)).mean(axis=0)
-
-
 def returns(state: State, batch: Transition, key: Array, config: Config) -> Array:
     """R_t [T, E] of a rollout with scaled observations."""
     next_value = values(state, state.critic, batch.next_observation, key, config)
@@ -201,6 +189,18 @@ def advantages(state: State, batch: Transition, key: Array, config: Config) -> A
     delta = batch.reward + config.discount * (1.0 - batch.terminated) * next_value - value
     decay = config.discount * config.trace_decay * (1.0 - (batch.terminated | batch.truncated))
     return buffers.discounted_sums(delta, decay)
+
+
+def values(state: State, critic: networks.Network, observation: Any, key: Array, config: Config) -> Array:
+    """V(s) [...] for scaled observations [..., O...]: of all of one discrete action, or of actions that are drawn."""
+    pi: Any = policy(state.actor, observation)
+    if state.spec.discrete and not state.spec.choices:
+        return (pi.probs * critic(observation).mean(axis=0)).sum(axis=-1)
+
+    def drawn(key: Array) -> Array:
+        return critic(observation, emitted(pi.sample(seed=key), state.spec)).mean(axis=0)
+
+    return jax.lax.map(drawn, jax.random.split(key, config.num_draws)).mean(axis=0)
 
 
 # [4, appendix C]
