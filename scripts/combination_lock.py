@@ -33,7 +33,7 @@ from rljax.runs import collect, records, run
 STEPS = {5: 65_536, 10: 163_840, 20: 327_680}  # environment steps by horizon: whole rollouts of 2,048
 UPDATES = 2_000  # of BC
 AGENTS = {"ppo": "PPO", "none": "HNPG without data", "data": "HNPG with data"}
-COLOURS = {"ppo": "#999999", "none": "#D55E00", "data": "#0072B2"}
+COLOURS = {"ppo": "#222222", "none": "#D55E00", "data": "#0072B2"}
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {"discount": 1.0}),
     "none": ("hnpg", {"data_size": 0}),
@@ -125,9 +125,10 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         for label, name in AGENTS.items():
             steps, returns = cell["curves"][label]["steps"], np.asarray(cell["curves"][label]["returns"])
             axes.plot(steps, returns.T, color=COLOURS[label], linewidth=0.7, alpha=0.5)
-            axes.plot(steps, returns.mean(axis=0), color=COLOURS[label], linewidth=2, label=name)
+            top = {"zorder": 5, "linestyle": ":"} if label == "ppo" else {}  # it lies on HNPG without data
+            axes.plot(steps, returns.mean(axis=0), color=COLOURS[label], linewidth=2, label=name, **top)
         axes.axhline(cell["optimum"], color="k", linewidth=0.8, linestyle="--", label="optimum")
-        axes.axhline(cell["data"], color="#009E73", linewidth=0.8, linestyle=":", label="the data")
+        axes.axhline(cell["data"], color="#009E73", linewidth=0.8, linestyle="-.", label="the data")
         axes.set(xlabel="environment steps", title=f"horizon {horizon}")
         axes.ticklabel_format(axis="x", style="sci", scilimits=(3, 3))
     panels[0].set_ylabel("return, no exploration")
