@@ -1,4 +1,4 @@
-"""What data are worth to an on-policy learner: combination locks of several horizons, whose optimum is known.
+"""What data are worth to an on-policy learner: combination locks of two horizons, whose optimum is known.
 
 PPO, HNPG without data and HNPG with data learn for the same number of environment steps; BC learns from the same data
 alone. The data are episodes by those who know the combination, of whose actions 1 in H is uniform. All seeds of a cell
@@ -30,7 +30,7 @@ from rljax.analysis import comparison
 from rljax.distributed.hardware import provenance
 from rljax.runs import collect, records, run
 
-STEPS = {5: 65_536, 10: 163_840, 20: 327_680}  # environment steps by horizon: whole rollouts of 2,048
+STEPS = {10: 163_840, 20: 327_680}  # environment steps by horizon: whole rollouts of 2,048
 UPDATES = 2_000  # of BC
 AGENTS = {"ppo": "PPO", "none": "HNPG without data", "data": "HNPG with data"}
 COLOURS = {"ppo": "#222222", "none": "#D55E00", "data": "#0072B2"}

@@ -143,7 +143,7 @@ def test_defaults_learn_from_data_with_calibrated_critics(tmp_path: Path) -> Non
 @pytest.mark.learn
 def test_defaults_learn_from_rollouts_beside_data(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "eval_episodes": 30}
-    out = run.train("hnpg", environment("hnpg"), 82_000, out=tmp_path / "run", eval_every=82_000, **settings)
+    out = run.train("hnpg", environment("hnpg"), 24_000, out=tmp_path / "run", eval_every=24_000, **settings)
     assert final(out) >= LEARNT
 
 
