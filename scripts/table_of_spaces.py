@@ -65,7 +65,8 @@ def source(agent: str) -> str:
     experience = module.experience(module.Config())
     if experience.needs_data:
         return "alone"
-    return "beside new experience" if experience.mixes_data and experience.draw.from_data else ""
+    draw = getattr(experience, "draw", None)  # rollouts are whole: rows of the data come beside them
+    return "beside new experience" if experience.mixes_data and (draw is None or draw.from_data) else ""
 
 
 def table() -> str:

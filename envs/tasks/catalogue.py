@@ -1,16 +1,26 @@
 """All tasks of this suite by name, `rljax/<name>`.
 
-They are analytic, of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in pictures, and problems on
-grids.
+They are analytic, of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in pictures, combination locks,
+and problems on grids.
 """
 
 from __future__ import annotations
 
 from rljax.envs.environment import Environment, unknown
-from rljax.envs.tasks import analytic, box_pick, job_shop, lights_out, mjx, neorl2, pendulum_pictures, point_hazards
+from rljax.envs.tasks import (
+    analytic,
+    box_pick,
+    combination_lock,
+    job_shop,
+    lights_out,
+    mjx,
+    neorl2,
+    pendulum_pictures,
+    point_hazards,
+)
 
 MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, pendulum_pictures)  # with a fixed list of names
-SIZED = (lights_out, box_pick)  # with names of any size: they begin with the module's `BEGINNING`
+SIZED = (lights_out, box_pick, combination_lock)  # with names of any size: they begin with the module's `BEGINNING`
 
 
 def names() -> list[str]:

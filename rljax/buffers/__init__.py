@@ -12,7 +12,7 @@ from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
 from rljax.buffers.replay import Replay
-from rljax.buffers.rollout import Rollout, discounted_sums, minibatches
+from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
 from rljax.buffers.sequences import Sequences
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Uniform",
     "UniformRows",
     "WeightedRows",
+    "beside",
     "chosen",
     "discounted_sums",
     "minibatches",

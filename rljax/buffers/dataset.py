@@ -154,6 +154,13 @@ def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraw
     return AliasDraws(random_rows(key_row, capacity, number, size), bits)
 
 
+def drawn_rows(data: Transition, keys: Array, number: int, size: int) -> Transition:
+    """Random rows [P, number, size] of a data set [N, ...], with its alias table's probabilities where it has one."""
+    if ALIAS not in data.extras:
+        return rows_of(data, random_rows(keys, data.reward.shape[0], number, size))
+    return rows_of(without_weights(data), aliased(data, alias_draws(keys, data.reward.shape[0], number, size)))
+
+
 def aliased(data: Transition, drawn: AliasDraws) -> Any:
     """The drawn rows [...] of a data set that `with_weights` returned: NumPy's from NumPy's, else JAX's."""
     entry = data.extras[ALIAS][drawn.row]

@@ -13,9 +13,10 @@ import dataclasses
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, RewardTransform, Transition, float_fields
+from rljax.agent import MEMORY, Array, RewardTransform, Transition, float_fields
 from rljax.buffers.frames import each
 
 T = TypeVar("T")
@@ -86,6 +87,11 @@ class Experience:
     @property
     def mixes_data(self) -> bool:
         """Whether a data set can be part of its batches."""
+        return False
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Whether new experience is not enough: training begins only with a data set beside it."""
         return False
 
     @property
@@ -223,3 +229,15 @@ def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
 def rows_of(data: T, rows: Any) -> T:
     """The `rows` [...] of transitions, or of any other tree of arrays [N, ...], in one gather."""
     return each(lambda x: x[rows], data)
+
+
+def apart(transitions: Transition) -> tuple[Transition, Any]:
+    """Transitions without the memory in their extras, and this memory; None where there is none."""
+    extras = dict(transitions.extras)
+    memory = extras.pop(MEMORY, None)
+    return transitions.replace(extras=extras), memory
+
+
+def beginnings(batch: Transition) -> Array:
+    """Which steps of a batch [N, T, ...] begin an episode, as the step before ended; the first step is never marked."""
+    return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Transition, choose
-from rljax.buffers.dataset import AliasDraws, alias_draws, aliased, without_weights
+from rljax.buffers.dataset import AliasDraws, aliased, drawn_rows, without_weights
 from rljax.buffers.draws import uniform, with_columns
-from rljax.buffers.experience import declaration, random_rows, rows_of
+from rljax.buffers.experience import declaration, rows_of
 from rljax.buffers.replay import Replay, ReplayBuffer
 
 
@@ -82,11 +82,7 @@ class Mixed(Replay):
     ) -> tuple[Transition, Transition]:
         """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-        if self.weighted:
-            drawn = alias_draws(key_offline, data.reward.shape[0], self.num_updates, offline)
-            old = rows_of(without_weights(data), aliased(data, drawn))
-        else:
-            old = rows_of(data, random_rows(key_offline, data.reward.shape[0], self.num_updates, offline))
+        old = drawn_rows(data, key_offline, self.num_updates, offline)
         return _alike(old, self._as_data(uniform(buffer, key_online, self, online)))
 
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:

@@ -11,9 +11,8 @@ from flax import struct
 from rljax.agent import Array, Transition
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.draws import Draw, Uniform
-from rljax.buffers.experience import Experience, declaration, rows_of
+from rljax.buffers.experience import Experience, apart, declaration, rows_of
 from rljax.buffers.prioritised import Pending, Priorities, Prioritised
-from rljax.buffers.rollout import apart
 from rljax.buffers.sequences import Sequences, Windows
 from rljax.buffers.successors import Successors, is_large, newest_frame
 
@@ -214,7 +213,7 @@ class Replay(Experience):
     draw: Draw = Uniform()  # how batches are drawn
     clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
-    beside_data: bool = False  # training cannot begin without a data set that it learns from as well
+    beside_data: bool = False  # it never learns without a data set
 
     kind: ClassVar[str] = "replay"
 
@@ -222,6 +221,11 @@ class Replay(Experience):
     def mixes_data(self) -> bool:
         """True: a data set can be part of its batches."""
         return True
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Whether it learns only from both."""
+        return self.beside_data
 
     @property
     def stores_time(self) -> bool:

@@ -9,8 +9,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
-from rljax.buffers.experience import Experience, declaration
+from rljax.buffers.dataset import drawn_rows
+from rljax.buffers.experience import Experience, apart, beginnings, declaration
 from rljax.networks.distributions import permutation
+
+DATA = "data"  # in the extras of a rollout: rows of the data set
 
 
 class RolloutBuffer(struct.PyTreeNode):
@@ -63,16 +66,11 @@ class RememberingRollout(RolloutBuffer):
         return written.replace(memory=memory)
 
 
-def apart(transitions: Transition) -> tuple[Transition, Any]:
-    """Transitions without the memory in their extras, and this memory; None where there is none."""
-    extras = dict(transitions.extras)
-    memory = extras.pop(MEMORY, None)
-    return transitions.replace(extras=extras), memory
-
-
-def beginnings(batch: Transition) -> Array:
-    """Which steps of a batch [N, T, ...] begin an episode, as the step before ended; the first step is never marked."""
-    return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)
+def beside(batch: Transition) -> tuple[Transition, Transition | None]:
+    """A rollout [T, E, ...], and the rows [D, ...] of the data set beside it; None where there are none."""
+    extras = dict(batch.extras)
+    data: Any = extras.pop(DATA, None)
+    return batch.replace(extras=extras), data
 
 
 def discounted_sums(values: Array, decays: Array) -> Array:
@@ -110,10 +108,12 @@ class Rollout(Experience):
     """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches of `batch_size`.
 
     With `remembers`, its extras hold `memory` [E, M...], the memory before the first step, and `first` [T, E], which
-    marks later steps that begin an episode.
+    marks later steps that begin an episode. With `data_size` D, its extras hold `data` [D, ...], random rows of the
+    data set: `beside` takes them apart.
     """
 
     batch_size: int = 1  # transitions of a minibatch: a divisor of the rollout's T x E
+    data_size: int = 0  # D, rows of the data set beside each rollout; 0: it learns without a data set
     learns_until: float | None = None  # environment steps after which the learning rate is 0; None: it stays above 0
 
     kind: ClassVar[str] = "rollout"
@@ -123,8 +123,18 @@ class Rollout(Experience):
         """True: the whole rollout comes from one policy, the newest."""
         return True
 
+    @property
+    def mixes_data(self) -> bool:
+        """Whether rows of a data set come with each rollout."""
+        return self.data_size > 0
+
+    @property
+    def waits_for_data(self) -> bool:
+        """The same: without a data set, `data_size` is 0."""
+        return self.mixes_data
+
     def check(self) -> None:
-        """Raise `ValueError` where the size of minibatches does not divide a rollout."""
+        """Raise `ValueError` where minibatches do not divide a rollout, or the data's rows beside it."""
         super().check()
         rows = self.steps_per_iteration
         if rows % self.batch_size:
@@ -134,6 +144,12 @@ class Rollout(Experience):
             raise ValueError(
                 f"--config.batch-size is {self.batch_size}, which does not divide a rollout of --config.num-steps "
                 f"{self.num_steps} x --config.num-envs {self.num_envs} = {rows} transitions. Nearest: {best}."
+            )
+        if self.data_size < 0 or self.data_size % (rows // self.batch_size):
+            parts = rows // self.batch_size
+            raise ValueError(
+                f"--config.data-size is {self.data_size}, and a rollout is learnt from in {parts} minibatches: give a "
+                f"multiple of {parts}, such as {parts * max(1, round(self.data_size / parts))}."
             )
         if self.remembers and self.batch_size % self.num_steps:
             number = max(1, min(self.num_envs, round(self.batch_size / self.num_steps)))
@@ -159,9 +175,12 @@ class Rollout(Experience):
         return steps >= self.steps_before_updates
 
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...]."""
-        del data, keys
+        """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...], with rows of the data beside it."""
         batch = buffer.data
         if isinstance(buffer, RememberingRollout):
             batch = batch.replace(extras={**batch.extras, MEMORY: buffer.memory, "first": beginnings(batch)})
-        return jax.tree.map(lambda x: x[:, None], batch)
+        batch = jax.tree.map(lambda x: x[:, None], batch)
+        if not self.data_size:
+            return batch
+        assert data is not None
+        return batch.replace(extras={**batch.extras, DATA: drawn_rows(data, keys, 1, self.data_size)})

@@ -24,9 +24,8 @@ from flax import struct
 from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers import sum_tree
 from rljax.buffers.draws import Draw
-from rljax.buffers.experience import declaration
+from rljax.buffers.experience import beginnings, declaration
 from rljax.buffers.prioritised import Pending, Priorities
-from rljax.buffers.rollout import beginnings
 
 if TYPE_CHECKING:
     from rljax.buffers.replay import Replay, SequenceBuffer

@@ -24,6 +24,7 @@ usage: rljax data COMMAND ...
   corrupt DATA FILE    write it with part of its rows corrupted, by RIQL's protocol
   correct SOURCE TARGET FILE   write data of other dynamics with the actions and rewards of the target's, by STC
   record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
+  record NAME FILE     write what a task with a known solution shows: rljax/CombinationLock-10
   record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
 
 DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
@@ -112,9 +113,12 @@ class Correct:
 
 @dataclasses.dataclass
 class Record(shared.Trust, shared.Learner):
-    """Write a data set of what a run's policies do, or did while they were trained, or of OGBench's oracles."""
+    """Write a data set of what a run's policies do, or did while they were trained, or of oracles.
 
-    # folder of the run, or ogbench/cube-single-play-v0 and others of its arm
+    Oracles are OGBench's, and those of tasks with a known solution.
+    """
+
+    # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and others of its arm
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     # file.npz or .hdf5; of OGBench: .npz, default: where it is found
     output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
@@ -342,17 +346,22 @@ def _record(arguments: list[str]) -> None:
     from rljax import datasets
     from rljax.runs import collect
 
-    dataset = collect.record(
-        options.source,
-        steps=1_000_000 if options.steps is None else options.steps,
-        source=options.acting,
-        learner=options.learner,
-        best=options.best,
-        num_envs=10 if options.envs is None else options.envs,
-        seed=options.seed,
-        name=str(options.output),
-        trust=options.trust,
-    )
+    steps = 1_000_000 if options.steps is None else options.steps
+    if options.source.startswith("rljax/"):
+        _require_plain(options)
+        dataset = collect.demonstrated(options.source, steps=steps, seed=options.seed, name=str(options.output))
+    else:
+        dataset = collect.record(
+            options.source,
+            steps=steps,
+            source=options.acting,
+            learner=options.learner,
+            best=options.best,
+            num_envs=10 if options.envs is None else options.envs,
+            seed=options.seed,
+            name=str(options.output),
+            trust=options.trust,
+        )
     path = datasets.write(dataset, options.output)
     returns = dataset.returns()
     played = (
@@ -361,9 +370,14 @@ def _record(arguments: list[str]) -> None:
     print(f"{path}: {dataset.num:,} transitions, {played}")
 
 
-def _record_play(options: Record) -> None:
+def _require_plain(options: Record) -> None:
+    """Raise `ValueError` for options that are of runs alone."""
     if (options.acting, options.learner, options.best) != ("policy", 0, False):
         raise ValueError(f"--from, --learner and --best are of runs; '{options.source}' is recorded by its oracles.")
+
+
+def _record_play(options: Record) -> None:
+    _require_plain(options)
     from rljax.datasets import archive, play
 
     processes = 1 if options.envs is None else options.envs

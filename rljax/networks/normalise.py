@@ -134,9 +134,13 @@ def scale_rewards(
         return running * (1.0 - ended), running
 
     running, sums = jax.lax.scan(forwards, returns.running, (reward, ended))
-    statistics = update(returns.statistics, sums.ravel())
-    scaled = jnp.clip(reward / jnp.sqrt(statistics.variance + 1e-8), -limit, limit)
-    return Returns(running, statistics), scaled
+    returns = Returns(running, update(returns.statistics, sums.ravel()))
+    return returns, scaled_rewards(returns, reward, limit)
+
+
+def scaled_rewards(returns: Returns, reward: Array, limit: float = 10.0) -> Array:
+    """Rewards [...] divided by the std of the discounted return, clipped to [-limit, limit]. Nothing is counted."""
+    return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -limit, limit)
 
 
 class Moments(struct.PyTreeNode):

@@ -107,6 +107,28 @@ def record(
     return datasets.Dataset(name, transitions, described["env"], reference, bounds, provenance)
 
 
+def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded") -> datasets.Dataset:
+    """A data set called `name` of whole episodes that the task `env` shows itself, with about `steps` transitions.
+
+    Raises `ValueError` for a task that shows none, and for a number of steps below one episode.
+    """
+    task: Any = envs.make(env).environment if envs.is_compiled(env) else None
+    if not hasattr(task, "demonstrations"):
+        raise ValueError(
+            f"'{env}' is no run, and no task that shows its own solution, as rljax/CombinationLock-10 does."
+        )
+    spec: EnvSpec = task.spec
+    if steps < task.horizon:
+        raise ValueError(f"--steps is {steps}, an episode of '{env}' has {task.horizon}.")
+    _require_room(spec, steps)
+    shown = jax.jit(task.demonstrations, static_argnums=1)
+    transitions = jax.tree.map(np.asarray, shown(jax.random.key(seed), steps // task.horizon))
+    provenance = {"reader": "record", "source": "demonstrations", "environment": env, "seed": seed}
+    provenance |= {"max_episode_steps": spec.max_episode_steps, "versions": hardware.versions()}
+    provenance |= {"num_actions": spec.action_size} if spec.discrete else {}
+    return datasets.Dataset(name, transitions, env, None, None if spec.discrete else _unit_bounds(spec), provenance)
+
+
 def _played(
     out: str | Path,
     env: str,

@@ -311,6 +311,11 @@ def _beginning(out: str, *, trust: bool) -> policy.Policies:
 def _require_mixing(settings: Settings, experience: Experience) -> None:
     """Raise `ValueError` where an offline share is given but batches are not mixed."""
     mixes = settings.then_online if experience.needs_data else settings.data is not None
+    if experience.kind == "rollout" and experience.mixes_data and settings.offline_share != Settings.offline_share:
+        raise ValueError(
+            f"--offline-share {settings.offline_share} is of batches from a replay, agent '{settings.agent}' learns "
+            "from rollouts: --config.data-size sets the rows of the data set beside each."
+        )
     if not mixes and settings.offline_share != Settings.offline_share:
         remedy = "--then-online N" if experience.needs_data else "--data DATA"
         raise ValueError(

@@ -16,7 +16,7 @@ import numpy as np
 
 from rljax import datasets, envs
 from rljax.agent import Base, EnvSpec, Transition, difference, shown
-from rljax.buffers import Dataset, Experience, Mixed, Replay, UniformRows, WeightedRows, with_weights
+from rljax.buffers import Dataset, Experience, Mixed, Replay, Rollout, UniformRows, WeightedRows, with_weights
 from rljax.distributed import processes
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
@@ -221,13 +221,13 @@ class OnlineExperience:
     has_policy: bool = False  # learners begin with a policy: it acts in the warm-up, in place of uniform actions
 
     def __call__(self, config: Any) -> Experience:
-        """The declaration, mixed with the data set where there is one."""
+        """The declaration, mixed with the data set where there is one. Rollouts stay whole, with rows beside them."""
         declared = self.module.experience(config)
         if declared.needs_data:
             declared = declared.online
         if self.has_policy and isinstance(declared, Replay):
             declared = dataclasses.replace(declared, uniform_warmup=False)
-        if self.mixture is not None:
+        if self.mixture is not None and not isinstance(declared, Rollout):
             return Mixed.of(declared, *self.mixture)
         if isinstance(declared, Replay) and declared.stores_time:
             environment = _with_goals(self.name, self.goals, declared.draw.flag)
@@ -280,8 +280,9 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
     settings, dataset, agent = experiment.settings, experiment.dataset, experiment.settings.agent
     if experience.needs_data and dataset is None:
         raise ValueError(f"agent '{agent}' learns from data: rljax train {agent} --data d4rl/hopper-medium-v2")
-    if isinstance(experience, Replay) and experience.beside_data and dataset is None:
-        raise ValueError(f"agent '{agent}' learns from data beside new experience. Name a data set: --data DATA")
+    if experience.waits_for_data and dataset is None:
+        remedy = " Or learn without one: --config.data-size 0." if isinstance(experience, Rollout) else ""
+        raise ValueError(f"agent '{agent}' learns from a data set beside new experience. Name it: --data DATA.{remedy}")
     if not experience.mixes_data and dataset is not None:
         raise ValueError(
             f"agent '{agent}' learns from what its own policy has just done, and cannot use --data. Agents that can "

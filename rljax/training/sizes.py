@@ -119,7 +119,8 @@ def _equations(program: Any) -> Iterator[Any]:
 def _batches(experience: Experience, storage: Any, data: Any, num_learners: int) -> int:
     """The bytes of all batches of an iteration. Those of a rollout are another order of its rows."""
     if isinstance(experience, Rollout):
-        return hardware.nbytes(storage)
+        rows = experience.data_size * num_learners
+        return hardware.nbytes(storage) + (int(rows * hardware.nbytes(data) / data.reward.shape[0]) if rows else 0)
     stored = data if storage is None else storage.data
     if stored is None or isinstance(experience, Stream):
         return 0

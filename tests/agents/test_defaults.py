@@ -47,13 +47,7 @@ FROM_DATA = {  # updates
     "ifql": 500,
     "fql": 800,
 }
-OTHERS = {
-    "calql",
-    "fqe",
-    "gciql",
-    "h2o",
-    "stream_td",
-}  # which have tests of their own, here or beside their numeric ones
+OTHERS = {"calql", "fqe", "gciql", "h2o", "hnpg", "stream_td"}  # which have tests of their own, h2o beside its others
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}  # which need a cost: their tests stand beside their numeric ones
 LEARNT = -8.0  # above the data's mean, -9, far above that of uniform actions, -14, and far below the best, -1 or -2
 
@@ -143,6 +137,13 @@ def test_defaults_learn_from_data_with_calibrated_critics(tmp_path: Path) -> Non
     smaller = {"hidden": (128, 128), "critic_hidden": (128, 128), "num_actions": 4}
     settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "config": smaller}
     out = run.train("calql", environment("calql"), 1_000, out=tmp_path / "run", eval_every=1_000, **settings)
+    assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+def test_defaults_learn_from_rollouts_beside_data(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "eval_episodes": 30}
+    out = run.train("hnpg", environment("hnpg"), 24_000, out=tmp_path / "run", eval_every=24_000, **settings)
     assert final(out) >= LEARNT
 
 

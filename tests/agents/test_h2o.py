@@ -195,7 +195,7 @@ def test_real_rows_do_not_need_trust() -> None:
 
 
 def test_without_data_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"agent 'h2o' learns from data beside new experience\. Name a data set: --da"):
+    with pytest.raises(ValueError, match=r"agent 'h2o' learns from a data set beside new experience\. Name it: --da"):
         run.train("h2o", "Pendulum-v1", 100, out=tmp_path / "run")
 
 

@@ -126,6 +126,21 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "State", "experience", "check", "layers", "init", "optimiser", "act", "policy", "advantages"}
         | {"values", "critic_loss", "update"},
     ),
+    ("cpo", "hnpg"): Pair(
+        lines=265,
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "advantages",
+            "values",
+            "step_of",
+            "critic_loss",
+            "update",
+        },
+    ),
     ("iql", "bc"): Pair(lines=128, own={"prepare", "Config", "State", "check", "init", "actor_loss", "update"}),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -60,3 +61,36 @@ def test_a_rollout_mixes_with_no_data_set() -> None:
     declared = rollout()
     assert (declared.kind, declared.needs_data, declared.mixes_data) == ("rollout", False, False)
     assert (declared.steps_per_iteration, declared.random_steps, declared.streams) == (12, 0, False)
+
+
+def test_rows_of_a_data_set_come_beside_a_rollout() -> None:
+    """Each learner has its own, with the probabilities of the data's weights where it has any."""
+    declared = dataclasses.replace(rollout(), data_size=400)
+    declared.check()
+    assert declared.mixes_data
+    assert not rollout().mixes_data
+    rows: Any = transitions(np.arange(8))
+    for data, shares in (
+        (rows, [1 / 8] * 8),
+        (buffers.with_weights(rows, np.array([0.5, 0.5, 0, 0, 0, 0, 0, 0])), [0.5, 0.5] + [0] * 6),
+    ):
+        sample = declared.sample(empty(declared), data, keys())
+        assert sample.reward.shape == (LEARNERS, 1, 4, 3)
+        batch = jax.tree.map(lambda x: x[0, 0], sample)
+        whole, beside = buffers.beside(batch)
+        assert beside is not None
+        assert "data" not in whole.extras
+        assert "alias_table" not in beside.extras
+        number = [int(np.flatnonzero(rows.reward == reward)[0]) for reward in np.asarray(beside.reward)]
+        np.testing.assert_array_equal(beside.observation, rows.observation[number])
+        np.testing.assert_allclose(np.bincount(number, minlength=8) / 400, shares, atol=0.08)
+        other = jax.tree.map(lambda x: x[1, 0], sample).extras["data"]
+        assert not np.array_equal(other.reward, beside.reward)
+    assert buffers.beside(jax.tree.map(lambda x: x[0, 0], rollout().sample(empty(rollout()), None, keys())))[1] is None
+
+
+@pytest.mark.parametrize(("size", "nearest"), [(3, 4), (-2, 2), (401, 400)])
+def test_rows_of_a_data_set_that_minibatches_cannot_share_are_refused(size: int, nearest: int) -> None:
+    message = rf"data-size is {size}, and a rollout is learnt from in 2 minibatches: .* such as {nearest}\."
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(rollout(), data_size=size).check()

@@ -116,3 +116,19 @@ def test_the_environment_says_what_the_file_leaves_out(tmp_path: Path, capsys: p
         data.main(["convert", str(floats), str(tmp_path / "no.npz"), "--env", "CartPole-v1"])
     data.main(["convert", str(choices), str(tmp_path / "unknown.npz"), "--env", "Unknown-v0"])
     assert "'Unknown-v0' cannot be made here" in capsys.readouterr().err
+
+
+def test_tasks_with_a_known_solution_are_recorded_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, path = "rljax/CombinationLock-3-discrete", tmp_path / "lock.npz"
+    data.main(["record", task, str(path), "--steps", "32"])
+    assert "30 transitions, return" in capsys.readouterr().out
+    found = datasets.load(str(path))
+    assert (found.env, found.action_size, found.episode_lengths.tolist()) == (task, 10, [3] * 10)
+    other = str(tmp_path / "other.npz")
+    for arguments, message in (
+        ([task, other, "--steps", "2"], r"--steps is 2, an episode of '.*' has 3"),
+        (["rljax/Pendulum", other], r"'rljax/Pendulum' is no run, and no task that shows its own solution"),
+        ([task, other, "--from", "replay"], r"are of runs; '.*' is recorded by its oracles"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            data.main(["record", *arguments])

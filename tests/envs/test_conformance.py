@@ -56,6 +56,12 @@ def scheduled(observation: np.ndarray) -> np.ndarray:
     return (observation[..., :6] == 0).all(axis=-1)
 
 
+def tried(observation: np.ndarray) -> np.ndarray:
+    """A combination lock of 10 steps: the vector for the time, which is behind a Hadamard matrix, is 1 at 10."""
+    lock: Any = envs.make("rljax/CombinationLock-10").environment
+    return np.asarray(lock.decoded(observation)[1]) == lock.horizon
+
+
 def died(observation: np.ndarray) -> np.ndarray:
     """Craftax-Classic: no health is left; the map of 7 x 9 cells and 12 numbers of the inventory come before it."""
     return observation[..., 7 * 9 * 21 + 12] <= 0
@@ -83,6 +89,7 @@ TASKS = [
     Task("rljax/PointHazards", never, 200, 410),
     Task("rljax/PendulumPictures", never, 200, 410),
     Task("rljax/JobShop-ft06", scheduled, 72, 120, alike=True),
+    Task("rljax/CombinationLock-10", tried, 10, 120),
     Task("timed/Hopper-v5", fell, 1000, 120),
     Task("timed/rljax/Pendulum", never, 200, 410),
     Task("rljax/Hopper", fell, 1000, 120),
@@ -219,7 +226,8 @@ def test_a_seed_gives_the_same_steps_alone_and_in_a_batch(task: Task) -> None:
 def test_ends_are_what_they_are_called(task: Task) -> None:
     step = rolled(task.name, (3, 7), task.steps).step
     np.testing.assert_array_equal(step.terminated, task.ends(step.next_observation))
-    np.testing.assert_array_equal(step.truncated & ~step.terminated, step.episode_length == task.limit)
+    last = step.episode_length == task.limit
+    np.testing.assert_array_equal(step.truncated & ~step.terminated, last & ~step.terminated)
     assert (step.terminated | step.truncated).any(), "no end was seen"
 
 

@@ -132,3 +132,16 @@ def test_weights_are_tabled_beside_published_scores(script):
     assert "| advantage, alpha 0.1 | 9 of 200 | 22.0 [" in text
     assert "| 50.2 |" in text
     assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
+
+
+def test_locks_are_tabled_by_when_they_open(script):
+    study = script("combination_lock")
+    curve = {"steps": [10, 20, 30], "returns": [[0.6, 0.4, 0.9], [0.1, 0.6, 0.7], [0.9, 0.9, 0.5], [0.9, 0.8, 0.7]]}
+    assert study.opened(curve, 1.0) == [30, 20, None, 10], "it has to stay open"
+    of = dict.fromkeys(study.AGENTS, mean_interval([0.5, 1.0]))
+    opened = {name: [30, 20, None, 10] for name in study.AGENTS}
+    cell = {"steps": 2_048, "intervals": of, "opened": opened | {"ppo": [None]}, "bc": 1.0, "data": 0.4}
+    text = study.table({"locks": {"10": cell}})
+    assert "| 10 | 2,048 | HNPG with data | 0.75 [0.50, 1.00] | 3 of 4 | 20 |" in text
+    assert "| 10 | 2,048 | PPO | 0.75 [0.50, 1.00] | 0 of 1 |  |" in text
+    assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
