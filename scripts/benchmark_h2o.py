@@ -50,13 +50,14 @@ def ours(updates: int, agent: str) -> dict[str, Any]:
 
     module, spec = registry.load_agent(agent), EnvSpec("HalfCheetah-v5", (OBSERVATIONS,), ACTIONS)
     config, zeros = module.Config(), jnp.zeros(ROWS, bool)
-    data = Transition(**rows(ROWS), terminated=zeros, truncated=zeros, extras={})
+    drawn = {name: jnp.asarray(x) for name, x in rows(ROWS).items()}
+    data = Transition(**drawn, terminated=zeros, truncated=zeros, extras={})
     extras = {"offline": jnp.arange(BATCH) < BATCH // 2} if agent == "h2o" else {}
 
     def one(state: Any, key: Any) -> tuple[Any, Any]:
         key, key_rows = jax.random.split(key)
-        drawn = jax.random.randint(key_rows, (BATCH,), 0, ROWS)
-        batch = jax.tree.map(lambda x: jnp.asarray(x)[drawn], data).replace(extras=extras)
+        chosen = jax.random.randint(key_rows, (BATCH,), 0, ROWS)
+        batch = jax.tree.map(lambda x: x[chosen], data).replace(extras=extras)
         return module.update(state, batch, key, jnp.zeros((), jnp.int32), config)
 
     state = module.init(jax.random.key(0), spec, config)

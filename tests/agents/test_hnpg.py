@@ -242,7 +242,7 @@ def test_it_learns_from_rows_of_the_data_beside_whole_rollouts(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "data", "message"),
     [
-        ({}, None, r"--config.data-size 20 rows .* Name the data set: --data DATA. Or use --config.data-size 0,"),
+        ({}, None, r"a data set beside new .* Name it: --data DATA\. Or learn without one: --config.data-size 0\."),
         ({"data_size": 0}, "lock.npz", r"cannot use --data"),
         ({"data_size": 21}, "lock.npz", r"--config.data-size is 21, .* in 2 minibatches: .* such as 20"),
         ({"data_size": -2}, "lock.npz", r"--config.data-size is -2"),
