@@ -216,11 +216,11 @@ def step_of(actor: distributions.Actor, observation: Any, raw: Array, gains: Arr
         return jnp.mean(-jnp.exp(pi.log_prob(raw) - before) * gains), jnp.asarray(old.kl_divergence(pi)).mean()
 
     (loss, _), g = judged(start), jax.grad(lambda point: judged(point)[0])(start)
-    slope = jax.grad(lambda point: judged(point)[1])
+    _, along = jax.vjp(jax.grad(lambda point: judged(point)[1]), start)
 
     def curved(vector: Array) -> Array:
-        """H times a vector: the gradient of the slope along it, which any network has."""
-        return jax.grad(lambda point: slope(point) @ vector)(start) + config.damping * vector
+        """H times a vector: the gradient of KL's slope along it, which any network has."""
+        return along(vector)[0] + config.damping * vector
 
     of_g = cg(curved, g, tol=1e-10, maxiter=config.cg_steps)[0]
     change = -jnp.sqrt(2.0 * config.kl_limit / jnp.maximum(g @ of_g, 1e-30)) * of_g

@@ -39,7 +39,7 @@ OPTIONS = {
     "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False, trust False",
     "plot": "output None, signal None",
     "report": "output report.html, at None",
-    "select": "",
+    "select": "trust False, validation None, discount 0.99",
     "watch": "once False, every 2.0",
     "list": "",
     "new": "from sac",
