@@ -163,7 +163,10 @@ def fresh(config: h2o.Config) -> h2o.State:
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state, seen = fresh(config), reference.observed() if config.normalise_observations else None
+    # Statistics like the batch's: where the discriminators' tanh saturates, gradients of 1e-9 and of 0 differ to Adam.
+    state, seen = fresh(config), None
+    if config.normalise_observations:
+        seen = np.asarray(reference.transitions(9, 12).observation)
     if seen is not None:
         state = h2o.perceive(state, seen, np.zeros(len(seen), bool), config)
     expected = Reference(state, config, seen)
