@@ -399,6 +399,7 @@ def tables() -> dict[tuple[str, str], str]:
         **{("decision_frequencies", task): frequencies(task) for task in ("pendulum", "inverted_pendulum")},
         ("corruptions", "halfcheetah"): study("corruptions/halfcheetah"),
         ("weights", "halfcheetah"): study("weights/halfcheetah"),
+        ("offline_to_online", "halfcheetah"): study("offline_to_online/halfcheetah"),
         ("combination_lock", "locks"): study("combination_lock/locks"),
         ("defaults", "reach"): study("defaults/reach"),
         ("value_heads", "halfcheetah"): study("value_heads/halfcheetah"),
