@@ -256,8 +256,7 @@ def _orthonormal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
 class Known:
     """Parameters that are there already are looked up.
 
-    Flax traces their initialisers in every call, to compare shapes. That is a third of the time in which an agent is
-    traced.
+    Flax traces their initialisers in every call, to compare shapes: a third of the time that tracing an agent takes.
     """
 
     def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
