@@ -92,7 +92,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_below(config, second_moment_decay=1)
     agent.require_range(config, entropy_cost=(None, None))
     agent.require_one_action("stream_ac", spec)
-    networks.require_fit(spec, config.convolutions)
+    agent.require_fit(spec, config.convolutions)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

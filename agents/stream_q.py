@@ -96,7 +96,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1))
     agent.require_above(config, epsilon_steps=0)
     agent.require_range(config, epsilon_start=(0, 1), epsilon_end=(0, 1))
-    networks.require_fit(spec, config.convolutions)
+    agent.require_fit(spec, config.convolutions)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -85,7 +85,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_below(config, second_moment_decay=1)
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1))
     agent.require_one_action("stream_td", spec)
-    networks.require_fit(spec, config.convolutions)
+    agent.require_fit(spec, config.convolutions)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

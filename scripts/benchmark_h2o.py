@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmark_online import conclude, measure, options_of
+from benchmark_online import add_sample, conclude, measure, options_of
 
 OBSERVATIONS, ACTIONS, BATCH, ROWS = 17, 6, 256, 10_000
 
@@ -136,9 +136,8 @@ def main() -> None:
     samples: dict[str, list[float]] = {}
 
     def note(name: str, python: str, worker: str, *arguments: Any) -> None:
-        value = measure(python, worker, *arguments, script=__file__)["updates_per_second"]
-        samples.setdefault(f"{name} updates/s", []).append(value)
-        print(f"{name:<12} {value:>10,.1f}", flush=True)
+        found = measure(python, worker, *arguments, script=__file__)
+        add_sample(samples, f"{name} updates/s", found["updates_per_second"])
 
     for _ in range(options.rounds):
         note("H2O", sys.executable, "ours", options.updates, "h2o")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmark_online
-from benchmark_online import conclude, options_of
+from benchmark_online import add_sample, conclude, options_of
 
 BATCH = 256
 SIZES = {"fql": (28, 5), "gciql": (28, 5)}  # sizes of observations and actions, as in cube-single
@@ -374,10 +374,7 @@ def main() -> None:
     measure = functools.partial(benchmark_online.measure, script=__file__)
     samples: dict[str, list[float]] = {}
 
-    def note(name: str, value: float) -> None:
-        samples.setdefault(name, []).append(value)
-        print(f"{name:<36} {value:>14,.2f}", flush=True)
-
+    note = functools.partial(add_sample, samples)
     for _ in range(options.rounds):
         for variant in options.agents:
             updates = max(options.updates // SLOWER.get(variant, 1), 1)

@@ -12,6 +12,7 @@ EnvPool and gymnax are measured with our agents if they are installed: pip insta
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -266,6 +267,12 @@ def measure(python: str, worker: str, *arguments: Any, script: str = __file__) -
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def add_sample(samples: dict[str, list[float]], name: str, value: float) -> None:
+    """Add a value to the samples of this name, and print it."""
+    samples.setdefault(name, []).append(value)
+    print(f"{name:<56} {value:>14,.2f}", flush=True)
+
+
 def seconds_of(command: list[str]) -> float:
     """Wall-clock seconds of a command."""
     began = time.perf_counter()
@@ -301,9 +308,7 @@ def main() -> None:
 
     samples: dict[str, list[float]] = {}
 
-    def note(name: str, value: float) -> None:
-        samples.setdefault(name, []).append(value)
-        print(f"{name:<36} {value:>14,.2f}", flush=True)
+    note = functools.partial(add_sample, samples)
 
     def note_loop(name: str, result: dict[str, Any]) -> None:
         note(f"{name} steps/s", result["steps_per_second"])

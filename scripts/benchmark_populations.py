@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from benchmark_offline import synthetic
-from benchmark_online import conclude, measure, options_of, prepared, timed
+from benchmark_online import add_sample, conclude, measure, options_of, prepared, timed
 
 LEARNERS = 16
 SWEEP = {"trials": 64, "population": 16, "steps": 50_000}
@@ -232,8 +232,7 @@ def main() -> None:
     def note(name: str, worker: str, *arguments: Any) -> None:
         for what, value in measure(sys.executable, worker, *arguments, script=__file__).items():
             full = f"{name}, {what.replace('steps_per_second', 'steps/s')}"
-            samples.setdefault(full, []).append(value)
-            print(f"{full:<56} {value:>14,.1f}", flush=True)
+            add_sample(samples, full, value)
 
     if options.overhead:
         for _ in range(options.rounds):

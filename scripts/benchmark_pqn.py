@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmark_online import conclude, measure, options_of, prepared, timed
+from benchmark_online import add_sample, conclude, measure, options_of, prepared, timed
 
 ROLLOUT = 128 * 32  # environments x steps
 STEPS = 10_000_000  # of the run, over which schedules fall
@@ -77,9 +77,8 @@ def main() -> None:
     samples: dict[str, list[float]] = {}
 
     def note(name: str, python: str, worker: str, *arguments: Any) -> None:
-        value = measure(python, worker, *arguments, script=__file__)["steps_per_second"]
-        samples.setdefault(f"{name} steps/s", []).append(value)
-        print(f"{name:<44} {value:>14,.1f}", flush=True)
+        found = measure(python, worker, *arguments, script=__file__)
+        add_sample(samples, f"{name} steps/s", found["steps_per_second"])
 
     for _ in range(options.rounds):
         for environment in options.environments:

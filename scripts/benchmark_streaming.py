@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmark_online import conclude, measure, options_of, prepared, timed
+from benchmark_online import add_sample, conclude, measure, options_of, prepared, timed
 
 STREAMS = 16
 
@@ -144,8 +144,7 @@ def main() -> None:
     def note(name: str, worker: str, *arguments: Any, python: str = sys.executable) -> None:
         for what, value in measure(python, worker, *arguments, script=__file__).items():
             full = f"{name} {what.replace('steps_per_second', 'steps/s')}"
-            samples.setdefault(full, []).append(value)
-            print(f"{full:<44} {value:>14,.1f}", flush=True)
+            add_sample(samples, full, value)
 
     steps, inside = options.steps, 20 * options.steps
     for _ in range(options.rounds):

@@ -26,9 +26,9 @@ import numpy as np
 import studies
 
 from rljax import datasets, envs
-from rljax.analysis import comparison
+from rljax.analysis import comparison, folders
 from rljax.distributed.hardware import provenance
-from rljax.runs import collect, records, run
+from rljax.runs import collect, run
 
 STEPS = {10: 163_840, 20: 327_680}  # environment steps by horizon: whole rollouts of 2,048
 UPDATES = 2_000  # of BC
@@ -81,11 +81,8 @@ def trained(label: str, horizon: int, options: argparse.Namespace) -> Path:
 
 def curves(out: Path) -> dict[str, Any]:
     """The steps of a run's evaluations, and for each learner its mean returns."""
-    lines = list(records.read(out, "evaluations"))
-    steps = sorted({line["step"] for line in lines})
-    number = 1 + max(line["learner"] for line in lines)
-    returns = [[float(np.mean(x["returns"])) for x in lines if x["learner"] == i] for i in range(number)]
-    return {"steps": steps, "returns": np.round(returns, 3).tolist()}
+    learners = folders.read(out).learners
+    return {"steps": learners[0].steps.tolist(), "returns": [x.returns.round(3).tolist() for x in learners]}
 
 
 def opened(curve: Mapping[str, Any], optimum: float) -> list[int | None]:
@@ -139,10 +136,10 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
     """What came of one horizon."""
     lock: Any = envs.make(task(horizon)).environment
-    folders = {label: trained(label, horizon, options) for label in SETTINGS}
-    found = {label: curves(folders[label]) for label in AGENTS}
+    outs = {label: trained(label, horizon, options) for label in SETTINGS}
+    found = {label: curves(outs[label]) for label in AGENTS}
     finals = {label: [returns[-1] for returns in curve["returns"]] for label, curve in found.items()}
-    described = json.loads((folders["data"] / "config.json").read_text())
+    described = json.loads((outs["data"] / "config.json").read_text())
     return {
         "env": task(horizon),
         "optimum": lock.optimum,
@@ -150,7 +147,7 @@ def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
         "episodes": options.episodes,
         "dataset": described["dataset"],
         "data": float(np.mean(datasets.load(recorded(horizon, options)).returns())),
-        "bc": float(studies.last(folders["bc"], UPDATES, "returns", 1).mean()),
+        "bc": float(studies.last(outs["bc"], UPDATES, "returns", 1).mean()),
         "finals": finals,
         "intervals": {label: comparison.mean_interval(np.asarray(x)) for label, x in finals.items()},
         "opened": {label: opened(curve, lock.optimum) for label, curve in found.items()},

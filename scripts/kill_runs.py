@@ -46,13 +46,12 @@ KINDS = {
     "data, then online": f"train iql --steps 1000 --then-online 1000 {DATA}",
     "grid": f"train td3 --env rljax/Pendulum --steps 2000 --grid config.hidden=16,24 {REPLAY}",
     "sweep": "sweep ppo --env rljax/Pendulum --steps 2000 --trials 4 --population 2 --tuning-seeds 0 "
-    f"--test-seeds 100 101 --eval-every 1000 {ON_POLICY}",
+    f"--test-seeds 100 101 {ON_POLICY}",
     "with a memory": "train r2d2 --env CartPole-v1 --steps 2000 --config.hidden 16 --config.memory-hidden 16 "
     "--config.batch-size 8 --config.num-envs 2 --config.length 4 --config.burn-in 2 --config.overlap 2 "
     "--config.warmup-steps 100 --config.replay-size 2000",
 }
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-BEGUN = ("config.json", "plan.json", "sweep.json")  # what `rljax resume` reads of a run, a grid and a sweep
 SHARE_KILLED_TWICE = 0.25
 COUNTED = ("trials", "before a checkpoint", "killed twice", "two at once", "the same bits")
 
@@ -70,13 +69,13 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 def train_command(kind: str, out: str) -> list[str]:
     """The command that begins a run of this kind."""
-    short = SHORT.replace("--eval-every 400", "") if "--eval-every" in KINDS[kind] else SHORT
-    return [*KINDS[kind].split(), *short.split(), "--out", out]
+    return [*KINDS[kind].split(), *SHORT.split(), "--out", out]
 
 
 def next_command(kind: str, folder: Path, out: str) -> list[str]:
     """What a user would type after the run has stopped."""
-    begun = any((folder / out / name).exists() for name in BEGUN)
+    path = folder / out
+    begun = (path / "config.json").exists() or grids.is_grid(path) or sweeps.is_sweep(path)
     return ["resume", out] if begun else train_command(kind, out)
 
 
@@ -110,11 +109,7 @@ def differences(one: Path, other: Path) -> list[str]:
     if places[0] != places[1]:
         return [*found, f"folders: {places}"]
     for place in places[0]:
-        first, second = small_runs.arrays(one / place), small_runs.arrays(other / place)
-        if first.keys() != second.keys():
-            found.append(f"{place}: names of arrays")
-        else:
-            found += [f"{place}: {name}" for name in first if first[name].tobytes() != second[name].tobytes()]
+        found += [f"{place}: {name}" for name in small_runs.different_arrays(one / place, other / place)]
     if (one / "result.json").exists() and (one / "result.json").read_text() != (other / "result.json").read_text():
         found.append("result.json")
     return found

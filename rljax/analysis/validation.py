@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax import datasets
-from rljax.agent import act
-from rljax.buffers import rows_of
+from rljax.agent import RewardTransform, act
+from rljax.buffers.experience import rows_of, spread_rows
 from rljax.runs import policy
 from rljax.training.plan import require_same_spaces
 from rljax.training.terminal_values import has_values
@@ -40,8 +40,7 @@ def losses(folder: Path, dataset: datasets.Dataset, discount: float, *, trust: b
         given = dataclasses.replace(given, action_size=max(given.action_size, spec.action_size))
     require_same_spaces(spec, f"'{folder}'", given)
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
-    rows = np.linspace(0, dataset.num - 1, min(dataset.num, MOST_ROWS)).round().astype(np.int64)
-    data = rows_of(dataset.transitions, rows)
+    data = rows_of(dataset.transitions, spread_rows(dataset.num, MOST_ROWS))
     key = jax.random.key(0)
 
     @jax.jit
@@ -52,7 +51,7 @@ def losses(folder: Path, dataset: datasets.Dataset, discount: float, *, trust: b
 
     found = {ACTION: float(differences(state, data.observation, data.action))}
     if has_values(module):
-        scale, shift = _reward_affine(policies)
+        scale, shift = _reward_affine(policies.experience.reward_transform, policies.settings.data)
 
         @jax.jit
         def errors(state: Any, data: Any) -> Any:
@@ -65,9 +64,9 @@ def losses(folder: Path, dataset: datasets.Dataset, discount: float, *, trust: b
     return found
 
 
-def _reward_affine(policies: policy.Policies) -> tuple[float, float]:
-    """The scale and shift of rewards that the run learns from; some are those of its own data set."""
-    transform, name = policies.experience.reward_transform, policies.settings.data
+@functools.cache  # runs that are compared have learnt from the same data
+def _reward_affine(transform: RewardTransform, name: str | None) -> tuple[float, float]:
+    """The scale and shift of rewards that a run learns from; some are those of its own data set, which is read."""
     if transform == "none" or name is None:
         return 1.0, 0.0
     return datasets.reward_transform(transform, datasets.load(name))

@@ -226,6 +226,11 @@ def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
     return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
 
 
+def spread_rows(number: int, most: int) -> np.ndarray:
+    """At most `most` of the rows 0 to `number` - 1, evenly spread."""
+    return np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)
+
+
 def rows_of(data: T, rows: Any) -> T:
     """The `rows` [...] of transitions, or of any other tree of arrays [N, ...], in one gather."""
     return each(lambda x: x[rows], data)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Transition, choose
-from rljax.buffers.dataset import AliasDraws, aliased, drawn_rows, without_weights
+from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, without_weights
 from rljax.buffers.draws import uniform, with_columns
 from rljax.buffers.experience import declaration, rows_of
 from rljax.buffers.replay import Replay, ReplayBuffer
@@ -22,20 +22,17 @@ class Mixed(Replay):
     Where the share is a number, each batch has this share of its rows from the data set, and these rows come first. The
     default is RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every transition of both sources is equally likely,
     so that the share falls as new experience grows. With (A, B, N) the share goes linearly from A to B while the first
-    N new transitions come, and stays there. With `weighted`, the share stays the same, and the data set's rows in it
-    have other probabilities.
+    N new transitions come, and stays there. Where the data set has weights (`with_weights`), the share stays the same,
+    and its rows have other probabilities.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
     reward_affine: Any = (1.0, 0.0)  # scale and shift of new rewards; the data set's rewards already have them
-    weighted: bool = False  # draw the data set's rows with the probabilities that `with_weights` put into it
 
     kind: ClassVar[str] = "mixed"
 
     @classmethod
-    def of(
-        cls, replay: Replay, offline_share: Any, reward_affine: tuple[float, float], weighted: bool = False
-    ) -> Mixed:
+    def of(cls, replay: Replay, offline_share: Any, reward_affine: tuple[float, float]) -> Mixed:
         """Mix the replay that an agent declares with a data set.
 
         Raises `ValueError` for draws that cannot be mixed with a data set.
@@ -50,7 +47,7 @@ class Mixed(Replay):
                 f"{replay.replay_size:,} keeps: raise it, or let the share change sooner."
             )
         fields = {field.name: getattr(replay, field.name) for field in dataclasses.fields(replay)}
-        return cls(**fields, offline_share=offline_share, reward_affine=reward_affine, weighted=weighted)
+        return cls(**fields, offline_share=offline_share, reward_affine=reward_affine)
 
     @property
     def steps_before_updates(self) -> int:
@@ -86,14 +83,14 @@ class Mixed(Replay):
         return _alike(old, self._as_data(uniform(buffer, key_online, self, online)))
 
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
-        number = data.reward.shape[0]
+        number, weighted = data.reward.shape[0], ALIAS in data.extras
 
         def draw(ring: ReplayBuffer, key: Array) -> Transition:
-            key, key_bits = jax.random.split(key) if self.weighted else (key, key)
+            key, key_bits = jax.random.split(key) if weighted else (key, key)
             rows = jax.random.randint(key, (self.num_updates, self.batch_size), 0, number + ring.drawable)
             is_old = rows < number
             old_rows = jnp.minimum(rows, number - 1)
-            if self.weighted:
+            if weighted:
                 old_rows = aliased(data, AliasDraws(old_rows, jax.random.bits(key_bits, rows.shape)))
             old = rows_of(without_weights(data), old_rows)
             new = self._as_data(with_columns(ring, ring.row(jnp.maximum(rows - number, 0)), self))

@@ -213,7 +213,7 @@ class Replay(Experience):
     draw: Draw = Uniform()  # how batches are drawn
     clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
-    beside_data: bool = False  # it never learns without a data set
+    beside_data: bool = False  # training needs a data set, too: `--data`
 
     kind: ClassVar[str] = "replay"
 
@@ -224,7 +224,7 @@ class Replay(Experience):
 
     @property
     def waits_for_data(self) -> bool:
-        """Whether it learns only from both."""
+        """Whether there must be a data set, as `beside_data` says."""
         return self.beside_data
 
     @property

@@ -130,7 +130,7 @@ class Rollout(Experience):
 
     @property
     def waits_for_data(self) -> bool:
-        """The same: without a data set, `data_size` is 0."""
+        """Whether there must be a data set, because rows of it come with each rollout."""
         return self.mixes_data
 
     def check(self) -> None:

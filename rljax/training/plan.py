@@ -130,7 +130,7 @@ def plan(experiment: Experiment) -> Plan:
 
     if steps_online:
         module.check(trained, changed)
-        mixture = None if dataset is None else (share_of(settings.offline_share), reward_affine, weights is not None)
+        mixture = None if dataset is None else (share_of(settings.offline_share), reward_affine)
         goals = inside.environment if inside is not None else goals_of(evaluator.hosted)
         online = OnlineExperience(module, mixture, name, goals, settings.from_run is not None)
         online(changed).check()
@@ -215,7 +215,7 @@ class OnlineExperience:
     """Maps a Config to the declaration for new experience."""
 
     module: Any  # the agent
-    mixture: tuple[Any, tuple[float, float], bool] | None  # beside a data set: see `Mixed.of`
+    mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: see `Mixed.of`
     name: str  # of the environment
     goals: Any  # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or None
     has_policy: bool = False  # learners begin with a policy: it acts in the warm-up, in place of uniform actions

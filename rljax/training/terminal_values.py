@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from rljax.agent import Array, Transition
-from rljax.buffers.experience import rows_of
+from rljax.buffers.experience import rows_of, spread_rows
 from rljax.distributed.devices import Spread, local
 from rljax.training.programs import Contents, compiled, shared
 
@@ -40,7 +40,7 @@ def terminal_rows(data: Transition, goals: bool) -> TerminalRows | None:
     (rows,) = np.nonzero(terminated)
     if not len(rows):
         return None
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(np.int64)]
+    rows = rows[spread_rows(len(rows), MOST_ROWS)]
     observation = jax.tree.map(np.asarray, rows_of(data.observation, rows))
     reward = np.asarray(data.reward, np.float32)[rows]
     if goals:

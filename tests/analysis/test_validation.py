@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -35,7 +36,7 @@ def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     found = validation.losses(folder / "iql", data, discount=0.9)
     chosen = rljax.load(folder / "iql")
     policies = policy.load_all(folder / "iql")
-    state, config = (jax_first(x) for x in (policies.state, policies.config))
+    state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     rows = {
         name: np.asarray(getattr(data.transitions, name), np.float64) for name in ("reward", "terminated", "action")
     }
@@ -47,13 +48,6 @@ def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     value = np.asarray(iql.value(state, data.transitions.observation, data.transitions.action, config), np.float64)
     assert found["validation/error"] == pytest.approx(np.square(value - target).mean(), rel=1e-4)
     assert set(validation.losses(folder / "bc", data, 0.9)) == {"validation/action"}, "BC has no critics"
-
-
-def jax_first(tree: object) -> object:
-    """The first learner's part."""
-    import jax
-
-    return jax.tree.map(lambda x: x[0], tree)
 
 
 def test_data_of_other_spaces_are_refused(folder: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_share_goes_from_one_to_another_over_new_transitions(online: int, ro
 
 @pytest.mark.parametrize(("share", "old_share"), [(0.5, 0.5), ("pooled", ROWS / (ROWS + 6))])
 def test_old_rows_can_have_weights(share: Any, old_share: float) -> None:
-    declared = mixed(num_updates=1_000, offline_share=share, weighted=True, columns=(buffers.NextAction(),))
+    declared = mixed(num_updates=1_000, offline_share=share, columns=(buffers.NextAction(),))
     data = buffers.with_weights(declared.prepare(dataset()), WEIGHTS / WEIGHTS.sum())
     found = sample(declared, ring(), data, jax.random.split(jax.random.key(1), 1))
     assert set(found.extras) == {"next_action", "has_next_action"}
