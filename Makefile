@@ -59,7 +59,8 @@ demo: setup  ## train SAC on Hopper-v5 for a few minutes; evaluate, draw and fil
 	@echo "Film of the policy: $(DEMO)/play.mp4"
 	@echo "Train on:           $(BIN)/rljax resume $(DEMO) --steps 300000"
 
-test: lint quick  ## lint, types and the quick tests
+test: setup  ## lint, types and the quick tests, side by side
+	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
 lint: setup  ## style and types
 	$(BIN)/ruff check .

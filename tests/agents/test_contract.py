@@ -25,6 +25,7 @@ from rljax.networks import normalise
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
 from tests.agents.reference import own_constant
+from tests.agents.siblings import SIBLINGS
 
 ROOT = Path(__file__).parents[2]
 AGENTS = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
@@ -69,29 +70,6 @@ DRAWS: dict[str, list[dict[str, Any]]] = {
 
 agents = pytest.mark.parametrize("name", AGENTS)
 
-# Agents of which two tests are slow, since the sibling stands for them: JAX maps and compiles both in the same way.
-SIBLINGS = {
-    "calql": "cql",
-    "cpo": "ppo",
-    "cql_discrete": "dqn",
-    "dql": "iql",
-    "dsact": "sac",
-    "fdvl": "iql",
-    "fql": "iql",
-    "gciql": "iql",
-    "ifql": "iql",
-    "ofql": "iql",
-    "ppo_lagrangian": "ppo",
-    "pqn": "ppo",
-    "rebrac": "td3",
-    "riql": "iql",
-    "sac_discrete": "sac",
-    "sac_lagrangian": "sac",
-    "stream_q": "stream_ac",
-    "stream_sarsa": "stream_ac",
-    "stream_td": "stream_ac",
-    "td3_bc": "td3",
-}
 quick_alone = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.learn if name in SIBLINGS else ()) for name in AGENTS]
 )

@@ -15,6 +15,7 @@ from rljax.training import configuration, registry
 from rljax.training.learner import Learner
 from rljax.training.plan import prepared
 from scripts import table_of_spaces as table
+from tests.agents.siblings import SIBLINGS
 
 EVERY = [(observation, action) for observation in table.OBSERVATIONS for action in table.ACTIONS]
 TAKEN = [
@@ -27,11 +28,12 @@ TAKEN = [
 
 
 def quick(cases: list[tuple[str, str, str]]) -> list[Any]:
-    """Parameters of which those take long that have no kind of observation or action which is new for their agent.
+    """Parameters of which those are slow that have no kind of observation or action which is new for their agent.
 
-    Vectors come first, as they are quick. Dictionaries stand for pictures, for they hold one.
+    Vectors come first, as they are quick. Dictionaries stand for pictures, for they hold one; siblings for each other.
     """
     seen: set[tuple[str, str]] = {(name, "pictures") for name, observation, _ in cases if observation == "dictionaries"}
+    seen |= {(name, kind) for name in SIBLINGS for kind in (*table.OBSERVATIONS, *table.ACTIONS)}
     parameters = []
     for name, *kinds in sorted(cases, key=lambda case: ("vectors", "dictionaries", "pictures").index(case[1])):
         new = {(name, kind) for kind in kinds} - seen
@@ -92,10 +94,10 @@ FROM_DATA = [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
 
 
 def quick_from_data() -> list[Any]:
-    """Parameters of which those take long whose actions tests/agents/test_choices.py learns from data with."""
+    """Parameters of which those are slow that tests/agents/test_choices.py or a sibling stands for."""
     first = {name: action for name, _, action in reversed(FROM_DATA)}
-    kept = [(name, observation, action) for name, observation, action in FROM_DATA if action in ("masked", first[name])]
-    return [pytest.param(*x, marks=() if x in kept else pytest.mark.learn) for x in FROM_DATA]
+    slow = [x for x in FROM_DATA if x[0] in SIBLINGS or x[2] not in ("masked", first[x[0]])]
+    return [pytest.param(*x, marks=pytest.mark.learn if x in slow else ()) for x in FROM_DATA]
 
 
 @pytest.mark.parametrize(("name", "observation", "action"), quick_from_data())

@@ -144,7 +144,9 @@ def along(replay: ReplayBuffer, num_envs: int, kind: Draw, own: Any = None, **ch
 
 
 @of_all_kinds
-@pytest.mark.parametrize("n", [1, 2, 4, 30])
+@pytest.mark.parametrize(
+    "n", [pytest.param(1, marks=pytest.mark.learn), pytest.param(2, marks=pytest.mark.learn), 4, 30]
+)
 def test_n_steps_equal_a_loop_over_the_episode(n: int, num_envs: int, slots: int, steps: int) -> None:
     rows = history(num_envs, steps)
     batch = along(of_episodes(rows, slots, timed=False), num_envs, buffers.NStep(steps=n, discount=each(DISCOUNT)))

@@ -82,6 +82,7 @@ def test_of_two_resumes_one_goes_on(whole: Path, tmp_path: Path) -> None:
 # Any moment
 
 
+@pytest.mark.learn
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", TASK[0], "--env", TASK[1], "--steps", "200", "--out", str(out), "--quiet"]

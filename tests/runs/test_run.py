@@ -314,6 +314,7 @@ def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, mon
     assert checkpoints.steps(out / "checkpoints") == [100, 200]
 
 
+@pytest.mark.learn
 def test_failed_write_is_one_message_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     limit = 8  # kilobytes a file may have: the checkpoint's arrays do not fit
