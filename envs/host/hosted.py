@@ -224,6 +224,8 @@ class Hosted:
                 frame: Any = self._environments[0].render()
             else:
                 frame = (self.vector_env.render() or (None,))[0]
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ValueError(f"'{self.name}' could not be rendered: {error}.") from None
         except Exception as error:
             raise EnvironmentFailed(
                 f"'{self.name}' could not be rendered, with {type(error).__name__}: {error}."

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import platform
+import stat
 import threading
 import time
 import uuid
@@ -52,6 +53,7 @@ class Lock:
 
     Raises:
         FolderInUse: another process has the lock. The message names it. Nothing has changed.
+        ValueError: there is a link or a pipe in the place of the lock's file.
         OSError: the folder does not exist, or cannot be written.
     """
 
@@ -90,7 +92,7 @@ class Lock:
 
     def _acquire(self, deadline: float) -> int:
         while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = self._open()
             try:
                 if self._take(descriptor):
                     return descriptor
@@ -101,6 +103,19 @@ class Lock:
                 time.sleep(min(HEARTBEAT / 2, max(0.1, deadline - time.monotonic())))
             else:
                 os.close(descriptor)
+
+    def _open(self) -> int:
+        """Open the file of the lock, and no other: the folder may come from somebody who put a link in its place."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        else:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return descriptor
+            os.close(descriptor)
+        raise ValueError(f"'{self.path}' is a link or a pipe, not the file of a lock. Remove it.")
 
     def _take(self, descriptor: int) -> bool:
         """Whether the lock is ours now. It is not where the file was removed in the meantime: then try again."""

@@ -24,10 +24,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.distributed import processes
+from rljax.distributed import files, processes
 from rljax.distributed.hardware import nbytes
 from rljax.networks.normalise import Statistics
-from rljax.runs.json_files import explain, regular
+from rljax.runs.json_files import explain
 
 FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"
@@ -124,6 +124,8 @@ def steps(folder: Path) -> list[int]:
 
     Raises `CheckpointError` where the folder cannot be read: its checkpoints must not seem to be missing.
     """
+    if folder.is_symlink():
+        raise CheckpointError(f"'{folder}' is a link. Move the whole run there, and link to that if you need to.")
     try:
         return sorted(int(name) for name in os.listdir(folder) if name.isdecimal() and len(name) < 20)
     except FileNotFoundError:
@@ -172,8 +174,10 @@ def how_to_resume(run: Path) -> str:
 
 def damage(path: Path) -> str | None:
     """Describe the damage of a checkpoint; None if every file is as it was written."""
+    for link in files.links(path):
+        return f"'{link}' is a link"
     try:
-        manifest = json.loads(regular(path / MANIFEST).read_text())
+        manifest = json.loads(files.own(path / MANIFEST).read_text())
     except (OSError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest:
@@ -183,10 +187,12 @@ def damage(path: Path) -> str | None:
         if name not in inside and (path / name).is_file():
             return f"{MANIFEST} names a file outside of it"
         try:
-            if _fingerprint(path / name) != fingerprint:
+            if _fingerprint(files.own(path / name)) != fingerprint:
                 return f"{name!r} has changed"
         except FileNotFoundError:
             return f"{name!r} is missing"
+        except files.RefusedFileError as error:
+            return str(error)
         except (OSError, ValueError) as error:
             return f"{name!r} cannot be read: {explain(error)}"
     return None
@@ -195,7 +201,7 @@ def damage(path: Path) -> str | None:
 def notes(path: Path) -> dict[str, Any]:
     """The notes in checkpoint `path`. Raises `CheckpointError` where they cannot be read."""
     try:
-        found = json.loads(regular(path / "run.json").read_text(encoding="utf-8"))
+        found = json.loads(files.own(path / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {explain(error)}.") from error
     if not isinstance(found, dict) or not isinstance(found.get("values") or {}, dict):

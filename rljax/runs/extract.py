@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +42,7 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     config = experiment.config
     if training.schedule is not None:
         settings = dataclasses.replace(settings, schedule=None)
-        values = json.loads((checkpoints.newest(folder / "checkpoints") / "run.json").read_text())["values"]
+        values = checkpoints.notes(checkpoints.newest(folder / "checkpoints"))["values"]
         config = dataclasses.replace(config, **{name: tuple(own) for name, own in values.items()})
     config = population.of_learners(config, learners)
     partial = target.with_name(f".partial-{target.name}")  # so that a folder with the final name is always complete

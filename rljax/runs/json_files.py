@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.datasets.formats.text import RefusedFileError, regular
+from rljax.distributed.files import RefusedFileError, own
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -69,13 +69,6 @@ def plain(value: Any) -> Any:
         if array.dtype.kind in "biufUV":  # V: bfloat16 and similar types
             return plain((array.astype(np.float64) if array.dtype.kind == "V" else array).tolist())
     raise TypeError(f"a value of kind '{type(value).__name__}' cannot be recorded, JSON has numbers, text and lists.")
-
-
-def own(path: Path) -> Path:
-    """`path`, if writing to it changes no other file. Raises `ValueError` for a link, a device or a pipe."""
-    if path.is_symlink():
-        raise ValueError(f"'{path}' is a link. A run writes only to files in its own folder: put a copy there.")
-    return regular(path)
 
 
 class Kind(NamedTuple):
@@ -139,7 +132,7 @@ SETTINGS = Kind(  # names in it are shown to users
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object. Raises `ValueError` where it cannot be read, or holds anything else."""
     try:
-        found = json.loads(regular(Path(path)).read_text(encoding="utf-8"))
+        found = json.loads(own(Path(path)).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({explain(error)})") from None
     except RefusedFileError:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rljax.distributed.files import own
 from rljax.runs import json_files
 from rljax.runs.json_files import dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require
@@ -188,7 +189,7 @@ def changes(out: Path, marks: Mapping[str, Sequence[int]] | None, step: int) -> 
     found = []
     for name, (size, checksum) in marks.items():
         path = Path(out) / FILES[name]
-        content = json_files.regular(path).read_bytes()[:size] if path.exists() else b""
+        content = own(path).read_bytes()[:size] if path.exists() else b""
         if size and not path.exists():
             found.append(f"{FILES[name]} is missing")
         elif len(content) < size:
@@ -241,7 +242,7 @@ class Tail:
         A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for the first time.
         """
         try:
-            with json_files.regular(self._path).open("rb") as file:
+            with own(self._path).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 if size < self._end:
                     self._end = 0
@@ -332,7 +333,7 @@ class _Lines:
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
-        self._file = json_files.own(path).open("ab", buffering=0)
+        self._file = own(path).open("ab", buffering=0)
         self._checksum = 0
         self.truncate(None)
 
@@ -381,7 +382,7 @@ class _Lines:
 
 def _lines(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """For each complete line: the position in bytes after its line break, and its record."""
-    lines = json_files.regular(path).read_bytes().split(b"\n")
+    lines = own(path).read_bytes().split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     end = 0

@@ -21,7 +21,7 @@ from typing import Any
 
 from rljax import envs
 from rljax.datasets.formats import arguments
-from rljax.datasets.formats.text import regular
+from rljax.distributed.files import own
 from rljax.envs.host import saved_simulators
 from rljax.training import registry
 
@@ -91,7 +91,7 @@ def environments(checkpoint: Path, notes: Mapping[str, Any], trusted: bool) -> b
     """
     if notes["environments"] != "saved":
         return None
-    state = regular(checkpoint / "environments").read_bytes()
+    state = own(checkpoint / "environments").read_bytes()
     if trusted or is_sealed("environments", state, notes.get("seal")):
         return saved_simulators.Trusted(state)
     if is_pickle(state):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljax.distributed import ray_cluster
+from rljax.distributed.files import RefusedFileError, own
 from rljax.runs import console, records, run, statistics
 from rljax.runs.extract import extract
 from rljax.training import configuration, population, schedules
@@ -178,8 +179,16 @@ class Trials:
             asked = [study.ask(self.task.space.distributions()) for _ in range(size)]
             folder.mkdir(exist_ok=True)
             records.write_json(path, [{"trial": trial.number, "params": trial.params} for trial in asked])
-        listed = json.loads(path.read_text())
-        return [Trial(entry["trial"], self.task.space.settings(entry["params"])) for entry in listed]
+        try:
+            listed = json.loads(own(path).read_text())
+            return [Trial(entry["trial"], self.task.space.settings(entry["params"])) for entry in listed]
+        except RefusedFileError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"'{path}' does not hold the trials of its generation ({type(error).__name__}: {error}). Restore it "
+                "from a copy, or remove it: the same trials are then asked for again."
+            ) from None
 
     def _place(self, trials: Sequence[Trial], place: Path, steps: int) -> None:
         points: list[Mapping[str, Any]] = []
@@ -266,7 +275,7 @@ class Trials:
     def _study(self) -> optuna.Study:
         optuna = require_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = self.task.protocol.storage or f"sqlite:///{(self.task.folder / 'study.db').resolve()}"
+        storage = self.task.protocol.storage or f"sqlite:///{own(self.task.folder / 'study.db').resolve()}"
         settings = self.task.experiment.settings
         about = {
             "agent": settings.agent,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ def one_goes_on(folder: Path, number: int) -> None:
         process.communicate()
     assert (folder / "log").read_text() == "x"
     assert [path.name for path in folder.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: path.symlink_to(path.with_name("other")), os.mkfifo], ids=["link", "pipe"]
+)
+def test_a_lock_opens_no_other_file(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("mine")
+    make(tmp_path / lock.FILE)
+    with pytest.raises(ValueError, match=r"lock.json' is a link or a pipe, not the file of a lock\. Remove it\."):
+        Lock(tmp_path)
+    assert (tmp_path / "other").read_text() == "mine"
 
 
 def test_one_of_several_processes_goes_on(tmp_path: Path) -> None:

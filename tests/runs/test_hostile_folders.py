@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 def refused(folder: Path) -> str:
     """The error with which the run's policy is refused; "" if it is loaded."""
     try:
-        policy.load(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "checkpoint ... is damaged: falling back to the one before it"
+            policy.load(folder)
     except (ValueError, TypeError, checkpoints.CheckpointError) as error:
         return str(error) or "an error without words"
     return ""
@@ -71,6 +74,24 @@ def noted(text: str) -> Callable[[Path], Any]:
     return change
 
 
+def linked(name: str) -> Callable[[Path], Any]:
+    """A file or folder of the run that is a link to the same content elsewhere."""
+
+    def change(folder: Path) -> None:
+        elsewhere = folder.with_name("elsewhere")
+        (folder / name).rename(elsewhere)
+        (folder / name).symlink_to(elsewhere)
+
+    return change
+
+
+def endless(folder: Path) -> None:
+    """Notes of a checkpoint that claim a terabyte and take no space."""
+    with (folder / CHECKPOINT / "run.json").open("wb") as file:
+        file.truncate(1 << 40)
+
+
+CHECKPOINT = "checkpoints/000000000100"
 FOLDERS: dict[str, Callable[[Path], Any]] = {
     "deep config.json": lambda f: (f / "config.json").write_text("[" * 100_000),
     "empty config.json": lambda f: (f / "config.json").write_text(""),
@@ -103,6 +124,13 @@ FOLDERS: dict[str, Callable[[Path], Any]] = {
     "a list as notes": noted("[]"),
     "deep notes": noted("[" * 100_000),
     "text as values": noted('{"values": "a"}'),
+    "config.json elsewhere": linked("config.json"),
+    "checkpoints elsewhere": linked("checkpoints"),
+    "a checkpoint elsewhere": linked(CHECKPOINT),
+    "notes elsewhere": linked(f"{CHECKPOINT}/run.json"),
+    "arrays elsewhere": linked(f"{CHECKPOINT}/agent/d"),
+    "a manifest elsewhere": linked(f"{CHECKPOINT}/{checkpoints.MANIFEST}"),
+    "notes of a terabyte": endless,
 }
 
 
@@ -130,16 +158,16 @@ def damage(folder: Path, files: list[Path], number: int) -> None:
 
 def refit(folder: Path) -> None:
     """Make the manifest of the checkpoint fit its files, as whoever changes them on purpose does."""
-    inside = folder / "checkpoints" / "000000000100"
+    inside = folder / CHECKPOINT
     names = json.loads((inside / checkpoints.MANIFEST).read_text())
     fitting = {name: checkpoints._fingerprint(inside / name) for name in names}
     (inside / checkpoints.MANIFEST).write_text(json.dumps(fitting))
 
 
 def test_damage_in_json_has_one_error_or_none(folder: Path) -> None:
-    damage(folder, [folder / "config.json", folder / "checkpoints" / "000000000100" / "run.json"], 40)
+    damage(folder, [folder / "config.json", folder / CHECKPOINT / "run.json"], 40)
 
 
 def test_damage_in_arrays_has_one_error_or_none(folder: Path) -> None:
-    inside = folder / "checkpoints" / "000000000100" / "agent"
+    inside = folder / CHECKPOINT / "agent"
     damage(folder, [file for file in sorted(inside.rglob("*")) if file.is_file() and file.stat().st_size], 10)

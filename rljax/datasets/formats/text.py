@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rljax.distributed import hardware, terminal
+from rljax.distributed.files import SMALL, RefusedFileError
 
 LONGEST = 1 << 24  # bytes of a JSON text in a data set
-SMALL = 1 << 24  # bytes that always fit in memory
 MOST_SHOWN = 20  # names in a message
 POINTERS = {
     b"version https://git-lfs.github.com/spec/": "a pointer of Git LFS, not the data: git lfs pull",
@@ -20,10 +20,6 @@ POINTERS = {
 }
 PAGES = (b"<!doctype html", b"<html", b"<?xml")
 AGAIN = "An interrupted download looks like this: delete the file and load it again."
-
-
-class RefusedFileError(ValueError):
-    """A file cannot be read. The message says why and what to do."""
 
 
 @contextlib.contextmanager
@@ -101,16 +97,6 @@ def read_json(path: Path, name: str | None = None) -> Any:
         raise
     except ValueError as error:
         raise RefusedFileError(f"'{name}' is not JSON: {shortened(str(error))}. Download it again.") from error
-
-
-def regular(path: Path) -> Path:
-    """`path`, if it is a file or if there is nothing. Raises `RefusedFileError` for a device or a pipe.
-
-    These have no end: reading them would fill the memory, or wait for ever.
-    """
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise RefusedFileError(f"'{path}' is a device or a pipe, not a file. Restore it from a copy of the folder.")
-    return path
 
 
 def require_content(path: Path) -> None:

@@ -32,6 +32,13 @@ def test_pictures_that_fail(monkeypatch):
     monkeypatch.setattr(Walk, "render", lambda self: None)
     with pytest.raises(ValueError, match="'Walk-v0' returned no picture for render_mode='rgb_array'"):
         hosted.render()
+
+    def without_pygame(self: Walk) -> None:
+        raise gymnasium.error.DependencyNotInstalled("pygame is not installed, run `pip install pygame`")
+
+    monkeypatch.setattr(Walk, "render", without_pygame)
+    with pytest.raises(ValueError, match=r"'Walk-v0' could not be rendered: pygame .*, run `pip install pygame`\.$"):
+        hosted.render()
     monkeypatch.setattr(Walk, "render", lambda self: 1 / 0)
     with pytest.raises(ValueError, match="'Walk-v0' could not be rendered, with ZeroDivisionError: division by zero"):
         hosted.render()

@@ -1,0 +1,48 @@
+"""Which files of a folder may be opened: the folder may come from somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rljax.distributed import hardware
+
+SMALL = 1 << 24  # bytes that always fit in memory
+
+
+class RefusedFileError(ValueError):
+    """A file cannot be read. The message says why and what to do."""
+
+
+def regular(path: Path) -> Path:
+    """`path`, if it is a file or if there is nothing. Raises `RefusedFileError` for a device or a pipe.
+
+    These have no end: reading them would fill the memory, or wait for ever.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise RefusedFileError(f"'{path}' is a device or a pipe, not a file. Restore it from a copy of the folder.")
+    return path
+
+
+def own(path: Path) -> Path:
+    """`path`, if reading it reads no other file and does not fill the memory.
+
+    Raises `RefusedFileError` for a link, a device, a pipe, and a file that is larger than half of the free memory.
+    """
+    if path.is_symlink():
+        raise RefusedFileError(
+            f"'{path}' is a link. A run reads and writes only files in its own folder: put a copy there."
+        )
+    size = path.stat().st_size if regular(path).is_file() else 0
+    free = hardware.available_memory() if size > SMALL else None
+    if free is not None and 2 * size > free:
+        raise RefusedFileError(
+            f"'{path}' has {size / 1e9:,.1f} GB, and reading takes twice as much memory; {free / 1e9:,.1f} GB are "
+            "free. Restore it from a copy of the folder, or read it on a machine with more memory."
+        )
+    return path
+
+
+def links(folder: Path) -> Iterator[Path]:
+    """All links in and below a folder, which may be one itself."""
+    return (path for path in (folder, *sorted(folder.rglob("*"))) if path.is_symlink())
