@@ -44,5 +44,8 @@ def own(path: Path) -> Path:
 
 
 def links(folder: Path) -> Iterator[Path]:
-    """All links in and below a folder, which may be one itself."""
-    return (path for path in (folder, *sorted(folder.rglob("*"))) if path.is_symlink())
+    """All links in and below a folder; the folder alone if it is one itself."""
+    if folder.is_symlink():
+        yield folder
+    else:
+        yield from (path for path in sorted(folder.rglob("*")) if path.is_symlink())

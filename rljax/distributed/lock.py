@@ -22,6 +22,7 @@ import weakref
 from pathlib import Path
 
 FILE = "lock.json"
+LONGEST = 1 << 16  # bytes of it that are read
 HEARTBEAT = 10.0  # seconds between signs of life
 STALE_AFTER = 120.0  # seconds without one, after which the process of another host counts as dead
 SETTLE = 1.0  # seconds after which a file system without locks shows which of two processes wrote last
@@ -227,7 +228,8 @@ def _start_of(process: int) -> str:
 def _read(path: Path) -> Holder | None:
     """The process that the lock file names; None where it names none."""
     try:
-        found = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            found = json.loads(file.read(LONGEST))
         texts = {field.name: str(found[field.name]) for field in dataclasses.fields(Holder)}
         return Holder(**(texts | {"process": int(texts["process"])}))  # type: ignore[arg-type]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
