@@ -17,7 +17,8 @@ Actions are greedy except for a share of uniform ones: that of environment i of 
 falls linearly and is the same in all.
 
 Departs from the paper: sequences go on beyond the end of an episode, where the memory begins anew; it bootstraps at
-time limits; new sequences have the largest priority so far; the last action and reward are no inputs.
+time limits; new sequences have the largest priority so far; the last action and reward are inputs
+of environments called `with-last-step/...` alone.
 
 [1] Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019
 [2] van Hasselt et al., Deep Reinforcement Learning with Double Q-learning, arXiv:1509.06461

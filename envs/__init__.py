@@ -8,12 +8,13 @@ with one process per environment. A `path/to/file.py:Name` whose class derives f
 Names of Gymnasium's and gymnax's environments may carry the arguments of the environment, as one JSON object after a
 question mark: `Hopper-v5?{"reset_noise_scale": 0.1}`, `gymnax/MemoryChain-bsuite?{"memory_length": 20}`.
 
-Three prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
+Four prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
 OGBench environment that has tasks with goals, adds the goal. `without-velocities/` and `without-5-10/`, before names of
 Gymnasium and of environments inside the program, hide a part of the observation; see `rljax.envs.partial`.
+`with-last-step/` comes before `without-...` and shows the last action and reward: `rljax.envs.last_step`.
 
 The prefix `signals-x_velocity,reward_ctrl/` makes signals of numbers that an environment gives in its `info`, or Brax
-and Playground in their metrics. It comes after `timed/` and before `without-...`; see `rljax.envs.signals`.
+and Playground in their metrics. It comes after `timed/` and before `with...`; see `rljax.envs.signals`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not which task it is
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")  # that register environments in Gymnasium
-_TIMED, _GOALS = "timed/", "goals/"
+_TIMED, _GOALS, _LAST_STEP = "timed/", "goals/", "with-last-step/"
 _PART = re.compile(r"without-(velocities|\d+(-\d+)?(,\d+(-\d+)?)*)/")  # see `rljax.envs.partial`
 
 _SIGNALS = re.compile(r"signals-([\w.]+(?:,[\w.]+)*)/")  # see `rljax.envs.signals`
@@ -86,6 +87,7 @@ def _made(name: str) -> AutoReset:
 
     prefix, bare = _split(name)
     given, bare = without_signals(bare)
+    shown, bare = without_last_step(bare)
     hidden, bare = without_part(bare)
     adapter = _module("custom" if _is_file(bare) else _COMPILED[bare.partition("/")[0]])
     environment = adapter.make(bare)
@@ -93,6 +95,10 @@ def _made(name: str) -> AutoReset:
         from rljax.envs.partial import Partial
 
         environment = Partial(environment, hidden)
+    if shown:
+        from rljax.envs.last_step import WithLastStep
+
+        environment = WithLastStep(environment)
     if given:
         from rljax.envs.signals import Signalling
 
@@ -118,6 +124,8 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if prefix == _GOALS:
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
     given, inside = without_signals(bare)
+    shown, within = without_last_step(inside)
+    bare, inside = bare.removesuffix(inside) + within, within
     adapter = _HOSTED.get(inside.partition("/")[0], _GYMNASIUM)
     if adapter != _GYMNASIUM and bare != without_arguments(bare):
         raise _without_arguments(name)
@@ -126,6 +134,8 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if given and inside.startswith("async/"):  # each process makes signals of its environment's numbers
         bare = "async/" + bare.removesuffix(inside) + inside.removeprefix("async/")
     hosted = _module(adapter).make_hosted(bare, num_envs, **options)
+    if shown:
+        hosted.observe_last_step()
     if prefix == _TIMED:
         hosted.observe_time()
     return hosted
@@ -159,6 +169,11 @@ def without_part(name: str) -> tuple[str, str]:
     return (found.group(), name[found.end() :]) if found else ("", name)
 
 
+def without_last_step(name: str) -> tuple[bool, str]:
+    """Whether a name asks for the last action and reward in observations, and the rest of the name."""
+    return name.startswith(_LAST_STEP), name.removeprefix(_LAST_STEP)
+
+
 def without_signals(name: str) -> tuple[tuple[str, ...], str]:
     """The signals that the prefix `signals-...` of a name asks for, () without it; and the rest of the name."""
     found = _SIGNALS.match(name)
@@ -167,7 +182,7 @@ def without_signals(name: str) -> tuple[tuple[str, ...], str]:
 
 def evaluated(name: str) -> str:
     """The name of the environment that evaluation plays: without extra processes, and Atari games to their end."""
-    bare = without_signals(_split(name)[1])[1]
+    bare = without_last_step(without_signals(_split(name)[1])[1])[1]
     prefix = name.removesuffix(bare)
     for trained, played in _EVALUATED.items():
         if bare.startswith(trained):
@@ -183,7 +198,7 @@ def code_of(name: str) -> str | None:
     code = without_arguments(name).rpartition(":")[0]
     while code.startswith((_TIMED, _GOALS)):
         code = _split(code)[1]
-    code = without_part(without_signals(code)[1])[1]
+    code = _bare(code)
     if code.endswith(".py"):
         return code
     code = code.removeprefix("async/")
@@ -232,7 +247,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def _bare(name: str) -> str:
     """The name without the prefixes that change the observation or make signals."""
-    return without_part(without_signals(_split(name)[1])[1])[1]
+    return without_part(without_last_step(without_signals(_split(name)[1])[1])[1])[1]
 
 
 def _is_file(name: str) -> bool:

@@ -3,8 +3,9 @@
   python scripts/memory_study.py
 
 The first observation of `gymnax/MemoryChain-bsuite` is a bit, and the action of the last step must tell it: the return
-is 1 if it does and -1 if not, so that guessing earns 0. All seeds of a cell are learners of one program. Complete runs
-are not repeated, and interrupted runs continue. Needs gymnax: pip install 'rljax[gymnax]'.
+is 1 if it does and -1 if not, so that guessing earns 0. Chains of 100 steps have twice the training. All seeds of a
+cell are learners of one program. Complete runs are not repeated, and interrupted runs continue. Needs gymnax:
+pip install 'rljax[gymnax]'.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ def trained(memory: str, length: int, options: argparse.Namespace) -> Path:
     config = CONFIG | {"memory": memory, "num_steps": num_steps, "batch_size": 16 * num_steps}
     if memory == "gtrxl":
         config["memory_length"] = length
-    every = options.steps // 4
+    steps = options.steps * max(1, length // 50)
     out = options.runs / f"{memory}-{length}"
     begin = functools.partial(
         run.train,
         "ppo",
         f'gymnax/MemoryChain-bsuite?{{"memory_length": {length}}}',
-        options.steps,
+        steps,
         seeds=options.seeds,
         out=out,
         config=config,
-        eval_every=every,
+        eval_every=steps // 4,
         eval_episodes=50,
-        checkpoint_every=options.steps,
+        checkpoint_every=steps,
         quiet=False,
     )
-    return studies.trained(out, options.steps, begin, config={"memory": memory})
+    return studies.trained(out, steps, begin, config={"memory": memory})
 
 
 def table(study: Mapping[str, Any]) -> str:
@@ -93,7 +94,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         axes.plot(places, values, ".", markersize=4, alpha=0.5, color=COLOURS[memory])
     axes.set_xticks(lengths, list(study["returns"]))
     axes.set(xlabel="steps between the bit and the question", ylabel="return")
-    axes.set_title(f"PPO on MemoryChain, {study['steps']:,} steps")
+    axes.set_title("PPO on MemoryChain")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     figure.savefig(path, dpi=130)
 

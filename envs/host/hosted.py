@@ -19,8 +19,8 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from rljax.agent import MASK, Step, mask_of
-from rljax.envs import signals
+from rljax.agent import MASK, EnvSpec, Step, mask_of
+from rljax.envs import last_step, signals
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import ogbench, rendering, saved_simulators
 from rljax.envs.host.checks import failure
@@ -77,6 +77,7 @@ class Hosted:
         self.save_failure: str | None = None
         self.tolerant = False
         self._observes_time = False
+        self._bare_spec: EnvSpec | None = None  # without the last step, where agents observe that
         self._closed = False
         self._observation: Any = None
         self._masks: np.ndarray | None = None  # [N, A], of the latest observations
@@ -86,6 +87,10 @@ class Hosted:
         """Add the time to the observations, from the next reset on. Raises what `timed.spec_with_time` raises."""
         self.spec = spec_with_time(self.spec)
         self._observes_time = True
+
+    def observe_last_step(self) -> None:
+        """Add the last action and reward to the observations, from the next reset on. Comes before `observe_time`."""
+        self._bare_spec, self.spec = self.spec, last_step.spec_with_last_step(self.spec)
 
     def reset(self, seeds: Sequence[int] | None = None) -> Any:
         """Begin an episode in each environment. Returns the first observations, [N, O...].
@@ -106,7 +111,7 @@ class Hosted:
                 raise
             observation, info = self._call("reset", self.vector_env.reset, seed=given[0])
         self._forget()
-        self._observation = self._with_time(self._seen(observation, info))
+        self._observation = self._with_time(self._first(self._seen(observation, info)))
         self._require_finite(self._observation, "observation")
         return self._observation
 
@@ -144,8 +149,9 @@ class Hosted:
                 observation = self._begin_again(next_observation, ended)
             self._require_finite(observation, "observation")
         self._require_finite(next_observation, "observation")
-        last = self._with_time(next_observation, episode_length)
-        next_observation, observation = last, self._with_time(observation) if ended.any() else last
+        begins = self._with_time(self._begun(observation, action, single, ended)) if ended.any() else None
+        next_observation = self._with_time(self._after(next_observation, action, single), episode_length)
+        observation = next_observation if begins is None else begins
         self._observation = observation
         fields: dict[str, Any] = dict(
             observation=observation,
@@ -317,6 +323,25 @@ class Hosted:
             return observation
         time = share_of_time(self._length if length is None else length, self.spec)
         return np.concatenate([observation, time[:, None].astype(np.float32)], axis=1)
+
+    def _first(self, observation: Any) -> Any:
+        """Observations with which episodes begin, with no last step, if agents observe it."""
+        if self._bare_spec is None:
+            return observation
+        return last_step.first(observation, self._bare_spec, (self.num_envs,), np)
+
+    def _after(self, observation: Any, action: np.ndarray, reward: np.ndarray) -> Any:
+        """Observations with the step that led to them, if agents observe it."""
+        if self._bare_spec is None:
+            return observation
+        return last_step.beside(observation, action, reward, self._bare_spec, np)
+
+    def _begun(self, observation: Any, action: np.ndarray, reward: np.ndarray, ended: np.ndarray) -> Any:
+        """Observations to act on: those of new episodes where one `ended` [N], and those after the step elsewhere."""
+        if self._bare_spec is None:
+            return observation
+        new, old = self._first(observation), self._after(observation, action, reward)
+        return jax.tree.map(lambda x, y: np.where(ended.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, old)
 
     def _final_observation(self, observation: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
         if "final_obs" not in info:

@@ -1,0 +1,89 @@
+"""Environments that show their last action and reward: what agents with a memory learn from beside observations.
+
+`with-last-step/Hopper-v5` shows, beside an observation, the action and the reward that led to it: zeros where an
+episode begins. Actions are shown as agents give them: numbers in [-1, 1], and a 1 at each choice. A vector becomes
+longer: its own numbers, the action, the reward. Other observations become dictionaries with `last_action` and
+`last_reward`; a single picture is their part `observation`.
+
+With them a policy can find out, within an episode, what its actions lead to: Wang et al., Learning to Reinforcement
+Learn, arXiv:1611.05763; R2D2 sees them as well (Kapturowski et al., ICLR 2019). `WithLastStep` wraps a compiled
+environment. Environments on the host have `Hosted.observe_last_step`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, EnvSpec, Part
+from rljax.envs.environment import Environment
+
+PREFIX = "with-last-step/"
+ACTION, REWARD, OBSERVATION = "last_action", "last_reward", "observation"  # parts of dictionaries
+
+
+def spec_with_last_step(spec: EnvSpec) -> EnvSpec:
+    """`spec` with the last action and reward in the observation."""
+    name = PREFIX + spec.name
+    if spec.is_vector:
+        return dataclasses.replace(
+            spec, name=name, observation_shape=(spec.observation_shape[0] + spec.action_size + 1,)
+        )
+    parts = spec.parts or (Part(OBSERVATION, spec.observation_shape, spec.observation_dtype),)
+    parts = (*parts, Part(ACTION, (spec.action_size,), "float32"), Part(REWARD, (1,), "float32"))
+    ordered = tuple(sorted(parts, key=lambda part: part.name))
+    return dataclasses.replace(
+        spec, name=name, observation_shape=(), observation_dtype="float32", parts=ordered, stack=1
+    )
+
+
+def beside(observation: Any, action: Any, reward: Any, spec: EnvSpec, xp: Any = jnp) -> Any:
+    """Observations [..., O...] of an environment with this `spec`, with the step that led to them.
+
+    `action` is [..., A] or [...], and `reward` [...]. `xp` is NumPy or its twin in JAX.
+    """
+    number = spec.numbers
+    shown = [xp.clip(action[..., :number], -1.0, 1.0)] if number else []
+    for index, choices in enumerate(spec.choices or ((spec.action_size,) if spec.discrete else ())):
+        chosen = action[..., number + index] if spec.choices else action
+        shown.append(xp.asarray(chosen)[..., None] == xp.arange(choices))
+    shown = [xp.asarray(x, np.float32) for x in (*shown, xp.asarray(reward)[..., None])]
+    return _joined(observation, xp.concatenate(shown, axis=-1), spec, xp)
+
+
+def first(observation: Any, spec: EnvSpec, leading: tuple[int, ...] = (), xp: Any = jnp) -> Any:
+    """Observations [..., O...] with which episodes begin; `leading` are their leading axes."""
+    return _joined(observation, xp.zeros((*leading, spec.action_size + 1), np.float32), spec, xp)
+
+
+def _joined(observation: Any, step: Any, spec: EnvSpec, xp: Any) -> Any:
+    if spec.is_vector:
+        return xp.concatenate([observation, step], axis=-1)
+    parts = observation if spec.parts else {OBSERVATION: observation}
+    return {**parts, ACTION: step[..., :-1], REWARD: step[..., -1:]}
+
+
+class WithLastStep:
+    """An environment inside the program that shows its last action and reward."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment, self.params = environment, environment.params
+        self.spec = spec_with_last_step(environment.spec)
+
+    def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
+        """Begin an episode."""
+        observation, state = self.environment.reset(key, params)
+        return first(self._cast(observation), self.environment.spec), state
+
+    def step(
+        self, key: Array, state: Any, action: Array, params: Any
+    ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
+        """Apply one action; see `rljax.envs.environment.Environment`."""
+        after = self.environment.step(key, state, action, params)
+        return (beside(self._cast(after[0]), action, after[2], self.environment.spec), *after[1:])
+
+    def _cast(self, observation: Any) -> Any:
+        return self.environment.spec.cast(observation)
