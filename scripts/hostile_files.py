@@ -56,7 +56,7 @@ TRAIN = (
 READ = ("eval run --episodes 1", "report run --output report.html", "watch run --once")
 USE = (
     "eval run --episodes 1",
-    "resume run --steps 40",
+    "resume run --steps 200",
     "extract run --learners 0",
     "data record run recorded.npz --episodes 1",
     "play run --output film.mp4",
@@ -65,7 +65,6 @@ USE = (
     "watch run --once",
 )
 READ_RECORDS = (USE[0], USE[1], *USE[5:])
-CHECKPOINT = Path("checkpoints/000000000020")
 
 
 class Case(NamedTuple):
@@ -142,7 +141,7 @@ def changed(**entries: Any) -> None:
 
 def noted(change: Callable[[Path], Any]) -> None:
     """The run with a changed checkpoint, whose manifest fits."""
-    change(Path("run") / CHECKPOINT)
+    change(Path("run") / run_folders.CHECKPOINT)
     run_folders.refit(Path("run"))
 
 
@@ -232,7 +231,7 @@ def of_code() -> Iterator[Case]:
         yield Case(
             "code named by runs",
             f"a pickle as {name}",
-            replaced(f"run/{CHECKPOINT}/{path}", lambda place: place.write_bytes(pickle.dumps(Canary()))),
+            replaced(f"run/{run_folders.CHECKPOINT}/{path}", lambda place: place.write_bytes(pickle.dumps(Canary()))),
             USE[:4],
         )
 
@@ -251,21 +250,28 @@ def of_other_files() -> Iterator[Case]:
         for file in ("config.json", "metrics.jsonl", "evaluations.jsonl", "summary.json"):
             yield Case("endless records", f"{file}: {name}", replaced(f"run/{file}", make), READ_RECORDS)
         for file in ("run.json", "manifest.json", "environments"):
-            yield Case("endless checkpoints", f"{file}: {name}", replaced(f"run/{CHECKPOINT}/{file}", make), USE[:4])
+            yield Case(
+                "endless checkpoints",
+                f"{file}: {name}",
+                replaced(f"run/{run_folders.CHECKPOINT}/{file}", make),
+                USE[:4],
+            )
     yield Case("endless data", "a bomb", lambda: bomb(Path("a.npz")), INFO)
     yield Case("endless records", "a line that nests", lambda: long_line(Path("run/evaluations.jsonl")), READ_RECORDS)
     for file in ("config.json", "metrics.jsonl", "evaluations.jsonl", "summary.json"):
         yield Case("links", file, replaced(f"run/{file}", linked("secrets/secret")), READ_RECORDS)
     for file in ("run.json", "manifest.json", "agent"):
-        yield Case("links", file, replaced(f"run/{CHECKPOINT}/{file}", linked("secrets/secret")), USE[:4])
+        yield Case("links", file, replaced(f"run/{run_folders.CHECKPOINT}/{file}", linked("secrets/secret")), USE[:4])
     for file in ("main_data.hdf5", "metadata.json"):
         make = lambda file=file: (minari(), replaced(f"a/data/{file}", linked("secrets/secret"))())  # noqa: E731
         yield Case("links", f"{file} of Minari", make, ("data info a",))
     for name, make in (pipes | {"a link": linked("secrets/secret")}).items():
         yield Case("links", f"lock.json: {name}", replaced("run/lock.json", make), USE[1:2])
     yield Case("links", "all checkpoints", lambda: moved(Path("run/checkpoints")), USE[:4])
-    yield Case("links", "a checkpoint", lambda: moved(Path("run") / CHECKPOINT), USE[:4])
-    yield Case("links", "an array", lambda: moved(next((Path("run") / CHECKPOINT / "agent/d").iterdir())), USE[:4])
+    yield Case("links", "a checkpoint", lambda: moved(Path("run") / run_folders.CHECKPOINT), USE[:4])
+    yield Case(
+        "links", "an array", lambda: moved(next((Path("run") / run_folders.CHECKPOINT / "agent/d").iterdir())), USE[:4]
+    )
 
 
 class Opened:
@@ -348,9 +354,9 @@ def main() -> None:
     harmless.mkdir(parents=True)
     victim.mkdir()
     npz(harmless / "whole.npz", data_files.WHOLE)
-    sizes = "--config.hidden 8 --config.batch-size 8 --eval-episodes 1 --checkpoint-every 20 --log-every 10"
+    sizes = "--config.hidden 8 --config.batch-size 8 --eval-episodes 1 --checkpoint-every 100 --log-every 10"
     for command in (
-        f"train td3 --env Pendulum-v1 --steps 20 --out run --config.warmup-steps 10 {sizes} --config.replay-size 100",
+        f"train td3 --env Pendulum-v1 --steps 100 --out run --config.warmup-steps 10 {sizes} --config.replay-size 100",
         "data info whole.npz",
     ):
         code, said, memory, _ = run(command, harmless, folder / "maker")

@@ -19,6 +19,7 @@ SIBLINGS = {
     "pqn": "ppo",
     "rebrac": "td3",
     "riql": "iql",
+    "ro2o": "edac",
     "sac_discrete": "sac",
     "sac_lagrangian": "sac",
     "stream_q": "stream_ac",

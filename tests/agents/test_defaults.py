@@ -47,7 +47,15 @@ FROM_DATA = {  # updates
     "ifql": 500,
     "fql": 800,
 }
-OTHERS = {"calql", "fqe", "gciql", "h2o", "hnpg", "stream_td"}  # which have tests of their own, h2o beside its others
+OTHERS = {
+    "calql",
+    "fqe",
+    "gciql",
+    "h2o",
+    "hnpg",
+    "ro2o",
+    "stream_td",
+}  # which have tests of their own, h2o beside its others
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}  # which need a cost: their tests stand beside their numeric ones
 LEARNT = -8.0  # above the data's mean, -9, far above that of uniform actions, -14, and far below the best, -1 or -2
 

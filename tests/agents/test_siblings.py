@@ -109,6 +109,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         | {"temperature_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
+    ("edac", "ro2o"): Pair(lines=113, own={"Config", "check", "critic_loss", "actor_loss", "update"}),
     ("dql", "ofql"): Pair(lines=89, own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"}),
     ("iql", "ifql"): Pair(
         lines=153,
