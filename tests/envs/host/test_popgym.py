@@ -13,7 +13,9 @@ pytest.importorskip("popgym")
 
 def test_steps_are_those_of_the_package() -> None:
     name = "popgym-RepeatPreviousEasy-v0"
-    environments, own = envs.make_hosted(f"popgym:{name}", 2), gymnasium.make(name)
+    with pytest.warns(UserWarning, match="observes a Discrete: it is flattened to 4 numbers"):
+        environments = envs.make_hosted(f"popgym:{name}", 2)
+    own = gymnasium.make(name)
     assert (environments.spec.observation_shape, environments.spec.action_size) == ((4,), 4)
     seen, (expected, _) = environments.reset([3, 4]), own.reset(seed=3)
     for action in (0, 1, 2, 3, 0, 1):
@@ -25,6 +27,7 @@ def test_steps_are_those_of_the_package() -> None:
     environments.close()
 
 
+@pytest.mark.filterwarnings("ignore:.* it is flattened")
 def test_all_of_its_tasks_can_be_made() -> None:
     names = [name for name in gymnasium.registry if name.startswith("popgym-")]
     assert len(names) > 40
