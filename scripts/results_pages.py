@@ -4,7 +4,7 @@
 
 scripts/results_online.py, results_offline.py and results_terminal.py make the tables of their own pages, the studies
 (corruption_study.py, compute_study.py) those that they put beside their scores, and the rest is here: speed, sweeps,
-sizes of rewards, frequencies of decisions, defaults.
+sizes of rewards, frequencies of decisions, defaults, faults on purpose.
 """
 
 from __future__ import annotations
@@ -365,6 +365,15 @@ def frequencies(task: str) -> list[str]:
     return table(["a decision in every", "steps", *lengths, "score"], rows)
 
 
+def campaign(name: str) -> list[str]:
+    """Counts of a campaign by kind of case, and their sums."""
+    kinds = json.loads((RESULTS / f"{name}.json").read_text())["kinds"]
+    columns = list(next(iter(kinds.values())))
+    rows = [[kind, *(str(counts[column]) for column in columns)] for kind, counts in kinds.items()]
+    sums = [str(sum(counts[column] for counts in kinds.values())) for column in columns]
+    return table(["kind", *columns], [*rows, ["together", *sums]])
+
+
 def study(path: str) -> list[str]:
     """What a study wrote beside its scores, without its heading."""
     lines = (RESULTS / f"{path}.md").read_text().rstrip("\n").split("\n")
@@ -402,6 +411,8 @@ def tables() -> dict[tuple[str, str], str]:
         ("offline_to_online", "halfcheetah"): study("offline_to_online/halfcheetah"),
         ("combination_lock", "locks"): study("combination_lock/locks"),
         ("defaults", "reach"): study("defaults/reach"),
+        ("faults", "kills"): campaign("kills"),
+        ("faults", "hostile_files"): campaign("hostile_files"),
         ("value_heads", "halfcheetah"): study("value_heads/halfcheetah"),
         **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
     }

@@ -24,10 +24,10 @@ def regular(path: Path) -> Path:
     return path
 
 
-def own(path: Path) -> Path:
+def own(path: Path, copies: int = 2) -> Path:
     """`path`, if reading it reads no other file and does not fill the memory.
 
-    Raises `RefusedFileError` for a link, a device, a pipe, and a file that is larger than half of the free memory.
+    Raises `RefusedFileError` for a link, a device, a pipe, and a file of which the free memory does not hold `copies`.
     """
     if path.is_symlink():
         raise RefusedFileError(
@@ -35,10 +35,11 @@ def own(path: Path) -> Path:
         )
     size = path.stat().st_size if regular(path).is_file() else 0
     free = hardware.available_memory() if size > SMALL else None
-    if free is not None and 2 * size > free:
+    if free is not None and copies * size > free:
         raise RefusedFileError(
-            f"'{path}' has {size / 1e9:,.1f} GB, and reading takes twice as much memory; {free / 1e9:,.1f} GB are "
-            "free. Restore it from a copy of the folder, or read it on a machine with more memory."
+            f"'{path}' has {size / 1e9:,.1f} GB, and reading takes {copies} times as much memory; "
+            f"{free / 1e9:,.1f} GB are free. Restore it from a copy of the folder, or read it on a machine with more "
+            "memory."
         )
     return path
 

@@ -187,7 +187,7 @@ def damage(path: Path) -> str | None:
         if name not in inside and (path / name).is_file():
             return f"{MANIFEST} names a file outside of it"
         try:
-            if _fingerprint(files.own(path / name)) != fingerprint:
+            if _fingerprint(files.own(path / name, copies=1)) != fingerprint:
                 return f"{name!r} has changed"
         except FileNotFoundError:
             return f"{name!r} is missing"

@@ -40,7 +40,8 @@ def test_files_beyond_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest
         file.truncate(30_000_000)
     assert files.own(tmp_path / "file") == tmp_path / "file"
     monkeypatch.setattr(hardware, "available_memory", lambda: 50_000_000)
-    with pytest.raises(files.RefusedFileError, match=r"file' has 0\.0 GB, and reading takes twice as much memory"):
+    with pytest.raises(files.RefusedFileError, match=r"file' has 0\.0 GB, and reading takes 2 times as much memory"):
         files.own(tmp_path / "file")
+    assert files.own(tmp_path / "file", copies=1) == tmp_path / "file"
     os.truncate(tmp_path / "file", 10_000_000)  # so small that it fits always
     assert files.own(tmp_path / "file") == tmp_path / "file"
