@@ -185,7 +185,7 @@ def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
 def join(parts: Sequence[Dataset], name: str) -> Dataset:
     """Join several datasets, in their order. Environment, references and bounds are those of the first.
 
-    D4RL's medium-expert datasets are joined this way. Raises `ValueError` if dimensions or bounds differ.
+    D4RL's medium-expert datasets are joined this way. Raises `ValueError` if dimensions, bounds or signals differ.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -197,6 +197,10 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
     }
     seen = ([getattr(part.transitions, name) for part in parts] for name in ("observation", "next_observation"))
     fields["observation"], fields["next_observation"] = frames.concatenated(*seen)
+    fields["extras"] = {
+        name: np.concatenate([np.asarray(part.transitions.extras[name]) for part in parts])
+        for name in first.transitions.extras
+    }
     transitions = cut(Transition(**fields), np.cumsum([part.num for part in parts]) - 1)
     provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
     provenance["max_episode_steps"] = first.max_episode_steps
@@ -254,6 +258,9 @@ def differences(one: Dataset, other: Dataset) -> list[str]:
             found.append(f"their pictures are stacks of {one.stack} and {other.stack} frames")
     elif one.observation_size != other.observation_size:
         found.append(f"they have {one.observation_size} and {other.observation_size} observation dimensions")
+    if one.spec.signals != other.spec.signals:
+        signals = [", ".join(f"{part.name} {list(part.shape)}" for part in x.spec.signals) or "none" for x in both]
+        found.append(f"their signals are {signals[0]} and {signals[1]}")
     if one.discrete != other.discrete:
         kinds = ["choices" if part.discrete else "vectors" for part in both]
         return [*found, f"their actions are {kinds[0]} and {kinds[1]}"]

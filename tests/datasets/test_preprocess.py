@@ -16,6 +16,7 @@ from rljax import datasets
 from rljax.agent import RewardTransform
 from rljax.datasets import preprocess
 from rljax.runs.corruption import corrupt
+from tests import fakes
 from tests.datasets.files import arrays, npz, shared
 
 
@@ -248,3 +249,16 @@ def test_weights_need_trajectories_that_differ(tmp_path: Path) -> None:
     odd = pictures.transitions.replace(observation=shown, next_observation=shown)
     with pytest.raises(ValueError, match=r"are no vectors: --weights return"):
         datasets.row_weights(dataclasses.replace(pictures, transitions=odd), "advantage")
+
+
+def test_signals_are_joined() -> None:
+    def with_cost(scale: float) -> datasets.Dataset:
+        made = fakes.recorded()
+        costs = scale * np.arange(made.num, dtype=np.float32)
+        return dataclasses.replace(made, transitions=made.transitions.replace(extras={"cost": costs}))
+
+    both = preprocess.join([with_cost(1.0), with_cost(2.0)], "both")
+    number = both.num // 2
+    np.testing.assert_array_equal(both.transitions.extras["cost"], [*range(number), *range(0, 2 * number, 2)])
+    with pytest.raises(ValueError, match=r"their signals are cost \[\] and none"):
+        preprocess.join([with_cost(1.0), fakes.recorded()], "both")
