@@ -5,7 +5,8 @@ A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in wh
 stored, also the one of the last action: no row is dropped, and none leaks from one episode into another. Observations
 that are dictionaries or tuples are flattened like Gymnasium's `flatten`, with a warning. Dictionaries keep the order of
 their space, which Gymnasium sorts by key. Where they hold pictures or a mask of actions, or `infos` holds such a mask,
-they become the dictionary that agents see in the environment, see `rljax.datasets.formats.minari_arrays`.
+they become the dictionary that agents see in the environment, see `rljax.datasets.formats.minari_arrays`. `infos/cost`
+and the arrays of `infos/signals` are signals beside the reward.
 
 "minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its metadata may hold
 references. They also name the environment of the recording, and maybe another one for evaluation: see
@@ -231,10 +232,13 @@ def write_minari(
     def seen(start: int, end: int) -> Any:
         return frames.each(lambda x, y: np.concatenate([x[start:end], y[end - 1 : end]]), *both)
 
+    def signals_in(start: int, end: int) -> dict[str, np.ndarray]:
+        return {name: np.asarray(column)[start:end] for name, column in transitions.extras.items()}
+
     buffers = [
         buffer(
             id=index,
-            **split(seen(start, end)),
+            **minari_arrays.with_signals(split(seen(start, end)), signals_in(start, end)),
             actions=action[start:end],
             rewards=np.asarray(transitions.reward)[start:end],
             terminations=np.asarray(transitions.terminated)[start:end],
@@ -288,6 +292,7 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
     observations = minari_arrays.Observations(name, observation_space, action_space, masked)
     reward, terminated, truncated = np.empty(total, np.float32), np.empty(total, np.bool_), np.empty(total, np.bool_)
     columns: list[Column] = []
+    signals: list[dict[str, np.ndarray]] = []
     structure = action = None
     for number, (episode, length) in enumerate(zip(episodes, steps, strict=True)):
         group = file[episode]
@@ -317,6 +322,7 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         for column, leaf in zip(columns, leaves, strict=True):
             column.put(leaf, offset, number)
         action[rows] = acted
+        signals.append(minari_arrays.signals(group, name, episode, length))
         reward[rows] = schema.column(group["rewards"], name, f"{episode}/rewards", np.float32)
         terminated[rows], truncated[rows] = marks
         if length:
@@ -330,7 +336,8 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
     observation, following = (structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True))
     keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
     fields: Mapping[str, str] = dict[str, str](zip(base.FIELDS, keys, strict=True))
-    return Rows(name, fields, observation, action, reward, terminated, truncated, following)
+    beside = minari_arrays.joined_signals(signals)
+    return Rows(name, fields, observation, action, reward, terminated, truncated, following, signals=beside)
 
 
 class Column:

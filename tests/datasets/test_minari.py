@@ -282,6 +282,40 @@ def test_any_spaces_are_written_and_read_back(
     np.testing.assert_allclose(again.transitions.action, dataset.transitions.action, atol=1e-6)
 
 
+def test_costs_in_infos_are_signals(tmp_path: Path) -> None:
+    """With the reset's info first, as Minari's collector writes them, and without."""
+    costs = np.arange(6, dtype=np.float64)
+    for name, lengths in {"first-v0": (0, 0), "mixed-v0": (0, 1)}.items():
+        values = [episode(5) | {"infos/cost": costs[start:], "infos/x": np.ones(6)} for start in lengths]
+        write(tmp_path, name, values)
+        extras = datasets.load(f"minari/{name}", tmp_path, download=False).transitions.extras
+        np.testing.assert_array_equal(extras["cost"], [1, 2, 3, 4, 5] * 2)
+        assert set(extras) == {"cost"}
+    write(tmp_path, "some-v0", [episode(5) | {"infos/cost": costs}, episode(5)])
+    assert not datasets.load("minari/some-v0", tmp_path, download=False).transitions.extras
+    write(tmp_path, "short-v0", [episode(5) | {"infos/cost": costs[:3]}])
+    with pytest.raises(ValueError, match="signal 'cost' of episode_0 has 3 rows, and there are 5 rewards"):
+        datasets.load("minari/short-v0", tmp_path, download=False)
+
+
+def test_signals_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    recorded = dataclasses.replace(fakes.recorded(), env=None, action_bounds=(-np.ones(1), np.ones(1)))
+    generator = np.random.default_rng(0)
+    extras: Any = {
+        "cost": generator.random(recorded.num, np.float32),
+        "two": generator.random((recorded.num, 2), np.float32),
+    }
+    rows = recorded.transitions
+    following = np.concatenate([np.asarray(rows.observation)[1:], np.asarray(rows.next_observation)[-1:]])
+    dataset = dataclasses.replace(recorded, transitions=rows.replace(extras=extras, next_observation=following))
+    datasets.write_minari(dataset, "test/mine-v0")
+    again = datasets.load("minari/test/mine-v0", download=False)
+    assert again.spec.signals == dataset.spec.signals
+    jax.tree.map(np.testing.assert_array_equal, dict(again.transitions.extras), extras)
+
+
 def test_integers_of_a_box_are_no_choices(tmp_path: Path) -> None:
     space = {"type": "Box", "dtype": "int64", "shape": [1], "low": [0], "high": [4]}
     values = episode(5) | {"actions": np.array([[0], [4], [2], [1], [3]])}

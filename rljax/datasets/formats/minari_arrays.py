@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -116,6 +116,37 @@ def written(spec: EnvSpec, action_space: Any) -> tuple[Any, Callable[[Any], dict
 def has_masks(episodes: list[Mapping[str, Any]]) -> bool:
     """Whether each episode holds masks of allowed actions beside its observations."""
     return bool(episodes) and all(_inside(episode, INFO_MASK) is not None for episode in episodes)
+
+
+def signals(episode: Mapping[str, Any], name: str, key: str, steps: int) -> dict[str, np.ndarray]:
+    """The signals [T, K...] of an episode: `infos/cost`, and `infos/signals/NAME` as `with_signals` writes them.
+
+    Minari stores what the reset gave before what the steps gave: of T + 1 rows, the first is left out.
+    """
+    infos = _inside(episode, "infos")
+    found = schema.signals(infos, name) if hasattr(infos, "keys") else {}
+    found = {signal: column[1:] if len(column) == steps + 1 else column for signal, column in found.items()}
+    for signal, column in found.items():
+        if len(column) != steps:
+            raise ValueError(
+                f"'{name}': the signal '{signal}' of {key} has {len(column)} rows, and there are {steps} rewards. "
+                "Download it again."
+            )
+    return found
+
+
+def joined_signals(episodes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Signals [N, K...] of all episodes; those that one of them lacks are left out."""
+    names = set.intersection(*(set(found) for found in episodes))
+    return {signal: np.concatenate([found[signal] for found in episodes]) for signal in sorted(names)}
+
+
+def with_signals(arrays: dict[str, Any], signals: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What an episode's buffer is given, with signals [T, K...] in its infos, in which the reset's are zeros."""
+    if not signals:
+        return arrays
+    columns = {name: np.concatenate([np.zeros_like(column[:1]), column]) for name, column in signals.items()}
+    return arrays | {"infos": arrays.get("infos", {}) | {"signals": columns}}
 
 
 def actions(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
