@@ -301,7 +301,9 @@ def test_costs_in_infos_are_signals(tmp_path: Path) -> None:
 def test_signals_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    recorded = dataclasses.replace(fakes.recorded(), env=None, action_bounds=(-np.ones(1), np.ones(1)))
+    recorded = dataclasses.replace(
+        fakes.recorded(), env=None, action_bounds=(-np.ones(1, np.float32), np.ones(1, np.float32))
+    )
     generator = np.random.default_rng(0)
     extras: Any = {
         "cost": generator.random(recorded.num, np.float32),
