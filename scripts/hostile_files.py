@@ -297,7 +297,7 @@ class Opened:
 
 def run(command: str, folder: Path, home: Path) -> tuple[int, str, int, float]:
     """A command's exit code (-9 if it took too long), what it printed, its memory in bytes and its seconds."""
-    environment = os.environ | {"HOME": str(home), "CANARY": str(folder / "canary"), "COLUMNS": "200"}
+    environment = os.environ | {"HOME": str(home), "COLUMNS": "200"}
     before = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "rljax", *command.split()],
@@ -321,6 +321,7 @@ def problems(case: Case, harmless: Path, folder: Path, home: Path, memory: int) 
         shutil.copytree(harmless, folder)
         before = Path.cwd()
         os.chdir(folder)
+        os.environ["CANARY"] = str(folder / "canary")  # a pickle names it
         try:
             evil()
             case.make()

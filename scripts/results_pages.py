@@ -411,6 +411,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("offline_to_online", "halfcheetah"): study("offline_to_online/halfcheetah"),
         ("combination_lock", "locks"): study("combination_lock/locks"),
         ("defaults", "reach"): study("defaults/reach"),
+        ("memory", "chain"): study("memory/chain"),
         ("faults", "kills"): campaign("kills"),
         ("faults", "hostile_files"): campaign("hostile_files"),
         ("value_heads", "halfcheetah"): study("value_heads/halfcheetah"),
