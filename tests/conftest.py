@@ -34,7 +34,7 @@ gc.set_threshold(200_000, 20, 100)
 # Bytes of a process: compiled programs keep theirs until they are forgotten, which takes seconds, as does compiling
 # again what all files share. Half of the machine's memory, but not so much that a process runs out of memory maps.
 _MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-MOST_MEMORY = min(max(2.5e9, 0.5 * _MACHINE / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))), 4.5e9)
+MOST_MEMORY = min(max(2.5e9, 0.5 * _MACHINE / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))), 5.5e9)
 
 
 @pytest.fixture(autouse=True, scope="module")

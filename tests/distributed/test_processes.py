@@ -268,6 +268,7 @@ def test_impossible_arguments_of_join_are_refused_at_once(arguments: tuple[Any, 
         processes.join(*arguments)
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -126,6 +126,7 @@ def test_same_seed_same_bits(tmp_path: Path) -> None:
     small_runs.assert_same(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.learn
 def test_damaged_newest_checkpoint_falls_back(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
     small_runs.train("td3", "rljax/Pendulum", 300, tmp_path / "whole")
@@ -147,6 +148,7 @@ def test_half_written_checkpoint_is_ignored(tmp_path: Path) -> None:
     assert checkpoints.steps(out / "checkpoints") == [200, 300]
 
 
+@pytest.mark.learn
 def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "rljax", "train", "td3", "--env", "Pendulum-v1", "--steps", "1000000"]

@@ -172,7 +172,8 @@ def trained(env: str, steps: int, out: Path, **changes: Any) -> Path:
     return small_runs.train("ppo", env, steps, out, config, seeds=2)
 
 
-@pytest.mark.parametrize("env", ["rljax/Pendulum", pytest.param("Hopper-v5", marks=pytest.mark.learn)])
+@pytest.mark.learn
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Hopper-v5"])
 def test_runs_resume_with_what_they_remember(env: str, tmp_path: Path) -> None:
     trained(env, 200, tmp_path / "whole")
     trained(env, 100, tmp_path / "half")
