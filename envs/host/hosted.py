@@ -149,9 +149,10 @@ class Hosted:
                 observation = self._begin_again(next_observation, ended)
             self._require_finite(observation, "observation")
         self._require_finite(next_observation, "observation")
-        begins = self._with_time(self._begun(observation, action, single, ended)) if ended.any() else None
-        next_observation = self._with_time(self._after(next_observation, action, single), episode_length)
-        observation = next_observation if begins is None else begins
+        after = self._after(next_observation, action, single)
+        last = self._with_time(after, episode_length)
+        next_observation = last
+        observation = self._with_time(self._begun(observation, after, ended)) if ended.any() else last
         self._observation = observation
         fields: dict[str, Any] = dict(
             observation=observation,
@@ -336,12 +337,12 @@ class Hosted:
             return observation
         return last_step.beside(observation, action, reward, self._bare_spec, np)
 
-    def _begun(self, observation: Any, action: np.ndarray, reward: np.ndarray, ended: np.ndarray) -> Any:
-        """Observations to act on: those of new episodes where one `ended` [N], and those after the step elsewhere."""
+    def _begun(self, observation: Any, after: Any, ended: np.ndarray) -> Any:
+        """Observations to act on: those of new episodes where one `ended` [N], and those `after` the step elsewhere."""
         if self._bare_spec is None:
             return observation
-        new, old = self._first(observation), self._after(observation, action, reward)
-        return jax.tree.map(lambda x, y: np.where(ended.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, old)
+        first = self._first(observation)
+        return jax.tree.map(lambda new, old: np.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old), first, after)
 
     def _final_observation(self, observation: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
         if "final_obs" not in info:

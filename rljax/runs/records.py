@@ -242,7 +242,7 @@ class Tail:
         A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for the first time.
         """
         try:
-            with own(self._path).open("rb") as file:
+            with own(self._path, copies=0).open("rb") as file:  # only its end is read
                 size = file.seek(0, os.SEEK_END)
                 if size < self._end:
                     self._end = 0

@@ -187,7 +187,7 @@ class Trials:
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"'{path}' does not hold the trials of its generation ({type(error).__name__}: {error}). Restore it "
-                "from a copy, or remove it: the same trials are then asked for again."
+                "from a copy of the sweep."
             ) from None
 
     def _place(self, trials: Sequence[Trial], place: Path, steps: int) -> None:

@@ -14,6 +14,7 @@ from rljax import cli
 from rljax.runs import experiments, policy, records, run
 from rljax.training.plan import Experiment
 from rljax.tuning import grids, search_spaces, sweeps
+from rljax.tuning import trials as trials_of_search
 from tests import small_runs
 
 optuna = pytest.importorskip("optuna")
@@ -285,3 +286,12 @@ def test_the_command_line_sweeps(tmp_path: Path, capsys: Any) -> None:
         with pytest.raises(SystemExit):
             cli.main(again)
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"trial": 0}', '[{"trial": 0}]', "[3]"])
+def test_trials_that_were_damaged_are_refused(text: str, tmp_path: Path) -> None:
+    made = experiment()
+    task = trials_of_search.Task(tmp_path, made, SHORT, search_spaces.Space(FLOATS, made.config), "", True)
+    (tmp_path / "trials.json").write_text(text)
+    with pytest.raises(ValueError, match=r"trials.json' does not hold the trials of its generation .* from a copy"):
+        trials_of_search.Trials(task)._asked(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]
