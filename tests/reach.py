@@ -83,6 +83,23 @@ def journeys(path: Path, episodes: int = 300) -> Path:
     return _written(path, rows, 1)
 
 
+def demonstrations(path: Path, experts: int = 5, episodes: int = 300) -> Path:
+    """Write two joined parts without rewards: who goes straight to the goal, and others, of whom one in ten does."""
+    generator, parts = np.random.default_rng(0), []
+    for number, share in ((experts, 1.0), (episodes, 0.1)):
+        rows = []
+        for _ in range(number):
+            knows, observation = generator.random() < share, generator.uniform(-1, 1, 2)
+            for t in range(LIMIT):
+                straight = np.clip((observation[1] - observation[0]) / STRIDE, -1, 1)
+                action = np.array([straight if knows else generator.uniform(-1, 1)])
+                successor = np.array([moved(observation[0], action[0], np), observation[1]])
+                rows.append((observation, action, 0.0, False, t == LIMIT - 1, successor))
+                observation = successor
+        parts.append(_dataset(rows, 1))
+    return datasets.write(datasets.join(parts, "reach", mark=True), path)
+
+
 def choices(path: Path, episodes: int = 300) -> Path:
     """Write the journeys of discrete actions: left, stay or right, one of two towards the goal, the others uniform."""
     generator, rows = np.random.default_rng(0), []
@@ -125,9 +142,13 @@ def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarra
 
 
 def _written(path: Path, rows: list[Any], action_size: int | None) -> Path:
+    return datasets.write(_dataset(rows, action_size), path)
+
+
+def _dataset(rows: list[Any], action_size: int | None) -> datasets.Dataset:
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
     types = {"b": bool, "i": np.int32, "f": np.float32}
     columns = [column.astype(types[column.dtype.kind]) for column in columns]
     bounds = None if action_size is None else (-np.ones(action_size), np.ones(action_size))
     provenance = {"num_actions": 3} if action_size is None else {}
-    return datasets.write(datasets.Dataset("reach", Transition(*columns), None, None, bounds, provenance), path)
+    return datasets.Dataset("reach", Transition(*columns), None, None, bounds, provenance)

@@ -5,7 +5,7 @@ def experience(config: Config) -> buffers.Replay:
 """
 
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
-from rljax.buffers.dataset import Dataset, UniformRows, WeightedRows, with_weights
+from rljax.buffers.dataset import PART, Dataset, PartRows, UniformRows, WeightedRows, with_weights
 from rljax.buffers.draws import Hindsight, NStep, Uniform
 from rljax.buffers.experience import Column, Experience, Stream, rows_of
 from rljax.buffers.goals import Goals
@@ -16,6 +16,7 @@ from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
 from rljax.buffers.sequences import Sequences
 
 __all__ = [
+    "PART",
     "Column",
     "Dataset",
     "Experience",
@@ -24,6 +25,7 @@ __all__ = [
     "Mixed",
     "NStep",
     "NextAction",
+    "PartRows",
     "Prioritised",
     "Replay",
     "ReturnToGo",

@@ -17,6 +17,7 @@ from rljax.buffers.experience import Experience, declaration, random_rows, rows_
 from rljax.buffers.replay import Replay
 
 ALIAS = "alias_table"  # name in a data set's extras: its alias table [N, 2], see `with_weights`
+PART = "part"  # label of joined data: which of the joined data sets a row is from, counted from 0
 WHOLE = 1 << 32  # the weight of an average row in an alias table
 
 
@@ -81,12 +82,43 @@ class WeightedRows(DatasetDraw):
 
 
 @declaration
+class PartRows(DatasetDraw):
+    """Batches of 2 B rows: B uniform rows of all parts, then B uniform rows of one part of joined data."""
+
+    part: int  # counted from 0
+
+    has_columns: ClassVar[bool] = True
+
+    def prepare(self, data: Transition) -> Transition:
+        """The data with an alias table of the part's rows. Raises `ValueError` where it has none."""
+        inside = np.asarray(data.extras[PART]) == self.part
+        if not inside.any():
+            parts = ", ".join(f"{part:g}" for part in np.unique(data.extras[PART]))
+            raise ValueError(f"--config.expert-part is {self.part}, and the data have the parts {parts}.")
+        extras = {name: x for name, x in data.extras.items() if name != PART}
+        return with_weights(data.replace(extras=extras), inside / inside.sum())
+
+    def random(self, keys: Array, number: int, experience: Dataset) -> tuple[Array, AliasDraws]:
+        """Rows of all parts, int32 [P, U, B], and the draws from the table."""
+        key_all, key_part = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        size = (number, experience.num_updates, experience.batch_size)
+        return random_rows(key_all, *size), alias_draws(key_part, *size)
+
+    def take(self, data: Transition, drawn: tuple[Array, AliasDraws]) -> Transition:
+        """The transitions in the drawn rows [..., 2 B]."""
+        rows = (drawn[0], aliased(data, drawn[1]))
+        xp: Any = np if isinstance(rows[1], np.ndarray) else jnp
+        return rows_of(without_weights(data), xp.concatenate(rows, axis=-1))
+
+
+@declaration
 class Dataset(Experience):
     """Batches from a data set alone. With `online`, the agent can go on in an environment, with data of both mixed."""
 
     batch_size: int  # transitions of one update
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     draw: DatasetDraw = UniformRows()  # how batches are drawn
+    labels: tuple[str, ...] = ()  # columns of the data that no environment gives, and that the draw needs: `PART`
     online: Replay | None = None  # how the agent learns in an environment after the data set
     learns_until: float | None = None  # updates after which the learning rate is 0; None where it stays above 0
 

@@ -130,6 +130,11 @@ class Experience:
         return 0
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns of a data set, beside its signals, that the draw needs."""
+        return ()
+
+    @property
     def reward_transform(self) -> RewardTransform:
         """The transform of a data set's rewards, and of new rewards that are mixed with them, before any update."""
         return "none"

@@ -82,6 +82,7 @@ class Join:
 
     output: shared.NewFile  # file.npz or file.hdf5
     data: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA...")]  # names or files
+    mark_parts: bool = False  # write which of them each row is from, as the signal "part": ReCOIL asks for it
 
 
 @dataclasses.dataclass
@@ -289,7 +290,7 @@ def _join(arguments: list[str]) -> None:
     if not options.data:
         raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
     _require_new(options.output)
-    joined = datasets.join([datasets.load(name) for name in options.data], str(options.output))
+    joined = datasets.join([datasets.load(name) for name in options.data], str(options.output), options.mark_parts)
     print(f"{datasets.write(joined, options.output)}: {joined.num:,} transitions")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import EnvSpec, Part, Transition
-from rljax.buffers import frames
+from rljax.buffers import PART, frames
 from rljax.envs.signals import numbers
 
 FAMILIES = (
@@ -151,8 +151,12 @@ class Dataset:
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
 
     def signal_sums(self) -> dict[str, np.ndarray]:
-        """[episodes] float64: the sums of each signal over each complete episode, one entry for each of its numbers."""
-        columns = {name: np.asarray(x, np.float64) for name, x in sorted(self.transitions.extras.items())}
+        """[episodes] float64: the sums of each signal over each complete episode, one entry for each of its numbers.
+
+        The label of joined parts is left out: it says where rows are from.
+        """
+        extras = sorted(self.transitions.extras.items())
+        columns = {name: np.asarray(x, np.float64) for name, x in extras if name != PART}
         starts = self.episode_starts
         return {name: np.add.reduceat(x, starts)[: self._finished] for name, x in numbers(columns, 1).items()}
 

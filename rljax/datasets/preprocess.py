@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import RewardTransform, Transition, difference, shown
-from rljax.buffers import frames
+from rljax.buffers import PART, frames
 from rljax.datasets.dataset import FIELDS, Dataset, cut, nearest
 
 # Scale and shift of the transforms that are the same for all data.
@@ -182,8 +182,10 @@ def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
     return np.argsort(returns, kind="stable")[-max(1, int(fraction * len(returns))) :]
 
 
-def join(parts: Sequence[Dataset], name: str) -> Dataset:
+def join(parts: Sequence[Dataset], name: str, mark: bool = False) -> Dataset:
     """Join several datasets, in their order. Environment, references and bounds are those of the first.
+
+    With `mark`, the signal "part" of each row says which of them it is from, counted from 0.
 
     D4RL's medium-expert datasets are joined this way. Raises `ValueError` if dimensions, bounds or signals differ.
     """
@@ -201,6 +203,8 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
         name: np.concatenate([np.asarray(part.transitions.extras[name]) for part in parts])
         for name in first.transitions.extras
     }
+    if mark:
+        fields["extras"][PART] = np.repeat(np.arange(len(parts), dtype=np.float32), [part.num for part in parts])
     transitions = cut(Transition(**fields), np.cumsum([part.num for part in parts]) - 1)
     provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
     provenance["max_episode_steps"] = first.max_episode_steps
@@ -213,6 +217,16 @@ def join(parts: Sequence[Dataset], name: str) -> Dataset:
     if both_ends:
         provenance["both_ends"] = both_ends
     return Dataset(name, transitions, first.env, first.reference, first.action_bounds, provenance)
+
+
+def require_labels(dataset: Dataset, labels: Sequence[str], agent: str) -> None:
+    """Raise `ValueError` where a data set lacks a label that the agent needs, such as "part"."""
+    for label in labels:
+        if label not in dataset.transitions.extras:
+            raise ValueError(
+                f"agent '{agent}' tells joined data sets apart by the signal '{label}', and '{dataset.name}' has none: "
+                "rljax data join BOTH.hdf5 EXPERT MIXTURE --mark-parts"
+            )
 
 
 def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:

@@ -165,7 +165,8 @@ def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transit
     transform = experience.reward_transform
     scale, shift = datasets.reward_transform(transform, dataset)
     transitions = dataset.transitions
-    transitions = transitions.replace(extras={name: transitions.extras[name] for name in experience.signals})
+    kept = (*experience.signals, *experience.labels)
+    transitions = transitions.replace(extras={name: transitions.extras[name] for name in kept})
     if (scale, shift) != (1.0, 0.0):
         transitions = transitions.replace(reward=transitions.reward * scale + shift)
     return experience.prepare(transitions), (scale, shift)
@@ -290,6 +291,7 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
         )
     if dataset is not None:
         signals.require(experience.signals, dataset.spec.signals, agent, dataset.name)
+        datasets.require_labels(dataset, experience.labels, agent)
     if not hasattr(experiment.module, "perceive"):
         for declared in (experience, experience.online):
             if declared is not None and declared.perceives:
@@ -297,8 +299,8 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
     own_draw = isinstance(experience, Dataset) and not isinstance(experience.draw, UniformRows)
     if settings.weights != "uniform" and own_draw:
         raise ValueError(
-            f"agent '{agent}' draws rows in its own way, with goals, and --weights {settings.weights} is for rows "
-            "without: leave it out."
+            f"agent '{agent}' draws rows in its own way, and --weights {settings.weights} is for agents that draw all "
+            "rows alike: leave it out."
         )
     if settings.data_on_host and (dataset is None or not experience.needs_data or settings.then_online):
         raise ValueError("--data-on-host is for learning from a data set alone: beside new experience it must fit.")

@@ -18,6 +18,7 @@ SIBLINGS = {
     "ppo_lagrangian": "ppo",
     "pqn": "ppo",
     "rebrac": "td3",
+    "recoil": "iql",
     "riql": "iql",
     "ro2o": "edac",
     "sac_discrete": "sac",

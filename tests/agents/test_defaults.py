@@ -53,6 +53,7 @@ OTHERS = {
     "gciql",
     "h2o",
     "hnpg",
+    "recoil",
     "ro2o",
     "stream_td",
 }  # which have tests of their own, h2o beside its others

@@ -87,7 +87,8 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
     bounds = None if spec.discrete else (-np.ones(spec.action_size), np.ones(spec.action_size))
     made = datasets.Dataset("made", transitions, None, None, bounds, known if spec.discrete else {})
     assert contract.difference(made.spec, spec) is None
-    return made
+    labelled = transitions.replace(extras=costs | {buffers.PART: np.zeros(rows, np.float32)})
+    return dataclasses.replace(made, transitions=labelled)
 
 
 FROM_DATA = [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]

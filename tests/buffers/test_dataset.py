@@ -131,6 +131,28 @@ def test_rows_are_drawn_as_often_as_their_weights_say_and_whole() -> None:
     jax.tree.map(np.testing.assert_array_equal, on_host, batches)
 
 
+def test_half_of_a_batch_is_of_one_part() -> None:
+    part = np.repeat(np.arange(3, dtype=np.float32), (10, 4, ROWS - 14))
+    declared = buffers.Dataset(batch_size=32, num_updates=60, draw=buffers.PartRows(part=1), labels=(buffers.PART,))
+    data = declared.prepare(dataset().replace(extras={"part": part}))
+    keys = jax.random.split(jax.random.key(3), 2)
+    batches = sample(declared, data, keys)
+    assert batches.reward.shape == (2, 60, 64)
+    assert batches.extras == {}, "label and table stay behind"
+    rows = np.asarray(batches.reward).astype(np.int64) - 1  # rewards are 1, 2, ...
+    everybody, expert = (np.bincount(x.ravel(), minlength=ROWS) for x in np.split(rows, 2, axis=-1))
+    assert (everybody > 0).all()
+    assert expert[10:14].sum() == expert.sum()
+    for counts in (everybody, expert[10:14]):
+        chi_square = (np.square(counts - counts.mean()) / counts.mean()).sum()
+        assert abs(chi_square - (len(counts) - 1)) < 5 * np.sqrt(2 * (len(counts) - 1))
+    assert (rows[0] != rows[1]).any(), "each learner draws its own"
+    drawn = jax.tree.map(np.asarray, declared.draw.random(keys, ROWS, declared))
+    on_host = declared.draw.take(data, drawn)
+    assert isinstance(on_host.reward, np.ndarray)
+    jax.tree.map(np.testing.assert_array_equal, on_host, batches)
+
+
 def assert_drawn(rewards: np.ndarray) -> None:
     """Rewards 1, 2, ... are drawn in proportion to `WEIGHTS`, by a chi-square; those of weight 0 never."""
     counts = np.bincount(rewards.astype(np.int64), minlength=ROWS + 1)[1:]

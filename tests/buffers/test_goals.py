@@ -272,7 +272,7 @@ def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, wa
     ("settings", "message"),
     [
         ({"then_online": 100}, r"'gciql' learns of goals from data alone, without --then-online"),
-        ({"weights": "top"}, r"'gciql' draws rows in its own way, with goals, and --weights top is for rows without"),
+        ({"weights": "top"}, r"'gciql' draws rows in its own way, and --weights top is for agents"),
         ({"eval_episodes": 12}, r"--eval-episodes is 12, and 'tests.field:Field-v0' has 5 tasks .* such as 15"),
         ({"env": "CartPole-v1"}, r"'CartPole-v1' has no tasks with goals"),
         ({"data": None, "env": "tests.field:Field-v0"}, r"'gciql' learns from data: rljax train gciql --data"),

@@ -47,7 +47,7 @@ OPTIONS = {
     "data info": "clip-actions False, action-bounds None, output None",
     "data check": "clip-actions False, action-bounds None",
     "data convert": "clip-actions False, action-bounds None, env None, top 1.0, discount 1.0",
-    "data join": "",
+    "data join": "mark-parts False",
     "data corrupt": """
         clip-actions False, action-bounds None, what required, how random, rate 0.3, scale 1.0, seed 0, attacker None,
         learner 0, trust False

@@ -260,5 +260,10 @@ def test_signals_are_joined() -> None:
     both = preprocess.join([with_cost(1.0), with_cost(2.0)], "both")
     number = both.num // 2
     np.testing.assert_array_equal(both.transitions.extras["cost"], [*range(number), *range(0, 2 * number, 2)])
+    marked = preprocess.join([with_cost(1.0), with_cost(2.0)], "both", mark=True)
+    np.testing.assert_array_equal(marked.transitions.extras["part"], np.repeat([0.0, 1.0], number))
+    assert set(marked.signal_sums()) == {"cost"}, "a sum of labels says nothing"
+    thrice = preprocess.join([marked, marked, marked], "thrice", mark=True)
+    np.testing.assert_array_equal(thrice.transitions.extras["part"], np.repeat([0.0, 1.0, 2.0], 2 * number))
     with pytest.raises(ValueError, match=r"their signals are cost \[\] and none"):
         preprocess.join([with_cost(1.0), fakes.recorded()], "both")
