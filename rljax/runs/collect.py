@@ -15,7 +15,7 @@ Pictures are stored once: a frame is neither stored again as a successor, nor in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -302,22 +302,26 @@ def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transitio
         hosted = getattr(training.driver, "hosted", None)
     finally:
         run.close()
-    learners, num_envs = stored[0] if isinstance(stored, tuple) else stored.learners, run.experiment.experience.num_envs
+    learners, experience = stored[0] if isinstance(stored, tuple) else stored.learners, run.experiment.experience
     ring = learners.storage.of_learner(learner)
     bounds = _unit_bounds(training.spec) if hosted is None else hosted.action_bounds
-    return of_ring(ring, num_envs, steps), bounds, notes["step"]
+    return of_ring(ring, experience.num_envs, steps, experience.signals), bounds, notes["step"]
 
 
-def of_ring(ring: ReplayBuffer, num_envs: int, steps: int) -> Transition:
+def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str] = ()) -> Transition:
     """The first `steps` transitions of a learner's ring, of E environments, environment by environment.
+
+    Of their extras only `signals` are kept, which are stored for agents that ask for them.
 
     Where the ring stores large observations once, it is asked for the numbers of frames in place of pictures.
     """
     size = int(ring.drawable)
     order: Any = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(-1, num_envs)
     order = order[: -(-steps // num_envs)]
+    kept = {name: ring.data.extras[name] for name in signals}
+    ring = ring.replace(data=ring.data.replace(extras=kept))
     if ring.beside is None:
-        return _in_turn(jax.tree.map(np.asarray, ring.transitions(order).replace(extras={})), steps)
+        return _in_turn(jax.tree.map(np.asarray, ring.transitions(order)), steps)
     beside, capacity = ring.beside, ring.capacity
     leaves, structure = jax.tree.flatten(ring.data.observation)
     finals = jax.tree.leaves(beside.frames)
@@ -330,7 +334,7 @@ def of_ring(ring: ReplayBuffer, num_envs: int, steps: int) -> Transition:
 
     stored = structure.unflatten([numbered(0, *pair) for pair in zip(leaves, once, strict=True)])
     apart = structure.unflatten([numbered(capacity, *pair) for pair in zip(finals, once, strict=True)])
-    numbers = ring.replace(data=ring.data.replace(observation=stored, extras={}), beside=beside.replace(frames=apart))
+    numbers = ring.replace(data=ring.data.replace(observation=stored), beside=beside.replace(frames=apart))
     rows = _in_turn(jax.tree.map(np.asarray, numbers.transitions(order)), steps)
     pictures = {i: np.concatenate([leaves[i], finals[i]]) for i in range(len(leaves)) if once[i]}
     both = []

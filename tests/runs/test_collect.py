@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rljax import datasets, envs
 from rljax.agents import sac, sac_lagrangian
+from rljax.buffers.replay import ReplayBuffer
 from rljax.cli import data
 from rljax.runs import collect, records, run
 from rljax.training import plan
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from tests import small_runs
+from tests import rings, small_runs
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +242,18 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
         run.train("sac_lagrangian", "velocity/HalfCheetah-v5", 100, data=str(without), out=tmp_path / "run")
 
 
+def test_the_signals_of_a_replay_are_recorded() -> None:
+    rows = jax.tree.map(jnp.asarray, rings.transitions(rings.numbered(0, 2)))  # [P, E, ...]
+    shape = rows.reward.shape
+    replay = ReplayBuffer.create(rows.replace(extras={"cost": rows.reward, "time": rows.reward}), 6)
+    for step in range(4):  # of 6 rows in all; the oldest are overwritten
+        extras = {name: step + 10.0 * jnp.ones(shape) * jnp.arange(shape[1]) for name in ("cost", "time")}
+        replay = replay.add(rows.replace(extras=extras))
+    found = collect.of_ring(replay.of_learner(0), 2, 6, ("cost",)).extras
+    np.testing.assert_array_equal(found.pop("cost"), [1, 2, 3, 11, 12, 13])
+    assert found == {}, "what else is stored is not"
+
+
 @pytest.mark.learn
 def test_an_agent_with_signals_learns_from_data_beside_its_environment(tmp_path: Path) -> None:
     first = small_runs.train("sac", "velocity/HalfCheetah-v5", 100, tmp_path / "first", {"batch_size": 16})
@@ -248,3 +263,5 @@ def test_an_agent_with_signals_learns_from_data_beside_its_environment(tmp_path:
     out = run.train("sac_lagrangian", "velocity/HalfCheetah-v5", 60, out=tmp_path / "second", **settings)
     lines = records.read(out, "metrics")
     assert np.isfinite(lines[-1]["cost/multiplier"]).all()
+    replay = collect.record(out, steps=60, source="replay")
+    assert [signal.name for signal in replay.spec.signals] == ["cost"]
