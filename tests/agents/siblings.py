@@ -14,6 +14,7 @@ SIBLINGS = {
     "h2o": "sac",
     "hnpg": "ppo",
     "ifql": "iql",
+    "moorl": "sac",
     "ofql": "iql",
     "ppo_lagrangian": "ppo",
     "pqn": "ppo",

@@ -129,7 +129,7 @@ def last_step(config: Any) -> int:
 
 def is_trained(name: str) -> bool:
     """Whether a field of a State holds what losses teach: neither targets, nor optimisers', nor what counts inputs."""
-    fixed = ("optimiser", "statistics", "returns", "discrete", "steps", "waiting", "action_size", "starts")
+    fixed = ("optimiser", "statistics", "returns", "discrete", "steps", "waiting", "action_size", "starts", "source")
     return not (name.startswith("target_") or name.endswith(fixed))
 
 

@@ -53,6 +53,7 @@ OTHERS = {
     "gciql",
     "h2o",
     "hnpg",
+    "moorl",
     "recoil",
     "ro2o",
     "stream_td",

@@ -65,6 +65,9 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "State", "experience", "check", "init", "act", "policy", "critic_loss", "actor_loss"}
         | {"temperature_loss", "update"},
     ),
+    ("sac", "moorl"): Pair(
+        lines=90, own={"Config", "State", "experience", "check", "init", "act", "value", "critic_loss", "update"}
+    ),
     ("sac", "sequence_rl"): Pair(
         lines=152,
         own={

@@ -1,0 +1,126 @@
+"""What a limit on costs costs: PPO-Lagrangian and PPO where running fast is a cost.
+
+  python scripts/velocity_study.py
+
+The tasks are HalfCheetah and Hopper with the speed limits of Safety-Gymnasium's velocity tasks: a step above the limit
+costs 1. Both agents have their presets. PPO does not see the cost. All seeds of an agent are learners of one program.
+Complete runs are not repeated, and interrupted runs continue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import studies
+
+from rljax.analysis.comparison import mean_interval
+from rljax.distributed.hardware import provenance
+from rljax.runs import records, run
+
+AGENTS = {"ppo_lagrangian": "PPO-Lagrangian", "ppo": "PPO"}
+TASKS = ("HalfCheetah", "Hopper")
+LIMIT = 25.0  # on the cost of an episode: the default of PPO-Lagrangian, and that of the published results
+# Return and cost, mean and std over 5 seeds after 10M steps: PKU-Alignment/omnisafe 15603dd, benchmarks/on-policy.
+PUBLISHED = {
+    ("HalfCheetah", "ppo_lagrangian"): ("2,946 +- 306", "3.4 +- 4.8"),
+    ("Hopper", "ppo_lagrangian"): ("962 +- 753", "14.0 +- 19.3"),
+}
+COLOURS = {"ppo_lagrangian": "#0072B2", "ppo": "#D55E00"}
+
+
+def trained(task: str, agent: str, options: argparse.Namespace) -> Path:
+    """The folder of a complete run."""
+    out = options.runs / f"velocity-{task}-{agent}"
+    begin = functools.partial(
+        run.train,
+        agent,
+        f"velocity/{task}-v5",
+        options.steps,
+        seeds=options.seeds if agent == "ppo_lagrangian" else options.free_seeds,
+        out=out,
+        eval_every=options.steps // 4,
+        eval_episodes=10,
+        quiet=False,
+    )
+    return studies.trained(out, options.steps, begin)
+
+
+def found(out: Path) -> dict[str, Any]:
+    """Of the last evaluation of each learner: mean returns and costs; and the costs of all evaluations."""
+    lines = records.read(out, "evaluations")
+    steps = sorted({line["step"] for line in lines})
+    last = sorted((line for line in lines if line["step"] == steps[-1]), key=lambda line: line["learner"])
+    returns = np.array([np.mean(line["returns"]) for line in last])
+    costs = np.array([np.mean(line["signals"]["cost"]) for line in last])
+    return {
+        "steps": steps,
+        "returns": returns.round(1).tolist(),
+        "costs": costs.round(1).tolist(),
+        "return": mean_interval(returns),
+        "cost": mean_interval(costs),
+        "costs_by_step": [
+            float(np.mean([line["signals"]["cost"] for line in lines if line["step"] == step])) for step in steps
+        ],
+        "steps_per_second": round(records.read_summary(out)["steps_per_second"]),
+    }
+
+
+def table(study: Mapping[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "| task | agent | seeds | return [95 % interval] | cost [95 % interval] | each seed: return (cost) "
+        "| published, 10M steps: return | cost | steps/s |",
+        "|---" * 9 + "|",
+    ]
+    for task, agents in study["tasks"].items():
+        for agent, cell in agents.items():
+            spans = []
+            for name in ("return", "cost"):
+                value, low, high = cell[name]
+                spans.append(f"{value:,.0f} [{low:,.0f}, {high:,.0f}]")
+            each = ", ".join(f"{x:,.0f} ({y:.0f})" for x, y in zip(cell["returns"], cell["costs"], strict=True))
+            published = " | ".join(PUBLISHED.get((task, agent), ("-", "-")))
+            lines.append(
+                f"| {task} | {AGENTS[agent]} | {len(cell['returns'])} | {' | '.join(spans)} | {each} | {published} | "
+                f"{cell['steps_per_second']:,} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def draw(study: Mapping[str, Any], path: Path) -> None:
+    """Draw returns over costs, a dot for each learner, and the limit as a line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    panels = figure.subplots(1, len(study["tasks"]), squeeze=False)[0]
+    for axes, (task, agents) in zip(panels, study["tasks"].items(), strict=True):
+        for agent, cell in agents.items():
+            axes.plot(cell["costs"], cell["returns"], "o", color=COLOURS[agent], alpha=0.7, label=AGENTS[agent])
+        axes.axvline(LIMIT, color="k", linewidth=0.8, linestyle="--", label="limit")
+        axes.set(title=task, xlabel="cost of an episode", ylabel="return")
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--agents", nargs="+", default=list(AGENTS), choices=list(AGENTS))
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--seeds", type=int, default=5, help="of PPO-Lagrangian")
+    parser.add_argument("--free-seeds", type=int, default=3, help="of PPO")
+    parser.add_argument("--runs", type=Path, default=Path("runs/velocity"))
+    parser.add_argument("--output", type=Path, default=Path("results/constraints"))
+    options = parser.parse_args()
+    tasks = {task: {agent: found(trained(task, agent, options)) for agent in options.agents} for task in options.tasks}
+    studies.write({"limit": LIMIT, **provenance(), "tasks": tasks}, options.output / "velocity", table, draw)
+
+
+if __name__ == "__main__":
+    main()
