@@ -3,7 +3,7 @@
   python scripts/hidden_velocities.py
 
 Each task is learnt with its velocities, without them, and without them by an agent that remembers. On Hopper all three
-have PPO's preset for Hopper, with longer rollouts of fewer environments. On CartPole DQN has its preset, and R2D2 its
+have PPO's preset for Hopper, with larger minibatches. On CartPole DQN has its preset, and R2D2 its
 defaults with more updates. All seeds of a cell are learners of one program. Complete runs are not repeated, and
 interrupted runs continue. CartPole needs gymnax: pip install 'rljax[gymnax]'.
 """
@@ -34,8 +34,8 @@ class Cell(NamedTuple):
     config: Mapping[str, Any]
 
 
-# 16 rollouts of 128 steps, so that a memory's gradients reach back 128 steps.
-ROLLOUT: dict[str, Any] = {"num_envs": 16, "num_steps": 128, "batch_size": 512}
+# Minibatches are whole rollouts of 8 environments, so that a memory's gradients reach back 32 steps.
+ROLLOUT: dict[str, Any] = {"num_envs": 64, "num_steps": 32, "batch_size": 256}
 R2D2: dict[str, Any] = {"num_updates": 4}
 HIDDEN = "without-velocities/"
 CELLS = {

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import float_fields
-from tests.agents.test_contract import AGENTS, KEY, last_step, scalars, subject
+from tests.agents.test_contract import AGENTS, KEY, last_step, quick_alone, scalars, subject
 
 FLOATS = (-100.0, -1.0, -1e-6, 0.0, 1e-30, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
 INTEGERS = (-1, 0)
@@ -157,6 +157,6 @@ def misfit(name: str, config: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@quick_alone
 def test_integers_at_their_borders_are_refused_or_fit(name: str) -> None:
     assert wrong_integers(name) == []
