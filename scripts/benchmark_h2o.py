@@ -52,7 +52,7 @@ def ours(updates: int, agent: str) -> dict[str, Any]:
     config, zeros = module.Config(), jnp.zeros(ROWS, bool)
     drawn = {name: jnp.asarray(x) for name, x in rows(ROWS).items()}
     data = Transition(**drawn, terminated=zeros, truncated=zeros, extras={})
-    extras = {"offline": jnp.arange(BATCH) < BATCH // 2} if agent == "h2o" else {}
+    extras = {"offline": jnp.arange(BATCH) < BATCH // 2} if agent in ("h2o", "famo2o") else {}
 
     def one(state: Any, key: Any) -> tuple[Any, Any]:
         key, key_rows = jax.random.split(key)

@@ -20,7 +20,13 @@ from tests import fakes, reach, small_runs
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "value_lr": 3e-2, "balance_lr": 4e-2, "temperature_lr": 5e-2}
+RATES: dict[str, Any] = {
+    "actor_lr": 1e-2,
+    "critic_lr": 2e-2,
+    "value_lr": 3e-2,
+    "balance_lr": 4e-2,
+    "temperature_lr": 5e-2,
+}
 CONFIG = famo2o.Config(hidden=(6, 6), batch_size=5, target_rate=0.1, **RATES)
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"initialisation": "torch"}  # with biases of 0, an observation of 0 moves the last layer alone
@@ -221,6 +227,13 @@ def test_acts_with_the_balance_policys_mean(explore: bool) -> None:
 def test_beta_reaches_the_ends_of_its_range(end: float) -> None:
     beta = famo2o.inverse_temperature(jnp.asarray(end), dataclasses.replace(CONFIG, inverse_temperature_max=14.0))
     assert beta == (1.0 if end < 0.0 else 14.0)
+
+
+@pytest.mark.parametrize(("log_std", "expected"), [(-20.0, -10.0), (5.0, 2.0)])
+def test_the_balance_policys_std_is_bounded(log_std: float, expected: float) -> None:
+    mean: Any = lambda observation: jnp.zeros((5, 1))  # noqa: E731
+    chosen: Any = famo2o.balance_policy(Actor(mean, jnp.full(1, log_std)), transitions().observation)
+    np.testing.assert_allclose(np.log(chosen.distribution.stddev()), np.full((5, 1), expected), rtol=1e-5)
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
