@@ -18,8 +18,9 @@ beta(x) = beta_min + (beta_max - beta_min) (x + 1) / 2,  a~ ~ pi(.|s, beta(x)); 
 pi is a Gaussian as in IQL, whose network sees sines and cosines of beta. b is tanh of a Gaussian with the same std in
 all states. To act, beta is that of x = tanh(mean), from data and online alike.
 
-Departs from the paper: this is its form on IQL, as in the authors' code [2], and not the one on CQL. There, x and the
-noise of a~ come from one random key; here they are independent.
+Departs from the paper: this is its form on IQL, as in the authors' code [2], and not the one on CQL. In [2] the product
+of beta [B, 1] and the advantage [B] is a matrix, so that a row's weight is a mean over all betas of the batch; here it
+is that of its own beta. In [2] x and the noise of a~ come from one random key; here they are independent.
 
 [1] Wang et al., Train Once, Get a Family: State-Adaptive Balances for Offline-to-Online RL, arXiv:2310.17966
 [2] github.com/LeapLabTHU/FamO2O, jax_iql

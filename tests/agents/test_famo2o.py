@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rljax import datasets
@@ -270,6 +271,33 @@ def test_balance_policy_finds_the_beta_of_the_best_action() -> None:
     x, wants_more = np.tanh(learnt(state)), np.asarray(batch.observation[:, 1] > 0.0)
     assert x[wants_more].mean() > 0.5
     assert x[~wants_more].mean() < -0.5
+
+
+@pytest.mark.learn
+def test_the_family_follows_the_advantage_as_far_as_beta_says() -> None:
+    """Of actions -1/2 and 1/2 with advantages -1 and 1, the weighted mean is tanh(beta) / 2, for each beta."""
+    config = dataclasses.replace(CONFIG, hidden=(32, 32))
+    batch = jax.tree.map(lambda x: jnp.zeros((256, *x.shape[1:]), x.dtype), transitions())
+    sign = jnp.where(jnp.arange(256) % 2 == 0, 1.0, -1.0)
+    batch = batch.replace(action=0.5 * sign[:, None] * jnp.ones(2))
+
+    @jax.jit
+    def learnt(actor: Any, tried: Any) -> Any:
+        adam = optax.adam(3e-3)
+
+        def step(i: Any, carry: Any) -> Any:
+            actor, optimiser = carry
+            beta = jax.random.uniform(jax.random.fold_in(KEY, i), (256,), maxval=2.0)
+            gradient = jax.grad(famo2o.actor_loss, has_aux=True)(actor, sign, beta, batch, config)[0]
+            changes, optimiser = adam.update(gradient, optimiser)
+            return optax.apply_updates(actor, changes), optimiser
+
+        actor, _ = jax.lax.fori_loop(0, 2_000, step, (actor, adam.init(actor)))
+        return famo2o.policy(actor, batch.observation[: len(tried)], tried, config)
+
+    tried = np.array([0.1, 0.5, 1.0, 1.5, 1.9], np.float32)
+    found = learnt(fresh(config).actor, tried)
+    np.testing.assert_allclose(found, 0.5 * np.tanh(tried)[:, None] * np.ones(2), atol=0.05)
 
 
 @pytest.mark.learn
