@@ -78,7 +78,7 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
     def part(name: str, shapes: Any) -> Any:
         if name == "spec":
             return spec
-        if isinstance(shapes, networks.Network) or name == "actor":  # which may be more than a network
+        if isinstance(shapes, networks.Network | networks.Actor) or name == "actor":  # which may be more than a network
             return jax.tree.map(draw, shapes)
         if isinstance(shapes, normalise.Statistics):
             return normalise.create(spec.observation_shape)

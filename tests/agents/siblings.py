@@ -8,6 +8,7 @@ SIBLINGS = {
     "cql_discrete": "dqn",
     "dql": "iql",
     "dsact": "sac",
+    "famo2o": "iql",
     "fdvl": "iql",
     "fql": "iql",
     "gciql": "iql",

@@ -49,6 +49,7 @@ FROM_DATA = {  # updates
 }
 OTHERS = {
     "calql",
+    "famo2o",
     "fqe",
     "gciql",
     "h2o",

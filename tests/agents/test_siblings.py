@@ -96,6 +96,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("iql", "fdvl"): Pair(lines=74, own={"prepare", "Config", "check", "init", "value_loss", "critic_loss", "update"}),
     ("fdvl", "recoil"): Pair(lines=104, own={"Config", "experience", "check", "value_loss", "critic_loss", "update"}),
+    ("iql", "famo2o"): Pair(
+        lines=190,
+        own={"Config", "State", "experience", "check", "init", "prepare", "act", "policy", "std", "critic_loss"}
+        | {"actor_loss", "update"},
+    ),
     ("iql", "gciql"): Pair(
         lines=242,
         own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
