@@ -4,7 +4,7 @@
 
 Each task is learnt with its velocities, without them, and without them by an agent that remembers. On Hopper all three
 have PPO's preset for Hopper, with larger minibatches. On CartPole DQN has its preset, and R2D2 its
-defaults with more updates. All seeds of a cell are learners of one program. Complete runs are not repeated, and
+defaults with more updates and an exploration that falls. All seeds of a cell are learners of one program. Complete runs are not repeated, and
 interrupted runs continue. CartPole needs gymnax: pip install 'rljax[gymnax]'.
 """
 
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 # Minibatches are whole rollouts of 8 environments, so that a memory's gradients reach back 32 steps.
 ROLLOUT: dict[str, Any] = {"num_envs": 64, "num_steps": 32, "batch_size": 256}
-R2D2: dict[str, Any] = {"num_updates": 4}
+R2D2: dict[str, Any] = {"num_updates": 16, "exploration": "falling", "epsilon_steps": 0.3}
 HIDDEN = "without-velocities/"
 CELLS = {
     "hopper": {
@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(CELLS), choices=list(CELLS))
     parser.add_argument("--hopper-steps", type=int, default=1_000_000)
-    parser.add_argument("--cartpole-steps", type=int, default=100_000)
+    parser.add_argument("--cartpole-steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=Path, default=Path("runs/hidden_velocities"))
     parser.add_argument("--output", type=Path, default=Path("results/memory"))
