@@ -162,7 +162,7 @@ def theirs(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """What a process of CORL's file came to, which is kept as a file."""
     each = COMPARISONS[name]
     out = options.runs / f"{name}-theirs-{seed}.json"
-    if not out.exists():
+    if not finished(out):
         file = options.corl / "algorithms" / "offline" / each.file
         python = options.jax_peer if each.file == "rebrac.py" else options.peer
         arguments = each.arguments.format(updates=each.updates, half=each.updates // 2, seed=seed).split()
@@ -174,6 +174,12 @@ def theirs(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
             out.unlink(missing_ok=True)
             raise SystemExit(f"{each.file} stopped: see '{log.name}'.")
     return json.loads(out.read_text())
+
+
+def finished(out: Path) -> bool:
+    """Whether a process of CORL's file has played all its episodes. One that was interrupted has fewer."""
+    found = json.loads(out.read_text())["evaluations"] if out.exists() else []
+    return [len(each["returns"]) for each in found] == [EPISODES] * 2
 
 
 def compared(name: str, options: argparse.Namespace) -> dict[str, Any]:

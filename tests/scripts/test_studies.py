@@ -150,8 +150,8 @@ def test_locks_are_tabled_by_when_they_open(script):
     assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
 
 
-def test_references_are_tabled_with_the_interval_of_the_difference(script):
-    study = script("references_study")
+def test_references_are_tabled_with_the_interval_of_the_difference(script, tmp_path):
+    study, out = script("references_study"), tmp_path / "theirs.json"
     mine, other = [100.0, 110.0, 120.0], [90.0, 95.0, 100.0]
     each = {
         "label": "TD3+BC",
@@ -166,6 +166,8 @@ def test_references_are_tabled_with_the_interval_of_the_difference(script):
     assert "] | +0 [" in text
     assert text.endswith("| 300 | 100 | 3.0 |\n")
     assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
+    out.write_text(json.dumps({"evaluations": [{"returns": [1.0] * 10}, {"returns": [1.0] * 9}]}))
+    assert not study.finished(out), "an interrupted process is run again"
     part = {"evaluations": [{"began": 8.0, "ended": 10.0}, {"began": 30.0, "ended": 32.0}]}
     assert study.rate(part, 5_000) == 250.0, "updates alone count, not evaluations"
 
