@@ -11,9 +11,10 @@ of networks in files that have it only as a default of their classes.
 
 These files need `d4rl`, Gym before 0.26 and Weights & Biases. Small modules of the same names take their place here.
 Every D4RL data set is the recorded file, all of its rows, and every environment is the one in which the file was
-recorded, in Gymnasium. The Python has torch, numpy, h5py, gymnasium[mujoco], tqdm and pyrallis; it needs no rljax.
-Tried with RIQL.py of github.com/YangRui2015/RIQL, algorithms/offline/{iql,edac}.py of github.com/tinkoff-ai/CORL
-and main.py of github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL.
+recorded, in Gymnasium. The Python has torch, numpy, h5py, gymnasium[mujoco], tqdm and pyrallis; it needs no rljax. A
+file that uses JAX, such as CORL's rebrac.py, needs the versions of its time in place of torch: jax 0.4.35, flax 0.9.0.
+Tried with RIQL.py of github.com/YangRui2015/RIQL, main.py of github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL
+and algorithms/offline/{any_percent_bc,cql,edac,iql,rebrac,td3_bc}.py of github.com/tinkoff-ai/CORL.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import runpy
 import sys
 import time
 import types
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ import gymnasium
 import h5py
 import numpy as np
 
-AGENTS = ("trainer", "agent", "awac", "model")  # what the files call the object that holds the networks
+AGENTS = ("trainer", "agent", "awac", "model", "params")  # what the files call the object that holds the networks
 CRITICS = ("qf", "critic", "critic_1", "critic_2")  # what these objects call their critics
 
 
@@ -51,6 +53,7 @@ class Recorded:
         self.environment, self.reference = described["env"], described["reference"] or (0.0, 1.0)
         self.served: dict[str, np.ndarray] = {}
         self.evaluations: list[dict[str, Any]] = []
+        self.began = time.perf_counter()
 
     def serve(self, *_: Any, **__: Any) -> dict[str, np.ndarray]:
         """D4RL's dictionary. A file changes its rewards and observations in place, so that it stays what is learnt."""
@@ -58,9 +61,15 @@ class Recorded:
         return self.served
 
     @property
-    def terminal_reward(self) -> float:
-        """The mean reward of terminal rows, which is their true value."""
-        return float(self.served["rewards"][self.served["terminals"].astype(bool)].mean())
+    def terminal_reward(self) -> float | None:
+        """The mean reward of terminal rows, which is their true value; None without such rows."""
+        rewards = self.served["rewards"][self.served["terminals"].astype(bool)]
+        return float(rewards.mean()) if len(rewards) else None
+
+    @property
+    def seconds(self) -> float:
+        """Since the file was read."""
+        return round(time.perf_counter() - self.began, 4)
 
     def begin_evaluation(self) -> None:
         """Find the agent that is about to play among the callers, and note what its critics say."""
@@ -73,7 +82,8 @@ class Recorded:
         agent = next(near[name] for name in AGENTS if name in near)
         counts = [getattr(agent, "total_it", None), near.get("total_updates"), getattr(agent, "step", None)]
         updates = next((int(count) for count in counts if count is not None), None)
-        self.evaluations.append({"updates": updates, **self.values(agent), "returns": []})
+        values = self.values(agent)
+        self.evaluations.append({"updates": updates, **values, "returns": [], "began": self.seconds, "ended": None})
 
     def values(self, agent: Any) -> dict[str, float | None]:
         """The mean value of terminal rows and of any rows, over critics too, as in rljax; None without critics."""
@@ -82,8 +92,8 @@ class Recorded:
         return {"terminal_value": self.mean_value(critics, ends), "value": self.mean_value(critics, some)}
 
     def mean_value(self, critics: list[Any], rows: np.ndarray) -> float | None:
-        """The mean value of some rows, over critics too; None without critics."""
-        if not critics:
+        """The mean value of some rows, over critics too; None without critics or rows."""
+        if not critics or not len(rows):
             return None
         import torch  # pyright: ignore[reportMissingImports]
 
@@ -123,7 +133,9 @@ class Env:
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.total += float(reward)
         if (terminated or truncated) and self.recorded.evaluations:
-            self.recorded.evaluations[-1]["returns"].append(self.total)
+            evaluation = self.recorded.evaluations[-1]
+            evaluation["returns"].append(self.total)
+            evaluation["ended"] = self.recorded.seconds
         return observation, float(reward), terminated or truncated, info
 
     def get_dataset(self) -> dict[str, np.ndarray]:
@@ -174,7 +186,8 @@ def install(recorded: Recorded) -> None:
         TransformReward=lambda env, change: Transformed(env, reward=change),
     )
     module("gym", Env=Env, make=lambda name: Env(recorded), wrappers=wrappers)
-    module("wandb", init=nothing, log=nothing, finish=nothing, run=types.SimpleNamespace(save=nothing))
+    run = types.SimpleNamespace(save=nothing)
+    module("wandb", init=nothing, log=nothing, finish=nothing, mark_preempting=nothing, run=run)
     module("torch.utils.tensorboard", SummaryWriter=nothing)
 
 
@@ -208,6 +221,12 @@ def set_width(module: Any, hidden_dim: int) -> None:
             network.__init__.__defaults__ = changed
 
 
+def versions() -> dict[str, str]:
+    """The versions of the packages that can change a number."""
+    names = ("torch", "jax", "flax", "optax", "numpy", "gymnasium", "mujoco")
+    return {name: metadata.version(name) for name in names if importlib.util.find_spec(name)}
+
+
 def value(text: str) -> Any:
     """A number or a constant of Python, or else the text itself."""
     try:
@@ -228,10 +247,9 @@ def main() -> None:
     parser.add_argument("--hidden-dim", type=int, help="units of each hidden layer, where the file fixes them")
     parser.add_argument("--source", default="", help="where the file comes from, such as owner/name@commit")
     options = parser.parse_args(own)
-    import torch  # pyright: ignore[reportMissingImports]
-
-    torch.set_num_threads(1)
     fields = {name: value(text) for name, _, text in (entry.partition("=") for entry in options.set)}
+    if importlib.util.find_spec("torch"):
+        importlib.import_module("torch").set_num_threads(1)
     recorded = Recorded(options.data)
     install(recorded)
     began = time.perf_counter()
@@ -249,7 +267,7 @@ def main() -> None:
             "terminal_reward": recorded.terminal_reward,
             "evaluations": recorded.evaluations,
             "wall_seconds": time.perf_counter() - began,
-            "versions": {"torch": torch.__version__, "numpy": np.__version__, "gymnasium": gymnasium.__version__},
+            "versions": versions(),
         }
         options.out.write_text(json.dumps(found) + "\n")
 

@@ -159,6 +159,7 @@ CORES = (
     ("4 of IQL, the same", "iql, 4 learners"),
     ("4 of CQL, the same", "cql, 4 learners"),
 )
+AGENTS = {"td3_bc": "TD3+BC", "iql": "IQL", "bc": "BC", "rebrac": "ReBRAC"}
 COMPUTE = ("LightsOut-3x3", "LightsOut-4x4", "cube-single")
 GRIDS = {"LightsOut-5x5": (2048, "5M"), "LightsOut-5x5-dense": (2048, ""), "LightsOut-10x10-test": (2048, "")}
 GRIDS |= {"BoxPick-6x6": (1024, "1M"), "BoxPick-6x6-quarter": (1024, "")}
@@ -374,6 +375,17 @@ def campaign(name: str) -> list[str]:
     return table(["kind", *columns], [*rows, ["together", *sums]])
 
 
+def updates() -> list[str]:
+    """How far our updates are from CORL's, from the same parameters on the same batches."""
+    rows = []
+    for name, found in json.loads((RESULTS / "references" / "updates.json").read_text())["agents"].items():
+        off = [max(loss[span] for loss in found["losses"].values()) for span in ("first 10", "all")]
+        cells = [f"{found['updates']}", *(f"{x:.0e}" for x in off), f"{found['parameters']:.1%}"]
+        rows.append([AGENTS[name], *cells])
+    header = ["agent", "updates", "losses, first 10 updates", "losses, all updates", "parameters at the end"]
+    return table(header, rows)
+
+
 def study(path: str) -> list[str]:
     """What a study wrote beside its scores, without its heading."""
     lines = (RESULTS / f"{path}.md").read_text().rstrip("\n").split("\n")
@@ -415,6 +427,8 @@ def tables() -> dict[tuple[str, str], str]:
         ("faults", "kills"): campaign("kills"),
         ("faults", "hostile_files"): campaign("hostile_files"),
         ("value_heads", "halfcheetah"): study("value_heads/halfcheetah"),
+        ("references", "returns"): study("references/table"),
+        ("references", "updates"): updates(),
         **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
     }
     written = {key: "\n".join(lines) for key, lines in made.items()}

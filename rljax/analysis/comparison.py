@@ -105,6 +105,16 @@ def mean_interval(values: ArrayLike) -> list[float]:
     return [float(x) for x in (found.value, found.low, found.high)]
 
 
+def mean_difference(x: ArrayLike, y: ArrayLike) -> list[float]:
+    """The mean of runs x minus that of runs y, of one task, with its 95 % bootstrap interval: difference, low, high.
+
+    x and y may have different numbers of runs, [runs] each. The bootstrap draws the runs of both, each within its own.
+    """
+    groups = [_check({"all": {"task": values}}, 1)["all"] for values in (x, y)]
+    found = _estimate(groups, lambda x, y: mean(x) - mean(y), 0.95, 2000, 0)
+    return [float(z) for z in (found.value, found.low, found.high)]
+
+
 def sample_efficiency(
     scores: Mapping[str, Scores], measure: Measure = iqm, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> dict[str, Estimate]:

@@ -159,6 +159,17 @@ def test_interval_with_two_runs_by_enumeration():
     assert (narrow.low, narrow.high) == (0.5, 0.5)
 
 
+def test_interval_of_a_difference_draws_both_groups():
+    # Of {0, 1} and {5, 6} the differences of two draws each are -6, ..., -4, the extremes with a probability of 1/16.
+    assert comparison.mean_difference([0.0, 1.0], [5.0, 6.0]) == [-5.0, -6.0, -4.0]
+    x, y = np.random.default_rng(0).normal(size=60), np.random.default_rng(1).normal(3.0, 2.0, size=40)
+    value, low, high = comparison.mean_difference(x, y)
+    assert value == pytest.approx(x.mean() - y.mean())
+    error = np.hypot(x.std() / 60**0.5, y.std() / 40**0.5)
+    np.testing.assert_allclose([low, high], [value - 1.96 * error, value + 1.96 * error], atol=0.2 * error)
+    assert np.isnan(comparison.mean_difference([1.0], [1.0, 2.0])[1:]).all(), "the spread of one run is unknown"
+
+
 def test_runs_are_drawn_within_tasks():
     # No spread within the tasks: whatever is drawn, the mean is the same. Drawn across tasks it would vary.
     found = comparison.aggregate({"a": [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]})["a"]["mean"]

@@ -82,6 +82,16 @@ def test_a_file_learns_from_the_recorded_rows_and_plays_its_environment(script: 
     (evaluation,) = kept.evaluations
     assert (evaluation["updates"], len(evaluation["returns"]), evaluation["terminal_value"]) == (7, 2, None)
     assert max(evaluation["returns"]) < 0
+    assert 0 < evaluation["began"] < evaluation["ended"] <= kept.seconds
+
+
+def test_without_terminal_rows_there_is_no_value_of_ends(script: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data.hdf5"
+    datasets.write(datasets.Dataset("data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}), data)
+    kept = script.Recorded(data)
+    kept.serve()
+    assert kept.terminal_reward is None
+    assert kept.mean_value([len], np.array([], int)) is None
 
 
 def test_a_field_that_is_not_there_is_named(script: Any, tmp_path: Path) -> None:

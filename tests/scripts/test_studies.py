@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from rljax.analysis.comparison import mean_interval
+from rljax.agent import EnvSpec
+from rljax.analysis.comparison import mean_difference, mean_interval
+from rljax.training import registry
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,3 +148,54 @@ def test_locks_are_tabled_by_when_they_open(script):
     assert "| 10 | 2,048 | HNPG with data | 0.75 [0.50, 1.00] | 3 of 4 | 20 |" in text
     assert "| 10 | 2,048 | PPO | 0.75 [0.50, 1.00] | 0 of 1 |  |" in text
     assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
+
+
+def test_references_are_tabled_with_the_interval_of_the_difference(script, tmp_path):
+    study, out = script("references_study"), tmp_path / "theirs.json"
+    mine, other = [100.0, 110.0, 120.0], [90.0, 95.0, 100.0]
+    each = {
+        "label": "TD3+BC",
+        "updates": 10_000,
+        "seeds": [0, 1, 2],
+        "returns": {"ours": [mine, mine], "theirs": [mine, other]},
+        "differences": [mean_difference(mine, mine), mean_difference(mine, other)],
+        "speed": {"ours, one learner": [300.0, 310.0, 290.0], "theirs": [100.0, 90.0, 150.0]},
+    }
+    text = study.table({"comparisons": {"td3_bc": each}})
+    assert "| TD3+BC | 10,000 | 3 | 110 [100, 120] | 95 [90, 100] | +15 [" in text
+    assert "] | +0 [" in text
+    assert text.endswith("| 300 | 100 | 3.0 |\n")
+    assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
+    out.write_text(json.dumps({"evaluations": [{"returns": [1.0] * 10}, {"returns": [1.0] * 9}]}))
+    assert not study.finished(out), "an interrupted process is run again"
+    part = {"evaluations": [{"began": 8.0, "ended": 10.0}, {"began": 30.0, "ended": 32.0}]}
+    assert study.rate(part, 5_000) == 250.0, "updates alone count, not evaluations"
+
+
+def test_an_agent_takes_anothers_parameters(script):
+    updates = script("reference_updates")
+    module = registry.load_agent("td3_bc")
+    state = module.init(jax.random.key(0), EnvSpec("data", (3,), 2), module.Config(hidden=(4, 4)))
+    sizes = {"actor": (1, [3, 4, 4, 2]), "critic": (2, [5, 4, 4, 1])}
+    rng = np.random.default_rng(0)
+    layers = ("hidden_0", "hidden_1", "output")
+    given = {
+        f"first/{name}/{i}/{layer}/{kind}": rng.normal(size=widths[j : j + 2] if kind == "kernel" else widths[j + 1])
+        for name, (members, widths) in sizes.items()
+        for i in range(members)
+        for j, layer in enumerate(layers)
+        for kind in ("kernel", "bias")
+    }
+    for name in sizes:
+        taken = updates.params(updates.replaced(state, name, given), name)
+        assert jax.tree.map(np.shape, taken) == jax.tree.map(np.shape, updates.params(state, name))
+        found = dict(updates.leaves(taken))
+        assert {f"first/{name}/{key}" for key in found} == {key for key in given if f"/{name}/" in key}
+        for key, value in found.items():
+            np.testing.assert_array_equal(value, given[f"first/{name}/{key}"])
+
+
+def test_losses_of_updates_without_one_do_not_count(script):
+    theirs = np.array([np.nan, 2.0] * 10)
+    found = script("reference_updates").relative(np.where(np.arange(20) == 15, 3.0, 2.0), theirs)
+    assert found == {"first 10": 0.0, "all": 0.5}
