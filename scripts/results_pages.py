@@ -424,6 +424,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("combination_lock", "locks"): study("combination_lock/locks"),
         ("defaults", "reach"): study("defaults/reach"),
         ("memory", "chain"): study("memory/chain"),
+        ("memory", "hidden"): study("memory/hidden_velocities"),
         ("constraints", "velocity"): study("constraints/velocity"),
         ("faults", "kills"): campaign("kills"),
         ("faults", "hostile_files"): campaign("hostile_files"),

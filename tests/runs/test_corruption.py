@@ -269,7 +269,8 @@ def test_attackers_see_observations_as_their_updates_do(name: str) -> None:
             self.__dict__.update(names)
 
     for normalised in (False, True):
-        state, config = Namespace(statistics=statistics, critic=critic), Namespace(normalise_observations=normalised)
+        state = Namespace(statistics=statistics, critic=critic, meta_critic=critic)
+        config = Namespace(normalise_observations=normalised)
         assert module.value(state, observation, jnp.zeros((1, 2)), config).shape == (1,)
     np.testing.assert_array_equal(seen[0], observation)
     from_data = module.experience(module.Config()).kind == "dataset"
