@@ -1,4 +1,4 @@
-"""MOORL: SAC on a data set and new experience in turns, whose parameters are what both turns agree on.
+"""MOORL: SAC that learns from a data set and from new experience in turns, with meta-parameters that follow both.
 
 Each epoch takes one of the two sources at random, begins with the parameters of the meta-policy, and makes some updates
 of SAC on that source's rows alone. The meta-parameters then go a part of the way to where the epoch ended, as in
@@ -9,8 +9,8 @@ K inner steps, epsilon meta rate, theta the actor's and the critics' parameters,
   theta   <- theta - rate grad L(theta; rows of the source)          K times, from theta = Theta; L as in agents/sac.py
   Theta   <- Theta + epsilon (theta - Theta),  theta <- Theta                              [1]: as in Reptile [2]
 
-Departs from the paper: no code of its authors exists, and its text was not to be had. From summaries of it are SAC's
-losses, one buffer per meta-epoch, and Reptile's step for actor and critics. All numbers are ours, and so is this: each
+Departs from the paper: its authors have published no code, and we could not read its text. Summaries of it give SAC's
+losses, one buffer per meta-epoch, and Reptile's step for actor and critics. All numbers are ours. So are these: each
 of the K steps has a batch of its own, half of it from each source; targets, the temperature and Adam's moments go on
 from epoch to epoch.
 
@@ -43,7 +43,7 @@ class Config:
     actor_lr: float = 3e-4  # Adam learning rate of the actor; SAC
     critic_lr: float = 3e-4  # Adam learning rate of the critics; SAC
     temperature_lr: float = 3e-4  # Adam learning rate of log alpha; SAC
-    batch_size: int = 512  # transitions per update, of which those of one source are learnt from; SAC: 256 of one
+    batch_size: int = 512  # transitions per update; the half from one source is used; 256 in SAC
     # Experience
     replay_size: int = 1_000_000  # transitions kept; the oldest are overwritten; SAC
     warmup_steps: int = 1_000  # environment steps with uniform actions and no update; own choice

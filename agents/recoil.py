@@ -1,10 +1,10 @@
 """ReCOIL: imitation of an expert from few of its episodes and many of anybody, without a discriminator.
 
-What the expert did is worth the most that anything can be; what others did is worth what it leads to, with a
-punishment for each step. So a policy gains by actions after which it is where the expert was.
+Actions of the expert have the largest value. Actions of everybody have the value of the next state, minus a penalty for
+each step. So an action is worth much if it leads to states that the expert visited.
 
-V value, Q_c critics, Q'_c their targets, r reward, L = r / (1 - gamma) the largest value; the data s, a and s' are of
-everybody, the mixture, and s_e and a_e of the expert; pi and beta as in agents/iql.py
+V value, Q_c critics, Q'_c their targets, r reward, L = r / (1 - gamma) the largest value; s, a and s' are rows of all
+the data, the mixture; s_e and a_e are rows of the expert; pi and beta as in agents/iql.py
   Q(s, a)  = min_c Q'_c(s, a),  u = Q(s, a) - V(s)
   L(V)     = mean [ exp(z) - z - 1 ], z = min(u / T, max_exponent)         reverse KL, T temperature
            = mean [ |tau - 1(u < 0)| u^2 ] + alpha (mean V(s) - mean V(s_e))            expectile
@@ -97,7 +97,6 @@ def experience(config: Config) -> buffers.Dataset:
         batch_size=config.batch_size,
         num_updates=config.num_updates,
         draw=buffers.PartRows(part=config.expert_part),
-        labels=(buffers.PART,),
         learns_until=config.decay_steps,
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.util
+import importlib
 import statistics
 import sys
 import tempfile
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmark_online
-from benchmark_online import add_sample, conclude, options_of
+from benchmark_online import add_sample, conclude, loaded, options_of
 
 BATCH = 256
 SIZES = {"fql": (28, 5), "gciql": (28, 5)}  # sizes of observations and actions, as in cube-single
@@ -206,11 +206,7 @@ def corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
     sys.modules.update(gym=gym, d4rl=d4rl, wandb=wandb, pyrallis=pyrallis)
 
     name = FILES[agent]
-    spec = importlib.util.spec_from_file_location(name, Path(clone, "algorithms", "offline", f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded(name, Path(clone, "algorithms", "offline", f"{name}.py"))
     changes = {"frac": 1.0} if agent == "bc" else {}  # the share of the best trajectories that it keeps
     config = module.TrainConfig(
         device="cpu", max_timesteps=WARMUP + updates, eval_freq=10**9, buffer_size=TRANSITIONS, **changes

@@ -267,6 +267,16 @@ def measure(python: str, worker: str, *arguments: Any, script: str = __file__) -
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def loaded(name: str, path: str | Path) -> Any:
+    """A peer's file as the module `name`."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def add_sample(samples: dict[str, list[float]], name: str, value: float) -> None:
     """Add a value to the samples of this name, and print it."""
     samples.setdefault(name, []).append(value)

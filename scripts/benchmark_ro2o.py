@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.machinery
-import importlib.util
 import statistics
 import sys
 import time
@@ -26,7 +25,7 @@ from typing import Any
 import benchmark_h2o
 import numpy as np
 from benchmark_h2o import ACTIONS, BATCH, OBSERVATIONS, ROWS
-from benchmark_online import add_sample, conclude, measure, options_of
+from benchmark_online import add_sample, conclude, loaded, measure, options_of
 
 
 def peer(updates: int, code: str) -> dict[str, Any]:
@@ -40,12 +39,7 @@ def peer(updates: int, code: str) -> dict[str, Any]:
     import torch  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(1)
-    specification = importlib.util.spec_from_file_location("ro2o_mujoco", code)
-    assert specification is not None
-    assert specification.loader is not None
-    module: Any = importlib.util.module_from_spec(specification)
-    sys.modules["ro2o_mujoco"] = module
-    specification.loader.exec_module(module)
+    module = loaded("ro2o_mujoco", code)
     config = module.TrainConfig()
     actor = module.Actor(OBSERVATIONS, ACTIONS, config.hidden_dim)
     critic = module.VectorizedCritic(OBSERVATIONS, ACTIONS, config.hidden_dim, config.num_critics)

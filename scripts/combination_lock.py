@@ -26,7 +26,7 @@ import numpy as np
 import studies
 
 from rljax import datasets, envs
-from rljax.analysis import comparison, folders
+from rljax.analysis import comparison
 from rljax.distributed.hardware import provenance
 from rljax.runs import collect, run
 
@@ -79,12 +79,6 @@ def trained(label: str, horizon: int, options: argparse.Namespace) -> Path:
     return studies.trained(out, steps, begin, data)
 
 
-def curves(out: Path) -> dict[str, Any]:
-    """The steps of a run's evaluations, and for each learner its mean returns."""
-    learners = folders.read(out).learners
-    return {"steps": learners[0].steps.tolist(), "returns": [x.returns.round(3).tolist() for x in learners]}
-
-
 def opened(curve: Mapping[str, Any], optimum: float) -> list[int | None]:
     """For each learner the steps until its evaluations stay above half of the optimum; None where they do not."""
     found = []
@@ -101,11 +95,10 @@ def table(study: Mapping[str, Any]) -> str:
     lines.append("|---|---|---|---|---|---|")
     for horizon, cell in study["locks"].items():
         for label, name in AGENTS.items():
-            value, low, high = cell["intervals"][label]
             steps = [x for x in cell["opened"][label] if x is not None]
             after = f"{np.median(steps):,.0f}" if steps else ""
             number = f"{len(steps)} of {len(cell['opened'][label])}"
-            result = f"{value:.2f} [{low:.2f}, {high:.2f}]"
+            result = studies.with_interval(cell["intervals"][label], 2)
             lines.append(f"| {horizon} | {cell['steps']:,} | {name} | {result} | {number} | {after} |")
         lines.append(f"| {horizon} | | BC from the data alone | {cell['bc']:.2f} | | |")
         lines.append(f"| {horizon} | | the data | {cell['data']:.2f} | | |")
@@ -137,7 +130,7 @@ def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
     """What came of one horizon."""
     lock: Any = envs.make(task(horizon)).environment
     outs = {label: trained(label, horizon, options) for label in SETTINGS}
-    found = {label: curves(outs[label]) for label in AGENTS}
+    found = {label: studies.curves(outs[label], 3) for label in AGENTS}
     finals = {label: [returns[-1] for returns in curve["returns"]] for label, curve in found.items()}
     described = json.loads((outs["data"] / "config.json").read_text())
     return {

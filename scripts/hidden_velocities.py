@@ -76,20 +76,12 @@ def trained(task: str, variant: str, steps: int, options: argparse.Namespace) ->
 
 def found(task: str, variant: str, out: Path) -> dict[str, Any]:
     """The results of a run: its curve, the last three evaluations of each learner, and its speed."""
-    lines = records.read(out, "evaluations")
-    steps = sorted({line["step"] for line in lines})
-    learners = 1 + max(line["learner"] for line in lines)
-    curve = [
-        [float(np.mean(line["returns"])) for line in lines if line["step"] == step and line["learner"] == i]
-        for i in range(learners)
-        for step in steps
-    ]
-    last = studies.last(out, sys.maxsize, "returns", 3)
+    curves, last = studies.curves(out, 1), studies.last(out, sys.maxsize, "returns", 3)
     return {
         "env": CELLS[task][variant].env,
         "config": dict(CELLS[task][variant].config),
-        "steps": steps,
-        "curves": np.reshape(curve, (learners, len(steps))).round(1).tolist(),
+        "steps": curves["steps"],
+        "curves": curves["returns"],
         "last": last.round(1).tolist(),
         "interval": mean_interval(last),
         "steps_per_second": round(records.read_summary(out)["steps_per_second"]),
@@ -104,12 +96,11 @@ def table(study: Mapping[str, Any]) -> str:
     ]
     for task, cells in study["tasks"].items():
         for variant, cell in cells.items():
-            value, low, high = cell["interval"]
             each = ", ".join(f"{x:,.0f}" for x in cell["last"])
             hidden = ", velocities hidden" if cell["env"].startswith(HIDDEN) else ""
             lines.append(
                 f"| {TITLES[task]}{hidden} | {CELLS[task][variant].name} | {cell['steps'][-1]:,} | {study['seeds']} | "
-                f"{value:,.0f} [{low:,.0f}, {high:,.0f}] | {each} | {cell['steps_per_second']:,} |"
+                f"{studies.with_interval(cell['interval'])} | {each} | {cell['steps_per_second']:,} |"
             )
     return "\n".join(lines) + "\n"
 

@@ -72,9 +72,9 @@ def table(study: Mapping[str, Any]) -> str:
     for memory in study["speeds"]:
         cells = [MEMORIES[memory]]
         for length in lengths:
-            value, low, high = study["intervals"][length][memory]
             solved = sum(x >= SOLVED for x in study["returns"][length][memory])
-            cells.append(f"{value:.2f} [{low:.2f}, {high:.2f}], {solved} of {study['seeds']}")
+            result = studies.with_interval(study["intervals"][length][memory], 2)
+            cells.append(f"{result}, {solved} of {study['seeds']}")
         lines.append(f"| {' | '.join(cells)} | {study['speeds'][memory]:,.0f} |")
     return "\n".join(lines) + "\n"
 

@@ -198,10 +198,7 @@ def execute(file: Path, arguments: list[str], fields: dict[str, Any], hidden_dim
     if not fields and hidden_dim is None:
         runpy.run_path(str(file), run_name="__main__")
         return
-    spec: Any = importlib.util.spec_from_file_location("reference", file)
-    module: Any = importlib.util.module_from_spec(spec)
-    sys.modules["reference"] = module
-    spec.loader.exec_module(module)
+    module = loaded(file)
     if hidden_dim is not None:
         set_width(module, hidden_dim)
     for name, value in fields.items():
@@ -209,6 +206,15 @@ def execute(file: Path, arguments: list[str], fields: dict[str, Any], hidden_dim
             raise SystemExit(f"error: TrainConfig of {file.name} has no field '{name}'.")
         setattr(module.TrainConfig, name, value)
     module.train(*[module.TrainConfig] * bool(fields))
+
+
+def loaded(file: Path) -> Any:
+    """A file as a module, whose main part has not run."""
+    spec: Any = importlib.util.spec_from_file_location("reference", file)
+    module: Any = importlib.util.module_from_spec(spec)
+    sys.modules["reference"] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def set_width(module: Any, hidden_dim: int) -> None:

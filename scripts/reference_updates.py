@@ -32,6 +32,17 @@ import reference_offline
 UPDATES = 200
 SETTINGS = "--device cpu --env halfcheetah-medium-v2 --buffer_size 100000 --max_timesteps {updates} --eval_freq 1000000"
 
+# Our settings where CORL's differ from our defaults, and CORL's where its table for the set differs from its defaults.
+IQL: dict[str, Any] = {
+    "values": "old",
+    "normalise_observations": True,
+    "reward_transform": "none",
+    "initialisation": "torch",
+    "log_std_min": -20.0,
+}
+REBRAC: dict[str, Any] = {"batch_size": 256, "actor_penalty": 0.001, "critic_penalty": 0.01}
+REBRAC_ARGUMENTS = "--batch_size 256 --actor_bc_coef 0.001 --critic_bc_coef 0.01"
+
 
 class Pair(NamedTuple):
     """One of CORL's files, and our agent with the same settings."""
@@ -60,13 +71,7 @@ PAIRS = {
         {"actor": ("actor",), "critic": ("qf.q1", "qf.q2"), "value": ("vf",)},
         {"value_loss": ("value/loss", 1.0), "q_loss": ("critic/loss", 2.0), "actor_loss": ("actor/loss", 1.0)},
         SETTINGS,
-        {
-            "values": "old",
-            "normalise_observations": True,
-            "reward_transform": "none",
-            "initialisation": "torch",
-            "log_std_min": -20.0,
-        },
+        IQL,
     ),
     "bc": Pair(
         "any_percent_bc.py",
@@ -81,9 +86,8 @@ PAIRS = {
         "",
         {"actor": ("actor",), "critic": ("critic",)},
         {"critic_loss": ("critic/loss", 1.0), "actor_loss": ("actor/loss", 1.0)},
-        "--num_epochs 1 --num_updates_on_epoch {updates} --eval_episodes 0 --batch_size 256 --policy_noise 0.0 "
-        "--actor_bc_coef 0.001 --critic_bc_coef 0.01",
-        {"batch_size": 256, "target_noise": 0.0, "actor_penalty": 0.001, "critic_penalty": 0.01},
+        "--num_epochs 1 --num_updates_on_epoch {updates} --eval_episodes 0 --policy_noise 0.0 " + REBRAC_ARGUMENTS,
+        REBRAC | {"target_noise": 0.0},
         offset=1,
     ),
 }
@@ -96,10 +100,7 @@ def watch(agent: str, data: Path, corl: Path, out: Path) -> None:
     """Train CORL's file, and keep its parameters, batches and losses as arrays."""
     pair = PAIRS[agent]
     reference_offline.install(reference_offline.Recorded(data))
-    spec: Any = importlib.util.spec_from_file_location("reference", corl / "algorithms" / "offline" / pair.file)
-    module: Any = importlib.util.module_from_spec(spec)
-    sys.modules["reference"] = module
-    spec.loader.exec_module(module)
+    module = reference_offline.loaded(corl / "algorithms" / "offline" / pair.file)
     sys.argv = [pair.file, *pair.arguments.format(updates=UPDATES).split()]
     first, last, batches, losses = (watch_torch if pair.learner else watch_jax)(module, pair)
     arrays = {f"first/{key}": value for key, value in first.items()} | {f"last/{key}": x for key, x in last.items()}

@@ -25,12 +25,13 @@ import functools
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import studies
+from reference_updates import IQL, REBRAC, REBRAC_ARGUMENTS
 
 from rljax.analysis.comparison import mean_difference, mean_interval
 from rljax.distributed.hardware import provenance
@@ -67,13 +68,7 @@ COMPARISONS = {
         "iql.py",
         1_500,
         10,
-        {
-            "values": "old",
-            "normalise_observations": True,
-            "reward_transform": "none",
-            "initialisation": "torch",
-            "log_std_min": -20.0,
-        },
+        IQL,
         STEPS,
     ),
     "bc": Comparison("BC", "bc", "any_percent_bc.py", 1_500, 10, {}, f"{STEPS} --frac 1.0"),
@@ -83,8 +78,8 @@ COMPARISONS = {
         "rebrac.py",
         1_000,
         5,
-        {"batch_size": 256, "actor_penalty": 0.001, "critic_penalty": 0.01},
-        f"{EPOCHS} --batch_size 256 --actor_bc_coef 0.001 --critic_bc_coef 0.01",
+        REBRAC,
+        f"{EPOCHS} {REBRAC_ARGUMENTS}",
     ),
     "edac": Comparison(
         "EDAC",
@@ -241,18 +236,12 @@ def table(study: Mapping[str, Any]) -> str:
     lines = [f"| {' | '.join([*header, 'updates/s, ours', 'CORL', 'ratio'])} |", "|---" * (len(header) + 3) + "|"]
     for each in study["comparisons"].values():
         cells = [each["label"], f"{each['updates']:,}", str(len(each["seeds"]))]
-        cells += [shown(mean_interval(each["returns"][whose][1])) for whose in ("ours", "theirs")]
-        cells += [shown(difference, sign="+") for difference in reversed(each["differences"])]
+        cells += [studies.with_interval(mean_interval(each["returns"][whose][1])) for whose in ("ours", "theirs")]
+        cells += [studies.with_interval(difference, sign="+") for difference in reversed(each["differences"])]
         mine, other = (float(np.median(each["speed"][name])) for name in ("ours, one learner", "theirs"))
         cells += [f"{mine:,.0f}", f"{other:,.0f}", f"{mine / other:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def shown(interval: Sequence[float], sign: str = "") -> str:
-    """A number with its interval."""
-    value, low, high = interval
-    return f"{value:{sign},.0f} [{low:,.0f}, {high:,.0f}]"
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rljax.analysis import folders
 from rljax.runs import records, run
 
 
@@ -60,6 +61,18 @@ def last(out: Path, steps: int, name: str, number: int) -> np.ndarray:
             for i in learners
         ]
     )
+
+
+def curves(out: Path, places: int) -> dict[str, Any]:
+    """The steps of a run's evaluations, and for each learner its mean returns, rounded to so many places."""
+    learners = folders.read(out).learners
+    return {"steps": learners[0].steps.tolist(), "returns": [x.returns.round(places).tolist() for x in learners]}
+
+
+def with_interval(interval: Sequence[float], places: int = 0, sign: str = "") -> str:
+    """A mean with its interval as text, "value [low, high]", with so many decimals; `sign` "+" shows the value's."""
+    value, low, high = interval
+    return f"{value:{sign},.{places}f} [{low:,.{places}f}, {high:,.{places}f}]"
 
 
 def write(

@@ -65,8 +65,8 @@ def table(study: Mapping[str, Any]) -> str:
     for head, name in HEADS.items():
         cells = [name]
         for agent in AGENTS:
-            (value, low, high), share = study["intervals"][agent][head], study["clipped"][agent][head]
-            cells += [f"{value:.1f} [{low:.1f}, {high:.1f}]", "" if share is None else f"{100 * share:.1f} %"]
+            interval, share = study["intervals"][agent][head], study["clipped"][agent][head]
+            cells += [studies.with_interval(interval, 1), "" if share is None else f"{100 * share:.1f} %"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import studies
 
+from rljax.analysis import folders
 from rljax.analysis.comparison import mean_interval
 from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
@@ -53,20 +54,16 @@ def trained(task: str, agent: str, options: argparse.Namespace) -> Path:
 
 def found(out: Path) -> dict[str, Any]:
     """Of the last evaluation of each learner: mean returns and costs; and the costs of all evaluations."""
-    lines = records.read(out, "evaluations")
-    steps = sorted({line["step"] for line in lines})
-    last = sorted((line for line in lines if line["step"] == steps[-1]), key=lambda line: line["learner"])
-    returns = np.array([np.mean(line["returns"]) for line in last])
-    costs = np.array([np.mean(line["signals"]["cost"]) for line in last])
+    learners = folders.read(out).learners
+    costs = np.array([learner.signals["cost"] for learner in learners])  # [learner, evaluation]
+    returns = np.array([learner.returns[-1] for learner in learners])
     return {
-        "steps": steps,
+        "steps": learners[0].steps.tolist(),
         "returns": returns.round(1).tolist(),
-        "costs": costs.round(1).tolist(),
+        "costs": costs[:, -1].round(1).tolist(),
         "return": mean_interval(returns),
-        "cost": mean_interval(costs),
-        "costs_by_step": [
-            float(np.mean([line["signals"]["cost"] for line in lines if line["step"] == step])) for step in steps
-        ],
+        "cost": mean_interval(costs[:, -1]),
+        "costs_by_step": costs.mean(axis=0).tolist(),
         "steps_per_second": round(records.read_summary(out)["steps_per_second"]),
     }
 
@@ -80,10 +77,7 @@ def table(study: Mapping[str, Any]) -> str:
     ]
     for task, agents in study["tasks"].items():
         for agent, cell in agents.items():
-            spans = []
-            for name in ("return", "cost"):
-                value, low, high = cell[name]
-                spans.append(f"{value:,.0f} [{low:,.0f}, {high:,.0f}]")
+            spans = [studies.with_interval(cell[name]) for name in ("return", "cost")]
             each = ", ".join(f"{x:,.0f} ({y:.0f})" for x, y in zip(cell["returns"], cell["costs"], strict=True))
             published = " | ".join(PUBLISHED.get((task, agent), ("-", "-")))
             lines.append(

@@ -83,8 +83,7 @@ def table(study: Mapping[str, Any]) -> str:
     for i, (weights, name) in enumerate(WEIGHTS.items()):
         cells = [name, f"{study['effective'][weights]:.0f} of {study['episodes']}"]
         for agent in AGENTS:
-            value, low, high = study["intervals"][agent][weights]
-            cells += [f"{value:.1f} [{low:.1f}, {high:.1f}]", f"{PUBLISHED[agent][i]:g}"]
+            cells += [studies.with_interval(study["intervals"][agent][weights], 1), f"{PUBLISHED[agent][i]:g}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -30,6 +30,7 @@ class DatasetDraw:
 
     goals: ClassVar[bool] = False  # observations are [state; goal]
     has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
+    labels: ClassVar[tuple[str, ...]] = ()  # columns of the data, beside signals, that the draw needs
 
     def prepare(self, data: Transition) -> Transition:
         """A data set [N, ...] in NumPy with the additional arrays that `take` needs."""
@@ -88,13 +89,15 @@ class PartRows(DatasetDraw):
     part: int  # counted from 0
 
     has_columns: ClassVar[bool] = True
+    labels: ClassVar[tuple[str, ...]] = (PART,)
+    flag: ClassVar[str] = "expert-part"  # name of the setting that asks for this draw
 
     def prepare(self, data: Transition) -> Transition:
         """The data with an alias table of the part's rows. Raises `ValueError` where it has none."""
         inside = np.asarray(data.extras[PART]) == self.part
         if not inside.any():
             parts = ", ".join(f"{part:g}" for part in np.unique(data.extras[PART]))
-            raise ValueError(f"--config.expert-part is {self.part}, and the data have the parts {parts}.")
+            raise ValueError(f"--config.{self.flag} is {self.part}, and the data have the parts {parts}.")
         extras = {name: x for name, x in data.extras.items() if name != PART}
         return with_weights(data.replace(extras=extras), inside / inside.sum())
 
@@ -118,7 +121,6 @@ class Dataset(Experience):
     batch_size: int  # transitions of one update
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     draw: DatasetDraw = UniformRows()  # how batches are drawn
-    labels: tuple[str, ...] = ()  # columns of the data that no environment gives, and that the draw needs: `PART`
     online: Replay | None = None  # how the agent learns in an environment after the data set
     learns_until: float | None = None  # updates after which the learning rate is 0; None where it stays above 0
 
@@ -134,6 +136,11 @@ class Dataset(Experience):
     def goals(self) -> bool:
         """Whether observations are [state; goal]."""
         return self.draw.goals
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns of the data set, beside its signals, that the draw needs."""
+        return self.draw.labels
 
     @property
     def steps_per_iteration(self) -> int:
