@@ -76,6 +76,7 @@ class Config:
     memory: memories.Kind = "none"  # what the shared torso keeps from step to step: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
+    memory_span: int | None = None  # steps that the other memories bridge at the start; None: as published
     actor_hidden: tuple[int, ...] = (64, 64)  # widths of the actor's hidden layers; [1]
     critic_hidden: tuple[int, ...] = (64, 64)  # widths of the critic's hidden layers; [1]
     activation: networks.Activation = "tanh"  # of the hidden layers; [1]
@@ -117,19 +118,18 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for a hyperparameter out of range."""
     agent.require_widths(config, "actor_hidden", "critic_hidden")
     agent.require_range(config, discount=(0, 1), trace_decay=(0, 1), learning_rate=(0, None))
-    agent.require_above(config, adam_epsilon=0)
+    agent.require_above(config, adam_epsilon=0, decay_steps=0)
     agent.require_range(config, max_grad_norm=(0, None), clip_ratio=(0, None), value_cost=(0, None))
     agent.require_range(config, entropy_cost=(None, None), reward_scale=(None, None), init_log_std=(-30, 30))
-    agent.require_above(config, decay_steps=0)
     agent.require_at_least(config, num_epochs=1)
     torsos.check(spec, layers(config), config.actor_hidden, *([] if shares(config) else [config.critic_hidden]))
 
 
 def layers(config: Config) -> torsos.Settings:
     """The settings of the torsos."""
-    thinking = (config.torso, config.compute, config.progressive)
     style = (config.activation, config.initialisation, False, config.grid, config.encoder)
-    return torsos.Settings(*thinking, *style, config.memory, config.memory_hidden, config.memory_length)
+    kept = (config.memory, config.memory_hidden, config.memory_length, config.memory_span)
+    return torsos.Settings(config.torso, config.compute, config.progressive, *style, *kept)
 
 
 def squashes(spec: EnvSpec, config: Config) -> bool:

@@ -62,6 +62,7 @@ class Config:
     memory: memories.Kind = "none"  # what is kept from step to step, after the hidden layers; [1]: gru for Craftax
     memory_hidden: tuple[int, ...] = (128,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
+    memory_span: int | None = None  # steps that the other memories bridge at the start; None: as published
     activation: networks.Activation = "relu"  # of the hidden layers; [1]
     layer_norm: networks.Norm = True  # normalise all hidden layers, convolutions too, before activation; [1]
     initialisation: networks.Initialisation = "lecun_uniform"  # of all layers; [1] draws normal numbers as large
@@ -105,7 +106,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 def layers(config: Config) -> torsos.Settings:
     """The settings of the layers before the values of actions."""
     style = (config.activation, config.initialisation, config.layer_norm)
-    kept = (config.memory, config.memory_hidden, config.memory_length)
+    kept = (config.memory, config.memory_hidden, config.memory_length, config.memory_span)
     return torsos.Settings("mlp", 1, None, *style, None, config.encoder, *kept)
 
 

@@ -91,6 +91,7 @@ class Config:
     memory: memories.Kind = "gru"  # what is kept from step to step: rljax/networks/memories.py; lstm in [1]
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers; 512 in [1]
     memory_length: int = 64  # steps that gtrxl sees
+    memory_span: int | None = None  # steps that the other memories bridge at the start; None: as published
     head_hidden: tuple[int, ...] = ()  # widths of the layers after the memory; 512 in [1]
     dueling: bool = True  # a value and advantages in place of Q; [1]
     activation: networks.Activation = "relu"  # of the hidden layers; [1]
@@ -150,7 +151,8 @@ def layers(config: Config) -> torsos.Settings:
     """The settings of torso and memory."""
     thinking = (config.torso, config.compute, None)
     style = (config.activation, config.initialisation, config.layer_norm, config.grid, config.encoder)
-    return torsos.Settings(*thinking, *style, config.memory, config.memory_hidden, config.memory_length)
+    kept = (config.memory, config.memory_hidden, config.memory_length, config.memory_span)
+    return torsos.Settings(*thinking, *style, *kept)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -212,7 +212,7 @@ def critic_loss(
     near = perturbed(keys[1], batch.observation, config.value_radius, config.num_perturbed)  # [n, B, O]
     change = critic(near, jnp.broadcast_to(batch.action, (*near.shape[:2], batch.action.shape[-1]))) - q[:, None]
     weight = jnp.where(change > 0.0, 1.0 - config.value_asymmetry, config.value_asymmetry)
-    smoothness = (weight * jnp.square(change)).mean(axis=0).max(axis=0).mean()
+    smoothness = networks.largest((weight * jnp.square(change)).mean(axis=0)).mean()
 
     near = perturbed(keys[2], batch.observation, config.ood_radius, config.num_perturbed)
     near_q = critic(near, policy(state.actor, near, config).sample(seed=keys[3]))  # [C, n, B]
@@ -239,7 +239,7 @@ def actor_loss(
     action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key_action)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     near = perturbed(key_near, batch.observation, config.policy_radius, config.num_perturbed)
-    smoothness = divergence(actor(batch.observation), actor(near), config).max(axis=0).mean()
+    smoothness = networks.largest(divergence(actor(batch.observation), actor(near), config)).mean()
     loss = (jnp.exp(state.log_temperature) * log_prob - q).mean() + config.policy_weight * smoothness
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean(), "actor/smoothness": smoothness}
 

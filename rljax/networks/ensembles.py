@@ -132,6 +132,11 @@ def smallest(values: Array, axis: int = 0) -> Array:
     return jnp.where(jax.nn.one_hot(chosen, values.shape[axis], axis=axis, dtype=bool), values, 0.0).sum(axis=axis)
 
 
+def largest(values: Array, axis: int = 0) -> Array:
+    """The largest value over `axis`; its gradient goes to one value only, as that of `smallest`."""
+    return -smallest(-values, axis)
+
+
 def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
     """The smallest value [...] of `number` critics, which are drawn from the C of `values` [C, ...]; None: of all.
 

@@ -24,6 +24,10 @@ With x_t the features of step t, h the memory, * the product of elements. Where 
     gtrxl  y = gate(x, relu(attention(LN(x))))                          output gate(y, relu(MLP(LN(y))))
     iru    the torso's equations from the last c and from h = 0         output h
 
+At the start the units of gru, lstm, lru and iru forget all but 1/e in 1 to `memory_span` - 1 steps [5], evenly spread:
+the bias of z or f is the log of that number, in lstm that of i its negative, and -1 / log |lambda| is the number
+itself. Without a span they begin as their papers do, and most forget within a few steps, but those of lru.
+
 A thinking torso forgets between steps: `torso = "iru"` with `memory = "gru"` thinks about each observation, and then
 remembers what it found. With `memory = "iru"` the cells that think also remember: the `compute` thinking steps of an
 observation begin with the c that the last observation left. With one thinking step, the gates see x alone; with more,
@@ -36,6 +40,7 @@ A sequence [T, ...] and its T single steps give the same outputs. A sequence may
 [2] Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; forget bias of Jozefowicz et al., ICML 2015
 [3] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
 [4] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
+[5] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
 """
 
 from __future__ import annotations
@@ -76,18 +81,18 @@ def initial(settings: Settings, *leading: int) -> Any:
 
 def layers(settings: Settings) -> nn.Module:
     """The layers of a memory."""
-    widths, style = settings.memory_hidden, settings.initialisation
+    widths, style, span = settings.memory_hidden, settings.initialisation, settings.memory_span
     match settings.memory:
         case "gru":
-            return GRU(widths, style)
+            return GRU(widths, style, span)
         case "lstm":
-            return LSTM(widths, style)
+            return LSTM(widths, style, span)
         case "lru":
-            return LRU(widths, style)
+            return LRU(widths, style, span)
         case "gtrxl":
             return GTrXL(widths, style, settings.memory_length)
         case "iru":
-            return IRU(widths, settings.compute, style)
+            return IRU(widths, settings.compute, style, span)
     raise ValueError(f"no memory '{settings.memory}'.")
 
 

@@ -8,6 +8,7 @@ step sees a successor.
 [1] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
 [2] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
 [3] Dai et al., Transformer-XL, arXiv:1901.02860
+[4] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
 """
 
 from __future__ import annotations
@@ -29,25 +30,8 @@ Kind = Literal["none", "gru", "lstm", "lru", "gtrxl", "iru"]
 
 HEADS = 4  # of gtrxl's attention, or as many as divide the width
 GATE_BIAS = 2.0  # of gtrxl's gates, so that blocks begin near the identity; [2]
-LONGEST, SHORTEST = 0.999, 0.9  # |lambda| of lru at the start; [1] for long sequences
+LONGEST, SHORTEST = 0.999, 0.9  # |lambda| of lru at the start, without a span; [1] for long sequences
 LARGEST_PHASE = math.pi / 10  # of lambda at the start; [1]
-
-
-def check(settings: Any) -> None:
-    """Raise `ValueError` for the settings of a torso that fit no memory."""
-    kind, hidden = settings.memory, settings.memory_hidden
-    if min(hidden, default=1) < 1 or settings.memory_length < 1:
-        name, value = ("hidden", hidden) if min(hidden, default=1) < 1 else ("length", settings.memory_length)
-        raise ValueError(f"--config.memory-{name} is {value}, it must be at least 1.")
-    if kind == "none":
-        return
-    if settings.progressive is not None:
-        raise ValueError(f"--config.progressive is for torsos that forget: use it without --config.memory {kind}.")
-    if not hidden:
-        raise ValueError(f"--config.memory {kind} needs --config.memory-hidden: one width per layer.")
-    if kind in ("lru", "gtrxl", "iru") and len(set(hidden)) > 1:
-        shown = " ".join(map(str, hidden))
-        raise ValueError(f"all layers of --config.memory {kind} must have the same width, not {shown}.")
 
 
 def forgotten(first: Array, memory: Any) -> Any:
@@ -134,6 +118,7 @@ class Recurrent(Module):
 
     hidden: tuple[int, ...]
     initialisation: Initialisation = "torch"
+    span: int | None = None
 
     def cell(self, layer: int, inputs: int) -> Cell:
         """A layer, for inputs of this size."""
@@ -168,9 +153,20 @@ class Recurrent(Module):
 
         return self.param(name, draw, (width, gates * width))
 
-    def bias(self, name: str, size: int) -> Array:
-        """Biases [size], at first 0."""
-        return self.param(name, nn.initializers.zeros_init(), (size,))
+    def bias(self, name: str, width: int, signs: tuple[int, ...] = (0,)) -> Array:
+        """Biases [gates x width]. With a span, the log of `time_constants` times the sign of each gate; otherwise 0."""
+
+        def draw(key: Array, shape: tuple[int, ...]) -> Array:
+            if self.span is None:
+                return jnp.zeros(shape)
+            return jnp.outer(jnp.array(signs), jnp.log(time_constants(key, width, self.span))).reshape(shape)
+
+        return self.param(name, draw, (len(signs) * width,))
+
+
+def time_constants(key: Array, width: int, span: int) -> Array:
+    """After how many steps each of `width` units has forgotten all but 1/e: uniform from 1 to `span` - 1; [4]."""
+    return jax.random.uniform(key, (width,), minval=1.0, maxval=span - 1.0)
 
 
 def of_inputs(kernel: Array, bias: Array, gates: int) -> Callable[[Array], tuple[Array, ...]]:
@@ -192,7 +188,7 @@ class GRU(Recurrent):
         """See `Recurrent`."""
         width = self.hidden[layer]
         of_x, of_h = self.kernel(f"input_{layer}", inputs, 3 * width), self.recurrent(f"memory_{layer}", width, 3)
-        bias, inner = self.bias(f"bias_{layer}", 3 * width), self.bias(f"inner_{layer}", width)
+        bias, inner = self.bias(f"bias_{layer}", width, (0, 1, 0)), self.bias(f"inner_{layer}", width)
         return Cell(of_inputs(of_x, bias, 3), tuple(jnp.split(of_h, 3, axis=1)), (None, None, inner), gru)
 
 
@@ -211,7 +207,9 @@ class LSTM(Recurrent):
         """See `Recurrent`."""
         width = self.hidden[layer]
         of_x, of_h = self.kernel(f"input_{layer}", inputs, 4 * width), self.recurrent(f"memory_{layer}", width, 4)
-        bias = self.bias(f"bias_{layer}", 4 * width) + jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), width)
+        bias = self.bias(f"bias_{layer}", width, (1, -1, 0, 0))
+        if self.span is None:
+            bias += jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), width)
         return Cell(of_inputs(of_x, bias, 4), tuple(jnp.split(of_h, 4, axis=1)), (None,) * 4, lstm)
 
 
@@ -224,6 +222,16 @@ def lstm(memory: tuple[Array, Array], x: tuple[Array, ...], y: tuple[Array, ...]
 
 class IRU(thinking.IRU):
     """The interpolation recurrent unit whose cells are kept. Its memory has the cells c [..., m]."""
+
+    span: int | None = None
+
+    @nn.nowrap
+    def forget_bias(self) -> nn.initializers.Initializer:
+        """See `thinking.IRU`. A span is one of observations, and each is thought about several times."""
+        if self.span is None:
+            return super().forget_bias()
+        longest = self.span * self.compute
+        return lambda key, shape, dtype=jnp.float32: jnp.log(time_constants(key, *shape, longest)).astype(dtype)
 
     @nn.compact
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -251,6 +259,7 @@ class LRU(Module):
 
     hidden: tuple[int, ...]
     initialisation: Initialisation = "torch"
+    span: int | None = None
 
     @nn.compact
     def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
@@ -259,7 +268,7 @@ class LRU(Module):
         project = Dense(width, self.initialisation, name="input")
         x, successor = project(x), None if successor is None else project(successor)
         for layer, kept in enumerate(memory):
-            block = LRUBlock(width, self.initialisation, name=f"block_{layer}")
+            block = LRUBlock(width, self.initialisation, self.span, name=f"block_{layer}")
             x, kept, successor = block(x, first, kept, successor)
             last.append(kept)
         return x, tuple(last), successor
@@ -270,12 +279,13 @@ class LRUBlock(Module):
 
     width: int
     initialisation: Initialisation
+    span: int | None
 
     @nn.compact
     def __call__(self, x: Array, first: Array, memory: Array, successor: Array | None) -> tuple[Array, Array, Any]:
         """See the top of this file; `memory` [..., 2, m] has real and imaginary parts."""
         width, norm = self.width, LayerNorm(name="norm")
-        rate = jnp.exp(self.param("nu", _rates, (width,)))
+        rate = jnp.exp(self.param("nu", _rates, (width,), self.span))
         phase = jnp.exp(self.param("theta", _phases, (width,)))
         decay = jnp.exp(-rate + 1j * phase)
         scale = jnp.sqrt(-jnp.expm1(-2.0 * rate))  # gamma
@@ -311,8 +321,13 @@ class LRUBlock(Module):
         return output, jnp.stack([states[-1].real, states[-1].imag], axis=-2), following
 
 
-def _rates(key: Array, shape: tuple[int, ...]) -> Array:
-    """nu of lru: log(-log |lambda|), with |lambda|^2 uniform between the squares of two limits; [1, lemma 3.2]."""
+def _rates(key: Array, shape: tuple[int], span: int | None) -> Array:
+    """nu of lru: log(-log |lambda|), with |lambda|^2 uniform between the squares of two limits; [1, lemma 3.2].
+
+    With a span, -1 / log |lambda| are `time_constants`.
+    """
+    if span is not None:
+        return -jnp.log(time_constants(key, *shape, span))
     uniform = jax.random.uniform(key, shape)
     return jnp.log(-0.5 * jnp.log(uniform * (LONGEST**2 - SHORTEST**2) + SHORTEST**2))
 

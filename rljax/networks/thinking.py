@@ -105,6 +105,11 @@ class IRU(Module):
 
         return think(step, (jnp.zeros_like(cells[0]), cells), self.compute, span)
 
+    @nn.nowrap
+    def forget_bias(self) -> nn.initializers.Initializer:
+        """The bias of f at the start."""
+        return nn.initializers.ones_init()
+
     def _cell(self, index: int, x: Array) -> tuple[Array, Array, Array, Array]:
         """The constant terms of a cell, for its f and then its i, [..., 2 m] each; the kernel of h is [m, 2 m].
 
@@ -116,7 +121,7 @@ class IRU(Module):
         shape, ones = (2 * width, width), nn.initializers.ones_init()
         kernel = [self.param(f"{name}_kernel_{index}", kernel_init, shape) for name in ("forget", "input")]
         bias = [
-            self.param(f"forget_bias_{index}", ones, (width,)),
+            self.param(f"forget_bias_{index}", self.forget_bias(), (width,)),
             self.param(f"input_bias_{index}", bias_init, (width,)),
         ]
         scale = self.param(f"scale_{index}", ones, (2 * width,))
@@ -191,7 +196,7 @@ class DRC(Module):
             hidden, memory = list(state[0]), list(state[1])
             for d in layers:
                 own = hidden[d]
-                largest = -networks.smallest(-own.reshape(len(own), -1, own.shape[-1]), axis=1)
+                largest = networks.largest(own.reshape(len(own), -1, own.shape[-1]), axis=1)
                 pooled = pools[d](jnp.concatenate([own.mean(axis=(1, 2)), largest], axis=-1))
                 pooled = jnp.broadcast_to(pooled[:, None, None], own.shape)
                 seen = around(jnp.concatenate([encoded, hidden[d - 1], own, pooled], axis=-1))

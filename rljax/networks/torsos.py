@@ -74,6 +74,7 @@ class Settings(NamedTuple):
     memory: memory_layers.Kind = "none"  # what is kept after the torso from step to step: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
+    memory_span: int | None = None  # steps that the other memories bridge at the start; None: as published
 
     def before(self, spec: EnvSpec, body: nn.Module) -> nn.Module:
         """`body` behind the encoder of an environment's observations. A DRC takes the pictures themselves."""
@@ -106,7 +107,7 @@ def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
             raise ValueError(
                 f"all parts of a torso '{kind}' must have the same width, not {' '.join(map(str, parts))}."
             )
-    memory_layers.check(settings)
+    check_memory(settings)
     shape = spec.observation_shape
     if kind != "drc":
         if grid is not None:
@@ -123,6 +124,29 @@ def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
         )
     elif grid is not None and (len(shape) != 1 or shape[0] % math.prod(grid)):
         raise ValueError(f"observations of shape {shape} hold no pictures of --config.grid {grid[0]} {grid[1]} cells.")
+
+
+def check_memory(settings: Settings) -> None:
+    """Raise `ValueError` for the settings of a torso that fit no memory."""
+    kind, hidden, span = settings.memory, settings.memory_hidden, settings.memory_span
+    agent.require_widths(settings, "memory_hidden")
+    agent.require_at_least(settings, memory_length=1)
+    if span is not None:
+        agent.require_at_least(settings, memory_span=2)
+        if kind in ("none", "gtrxl"):
+            instead = "leave it out" if kind == "none" else "gtrxl has --config.memory-length"
+            raise ValueError(
+                f"--config.memory-span is for --config.memory gru, lstm, lru or iru, not {kind}: {instead}."
+            )
+    if kind == "none":
+        return
+    if settings.progressive is not None:
+        raise ValueError(f"--config.progressive is for torsos that forget: use it without --config.memory {kind}.")
+    if not hidden:
+        raise ValueError(f"--config.memory {kind} needs --config.memory-hidden: one width per layer.")
+    if kind in ("lru", "gtrxl", "iru") and len(set(hidden)) > 1:
+        shown = " ".join(map(str, hidden))
+        raise ValueError(f"all layers of --config.memory {kind} must have the same width, not {shown}.")
 
 
 def torso(spec: EnvSpec, settings: Settings, hidden: tuple[int, ...]) -> nn.Module:

@@ -320,15 +320,16 @@ def test_members_have_inputs_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_smallest_is_a_minimum_whose_gradient_goes_to_one(axis: int) -> None:
+@pytest.mark.parametrize(("extreme", "expected"), [(networks.smallest, np.min), (networks.largest, np.max)])
+def test_the_gradient_of_an_extreme_goes_to_one_value(extreme: Any, expected: Any, axis: int) -> None:
     values = np.random.default_rng(0).integers(-3, 3, (4, 5, 6)).astype(np.float32)  # with ties
-    np.testing.assert_array_equal(networks.smallest(jnp.asarray(values), axis), values.min(axis=axis))
-    gradient = np.asarray(jax.jit(jax.grad(lambda x: networks.smallest(x, axis).sum()))(values))
+    np.testing.assert_array_equal(extreme(jnp.asarray(values), axis), expected(values, axis=axis))
+    gradient = np.asarray(jax.jit(jax.grad(lambda x: extreme(x, axis).sum()))(values))
     np.testing.assert_array_equal(gradient.sum(axis=axis), 1.0)
-    np.testing.assert_array_equal((gradient * values).sum(axis=axis), values.min(axis=axis))
+    np.testing.assert_array_equal((gradient * values).sum(axis=axis), expected(values, axis=axis))
     assert set(np.unique(gradient)) == {0.0, 1.0}
     values[:, 2, 2] = np.nan
-    assert np.isnan(np.asarray(networks.smallest(jnp.asarray(values), axis))).any()
+    assert np.isnan(np.asarray(extreme(jnp.asarray(values), axis))).any()
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.005, 1.0])

@@ -12,7 +12,7 @@ import pytest
 
 from rljax import networks
 from rljax.agent import Transition, choose
-from rljax.networks import memories, memory_layers, torsos
+from rljax.networks import memories, torsos
 
 STEPS, ENVS, SIZE, WIDTH, LENGTH = 7, 3, 5, 4, 3
 KINDS = ("gru", "lstm", "lru", "gtrxl", "iru")
@@ -307,6 +307,22 @@ def test_batches_without_a_memory_are_seen_row_by_row() -> None:
     np.testing.assert_array_equal(memories.embedded(None, batch), X)
 
 
+@pytest.mark.parametrize("kind", ["gru", "lstm", "lru", "iru"])
+def test_at_the_start_units_forget_within_the_span(kind: str) -> None:
+    """Inputs are switched off. After how many steps 1/e is left is spread evenly from 1 to the span."""
+    span, width = 50, 400
+    chosen = settings(kind, 1, memory_hidden=(width,), memory_span=span)
+    network, _ = memories.create(networks.MLP((), None), chosen, jax.random.key(0), jnp.zeros(SIZE))
+    kept = ("bias_0", "forget_bias_0", "nu", "theta")
+    silent = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key in kept else 0 * x, network.params)
+    before = jax.tree.map(jnp.ones_like, memories.initial(chosen))
+    after = memories.step(network.replace(params=silent), jnp.zeros(SIZE), before)[1]
+    left = [jnp.linalg.norm(jnp.atleast_2d(jax.tree.leaves(x)[0]), axis=0) for x in (after, before)]
+    constants = np.sort(-1.0 / np.log(left[0] / left[1]))
+    np.testing.assert_allclose(constants, np.linspace(1.0, span - 1.0, width), atol=4.0)
+    assert constants[0] > 0.6
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -314,8 +330,11 @@ def test_batches_without_a_memory_are_seen_row_by_row() -> None:
         ({"memory": "lru", "memory_hidden": (4, 8)}, "same width"),
         ({"memory": "gtrxl", "memory_length": 0}, "memory-length is 0"),
         ({"memory": "gru", "progressive": 0.5}, "without --config.memory gru"),
+        ({"memory": "gru", "memory_span": 1}, "memory-span is 1, it must be at least 2"),
+        ({"memory": "gtrxl", "memory_span": 20}, "not gtrxl: gtrxl has --config.memory-length"),
+        ({"memory": "none", "memory_span": 20}, "not none: leave it out"),
     ],
 )
 def test_settings_that_fit_no_memory_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        memory_layers.check(settings("gru")._replace(**changes))
+        torsos.check_memory(settings("gru")._replace(**changes))
