@@ -3,7 +3,8 @@
   python scripts/velocity_study.py
 
 The tasks are HalfCheetah and Hopper with the speed limits of Safety-Gymnasium's velocity tasks: a step above the limit
-costs 1. Both agents have their presets. PPO does not see the cost. All seeds of an agent are learners of one program.
+costs 1. Both agents have their presets; on Hopper PPO-Lagrangian also learns with larger minibatches. PPO does not see
+the cost. All seeds of an agent are learners of one program.
 Complete runs are not repeated, and interrupted runs continue.
 """
 
@@ -13,7 +14,7 @@ import argparse
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import studies
@@ -23,28 +24,43 @@ from rljax.analysis.comparison import mean_interval
 from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
 
-AGENTS = {"ppo_lagrangian": "PPO-Lagrangian", "ppo": "PPO"}
-TASKS = ("HalfCheetah", "Hopper")
-CELLS = [f"{task}-{agent}" for task in TASKS for agent in AGENTS]
+
+class Variant(NamedTuple):
+    """An agent with settings of its own."""
+
+    name: str  # in the table
+    agent: str
+    config: Mapping[str, Any] = {}
+
+
+VARIANTS = {
+    "ppo_lagrangian": Variant("PPO-Lagrangian", "ppo_lagrangian"),
+    "ppo_lagrangian-256": Variant("PPO-Lagrangian, minibatches of 256", "ppo_lagrangian", {"batch_size": 256}),
+    "ppo": Variant("PPO", "ppo"),
+}
+TASKS = {"HalfCheetah": ("ppo_lagrangian", "ppo"), "Hopper": tuple(VARIANTS)}
+CELLS = [f"{task}-{variant}" for task, variants in TASKS.items() for variant in variants]
 LIMIT = 25.0  # on the cost of an episode: the default of PPO-Lagrangian, and that of the published results
 # Return and cost, mean and std over 5 seeds after 10M steps: PKU-Alignment/omnisafe 15603dd, benchmarks/on-policy.
 PUBLISHED = {
     ("HalfCheetah", "ppo_lagrangian"): ("2,946 +- 306", "3.4 +- 4.8"),
     ("Hopper", "ppo_lagrangian"): ("962 +- 753", "14.0 +- 19.3"),
 }
-COLOURS = {"ppo_lagrangian": "#0072B2", "ppo": "#D55E00"}
+COLOURS = {"ppo_lagrangian": "#0072B2", "ppo_lagrangian-256": "#009E73", "ppo": "#D55E00"}
 
 
-def trained(task: str, agent: str, options: argparse.Namespace) -> Path:
+def trained(task: str, variant: str, options: argparse.Namespace) -> Path:
     """The folder of a complete run."""
-    out = options.runs / f"velocity-{task}-{agent}"
+    _, agent, config = VARIANTS[variant]
+    out = options.runs / f"velocity-{task}-{variant}"
     begin = functools.partial(
         run.train,
         agent,
         f"velocity/{task}-v5",
         options.steps,
-        seeds=options.seeds if agent == "ppo_lagrangian" else options.free_seeds,
+        seeds=options.free_seeds if agent == "ppo" else options.seeds,
         out=out,
+        config=dict(config),
         eval_every=options.steps // 4,
         eval_episodes=10,
         quiet=False,
@@ -75,13 +91,13 @@ def table(study: Mapping[str, Any]) -> str:
         "| published, 10M steps: return | cost | steps/s |",
         "|---" * 9 + "|",
     ]
-    for task, agents in study["tasks"].items():
-        for agent, cell in agents.items():
+    for task, cells in study["tasks"].items():
+        for variant, cell in cells.items():
             spans = [studies.with_interval(cell[name]) for name in ("return", "cost")]
             each = ", ".join(f"{x:,.0f} ({y:.0f})" for x, y in zip(cell["returns"], cell["costs"], strict=True))
-            published = " | ".join(PUBLISHED.get((task, agent), ("-", "-")))
+            published = " | ".join(PUBLISHED.get((task, VARIANTS[variant].agent), ("-", "-")))
             lines.append(
-                f"| {task} | {AGENTS[agent]} | {len(cell['returns'])} | {' | '.join(spans)} | {each} | {published} | "
+                f"| {task} | {VARIANTS[variant].name} | {len(cell['returns'])} | {' | '.join(spans)} | {each} | {published} | "
                 f"{cell['steps_per_second']:,} |"
             )
     return "\n".join(lines) + "\n"
@@ -93,9 +109,10 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     panels = figure.subplots(1, len(study["tasks"]), squeeze=False)[0]
-    for axes, (task, agents) in zip(panels, study["tasks"].items(), strict=True):
-        for agent, cell in agents.items():
-            axes.plot(cell["costs"], cell["returns"], "o", color=COLOURS[agent], alpha=0.7, label=AGENTS[agent])
+    for axes, (task, cells) in zip(panels, study["tasks"].items(), strict=True):
+        for variant, cell in cells.items():
+            dots = {"color": COLOURS[variant], "alpha": 0.7, "label": VARIANTS[variant].name}
+            axes.plot(cell["costs"], cell["returns"], "o", **dots)
         axes.axvline(LIMIT, color="k", linewidth=0.8, linestyle="--", label="limit")
         axes.set(title=task, xlabel="cost of an episode", ylabel="return")
         axes.legend(fontsize="small")
@@ -113,8 +130,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/constraints"))
     options = parser.parse_args()
     tasks = {
-        task: {agent: found(trained(task, agent, options)) for agent in AGENTS if f"{task}-{agent}" in options.cells}
-        for task in TASKS
+        task: {x: found(trained(task, x, options)) for x in variants if f"{task}-{x}" in options.cells}
+        for task, variants in TASKS.items()
     }
     studies.write({"limit": LIMIT, **provenance(), "tasks": tasks}, options.output / "velocity", table, draw)
 
