@@ -97,8 +97,8 @@ def table(study: Mapping[str, Any]) -> str:
             each = ", ".join(f"{x:,.0f} ({y:.0f})" for x, y in zip(cell["returns"], cell["costs"], strict=True))
             published = " | ".join(PUBLISHED.get((task, VARIANTS[variant].agent), ("-", "-")))
             lines.append(
-                f"| {task} | {VARIANTS[variant].name} | {len(cell['returns'])} | {' | '.join(spans)} | {each} | {published} | "
-                f"{cell['steps_per_second']:,} |"
+                f"| {task} | {VARIANTS[variant].name} | {len(cell['returns'])} | {' | '.join(spans)} | {each} | "
+                f"{published} | {cell['steps_per_second']:,} |"
             )
     return "\n".join(lines) + "\n"
 
