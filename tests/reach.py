@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,33 +71,30 @@ class ReachDiscrete(Reach):
 
 def journeys(path: Path, episodes: int = 300) -> Path:
     """Write episodes, three of four by a controller that goes to the goal, noisily, the others of uniform actions."""
-    generator, rows = np.random.default_rng(0), []
-    for episode in range(episodes):
-        observation = generator.uniform(-1, 1, 2)
-        for t in range(LIMIT):
-            wanted = (observation[1] - observation[0]) / STRIDE + 0.3 * generator.normal()
-            action = np.clip([wanted if episode % 4 else generator.uniform(-1, 1)], -1, 1)
-            successor = np.array([moved(observation[0], action[0], np), observation[1]])
-            reward = -abs(successor[0] - successor[1])
-            rows.append((observation, action, reward, False, t == LIMIT - 1, successor))
-            observation = successor
-    return _written(path, rows, 1)
+    generator = np.random.default_rng(0)
+
+    def controller(episode: int) -> Callable[[float], float]:
+        def action(straight: float) -> float:
+            wanted = straight + 0.3 * generator.normal()
+            return wanted if episode % 4 else generator.uniform(-1, 1)
+
+        return action
+
+    return _written(path, _played(generator, episodes, controller), 1)
 
 
 def demonstrations(path: Path, experts: int = 5, episodes: int = 300) -> Path:
     """Write two joined parts without rewards: who goes straight to the goal, and others, of whom one in ten does."""
     generator, parts = np.random.default_rng(0), []
     for number, share in ((experts, 1.0), (episodes, 0.1)):
-        rows = []
-        for _ in range(number):
-            knows, observation = generator.random() < share, generator.uniform(-1, 1, 2)
-            for t in range(LIMIT):
-                straight = np.clip((observation[1] - observation[0]) / STRIDE, -1, 1)
-                action = np.array([straight if knows else generator.uniform(-1, 1)])
-                successor = np.array([moved(observation[0], action[0], np), observation[1]])
-                rows.append((observation, action, 0.0, False, t == LIMIT - 1, successor))
-                observation = successor
-        parts.append(_dataset(rows, 1))
+
+        def controller(_: int, share: float = share) -> Callable[[float], float]:
+            knows = generator.random() < share
+            return lambda straight: straight if knows else generator.uniform(-1, 1)
+
+        part = _dataset(_played(generator, number, controller), 1)
+        unrated = part.transitions.replace(reward=np.zeros(part.num, np.float32))
+        parts.append(dataclasses.replace(part, transitions=unrated))
     return datasets.write(datasets.join(parts, "reach", mark=True), path)
 
 
@@ -139,6 +137,22 @@ def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarra
     for reward in reversed(rewards):
         returns.append(reward + discount * returns[-1])
     return np.concatenate(observations).astype(np.float32), np.concatenate(returns[:0:-1])
+
+
+def _played(
+    generator: np.random.Generator, episodes: int, controller: Callable[[int], Callable[[float], float]]
+) -> list[Any]:
+    """The rows of episodes. An episode's controller gives the action from the one that goes straight to the goal."""
+    rows = []
+    for episode in range(episodes):
+        action, observation = controller(episode), generator.uniform(-1, 1, 2)
+        for t in range(LIMIT):
+            chosen = np.clip([action((observation[1] - observation[0]) / STRIDE)], -1, 1)
+            successor = np.array([moved(observation[0], chosen[0], np), observation[1]])
+            reward = -abs(successor[0] - successor[1])
+            rows.append((observation, chosen, reward, False, t == LIMIT - 1, successor))
+            observation = successor
+    return rows
 
 
 def _written(path: Path, rows: list[Any], action_size: int | None) -> Path:
