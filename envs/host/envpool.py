@@ -53,7 +53,9 @@ class EnvPool(VectorEnv):
             self._pool.reset()
             info = self._pool.step(np.zeros_like(self.action_space.sample()))[4]
             rows = {key: value[0] for key, value in info.items() if isinstance(value, np.ndarray) and value.ndim}
-            self.metadata["signals"] = {part.name: part.shape for part in signals.found(asked, rows, (), name)}
+            self.metadata["signals"] = {
+                part.name: part.shape for part in signals.found(asked, rows, (), f"envpool/{name}")
+            }
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all environments, or only in those of `options["reset_mask"]`."""

@@ -29,3 +29,32 @@ def test_games_show_stacks_of_pictures() -> None:
         observation, ends = step.observation, ends + ended.sum()
     games.close()
     assert ends > 3, "the test has seen games begin anew"
+
+
+def test_numbers_in_info_become_signals() -> None:
+    """A pool of EnvPool's own, made with the same seeds, gives the same numbers; episodes sum them."""
+    import envpool
+
+    hosted = envs.make_hosted("signals-x_velocity,reward_ctrl/envpool/HalfCheetah-v4", 2)
+    assert [(part.name, part.shape) for part in hosted.spec.signals] == [("reward_ctrl", ()), ("x_velocity", ())]
+    hosted.reset([3, 4])
+    plain = envpool.make("HalfCheetah-v4", env_type="gymnasium", num_envs=2, seed=[3, 4])
+    plain.reset()
+    generator, sums = np.random.default_rng(0), {"x_velocity": 0.0, "reward_ctrl": 0.0}
+    for _ in range(1_001):  # beyond the end of an episode, after 1,000 steps
+        action = generator.uniform(-1, 1, (2, 6)).astype(np.float32)
+        step, info = hosted.step(action), plain.step(action)[4]
+        sums = {name: total + info[name] for name, total in sums.items()}
+        for name, total in sums.items():
+            np.testing.assert_allclose(step.signals[name], info[name], rtol=1e-5)
+            np.testing.assert_allclose(step.episode_signals[name], total, rtol=1e-3, atol=1e-3)
+        if step.truncated.all():
+            break
+    hosted.close()
+    plain.close()
+    assert step.truncated.all()
+
+
+def test_numbers_that_a_pool_does_not_give_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^'envpool/HalfCheetah-v4' is to give the signal 'speed', .* x_velocity"):
+        envs.make_hosted("signals-speed/envpool/HalfCheetah-v4", 1)
