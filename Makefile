@@ -105,7 +105,7 @@ test-newest: setup  ## tests with the newest JAX, if there is a Python for it
 	$(call environment,.venv-newest,$(NEWER),--requirement requirements.txt)
 
 test-extras: .venv-extras/installed  ## tests of adapters with large packages
-	.venv-extras/bin/python $(PYTEST) tests/envs/test_conformance.py tests/envs/host/test_envpool.py tests/envs/host/test_minigrid.py tests/envs/host/test_popgym.py $(PYTEST_FLAGS)
+	.venv-extras/bin/python $(PYTEST) tests/envs/test_conformance.py tests/envs/test_signals.py tests/envs/host/test_envpool.py tests/envs/host/test_minigrid.py tests/envs/host/test_popgym.py $(PYTEST_FLAGS)
 
 # In a variable, since commas would part the arguments of `call`.
 WITH_EXTRAS := .[dev,box2d,craftax,envpool,minigrid,playground,popgym]

@@ -248,13 +248,19 @@ PLAYED = [
     ("signals-discount/gymnax/CartPole-v1", ("discount",)),
     ("timed/signals-discount/without-1,3/gymnax/CartPole-v1", ("discount",)),
     pytest.param("signals-reward_dist/brax/reacher", ("reward_dist",), marks=pytest.mark.learn),
+    pytest.param(
+        "signals-reward.small_velocity,reward.upright/playground/CartpoleBalance",
+        ("reward.small_velocity", "reward.upright"),
+        marks=pytest.mark.learn,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "expected"), PLAYED)
 def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, ...]) -> None:
-    if "/brax/" in name:
-        pytest.importorskip("brax")
+    for package, adapter in {"brax": "/brax/", "mujoco_playground": "/playground/"}.items():
+        if adapter in name:
+            pytest.importorskip(package)
     if not envs.is_compiled(name):
         hosted = envs.make_hosted(name, 2)
         assert tuple(part.name for part in hosted.spec.signals) == expected
