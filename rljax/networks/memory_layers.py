@@ -226,12 +226,12 @@ class IRU(thinking.IRU):
     span: int | None = None
 
     @nn.nowrap
-    def forget_bias(self) -> nn.initializers.Initializer:
+    def forget_bias(self) -> Callable[..., Array]:
         """See `thinking.IRU`. A span is one of observations, and each is thought about several times."""
         if self.span is None:
             return super().forget_bias()
         longest = self.span * self.compute
-        return lambda key, shape, dtype=jnp.float32: jnp.log(time_constants(key, *shape, longest)).astype(dtype)
+        return lambda key, shape: jnp.log(time_constants(key, shape[0], longest))
 
     @nn.compact
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]

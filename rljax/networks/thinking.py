@@ -106,7 +106,7 @@ class IRU(Module):
         return think(step, (jnp.zeros_like(cells[0]), cells), self.compute, span)
 
     @nn.nowrap
-    def forget_bias(self) -> nn.initializers.Initializer:
+    def forget_bias(self) -> Callable[..., Array]:
         """The bias of f at the start."""
         return nn.initializers.ones_init()
 
