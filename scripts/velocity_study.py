@@ -3,9 +3,9 @@
   python scripts/velocity_study.py
 
 The tasks are HalfCheetah and Hopper with the speed limits of Safety-Gymnasium's velocity tasks: a step above the limit
-costs 1. Both agents have their presets; on Hopper PPO-Lagrangian also learns with larger minibatches. PPO does not see
-the cost. All seeds of an agent are learners of one program.
-Complete runs are not repeated, and interrupted runs continue.
+costs 1. Both agents have their presets; on Hopper PPO-Lagrangian also learns with the minibatches of its defaults. PPO
+does not see the cost. All seeds of an agent are learners of one program. Complete runs are not repeated, and
+interrupted runs continue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Variant(NamedTuple):
 
 VARIANTS = {
     "ppo_lagrangian": Variant("PPO-Lagrangian", "ppo_lagrangian"),
-    "ppo_lagrangian-256": Variant("PPO-Lagrangian, minibatches of 256", "ppo_lagrangian", {"batch_size": 256}),
+    "ppo_lagrangian-64": Variant("PPO-Lagrangian, minibatches of 64", "ppo_lagrangian", {"batch_size": 64}),
     "ppo": Variant("PPO", "ppo"),
 }
 TASKS = {"HalfCheetah": ("ppo_lagrangian", "ppo"), "Hopper": tuple(VARIANTS)}
@@ -46,7 +46,7 @@ PUBLISHED = {
     ("HalfCheetah", "ppo_lagrangian"): ("2,946 +- 306", "3.4 +- 4.8"),
     ("Hopper", "ppo_lagrangian"): ("962 +- 753", "14.0 +- 19.3"),
 }
-COLOURS = {"ppo_lagrangian": "#0072B2", "ppo_lagrangian-256": "#009E73", "ppo": "#D55E00"}
+COLOURS = {"ppo_lagrangian": "#0072B2", "ppo_lagrangian-64": "#009E73", "ppo": "#D55E00"}
 
 
 def trained(task: str, variant: str, options: argparse.Namespace) -> Path:
