@@ -22,6 +22,7 @@ from rljax.distributed.lock import Lock
 from rljax.runs import checkpoints, json_files, policy, records
 from rljax.training import configuration, registry
 from rljax.training import trust as trusting
+from rljax.training.loop import prefer_devices
 from rljax.training.plan import Experiment
 from rljax.training.settings import LARGEST, Settings, seeds_of, settings_of
 
@@ -98,6 +99,7 @@ def reopened(
             f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have changed. "
             f"Then: {then}; now: {now}."
         )
+    prefer_devices(experiment, len(settings.seeds))
     if experiment.base is not None and experiment.base.digest() != described.get("base_digest"):
         raise ValueError(
             f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it has changed "

@@ -24,7 +24,11 @@ CONFIG = sac_discrete.Config(
     hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, temperature_lr=3e-2, target_rate=0.1
 )
 KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"init_temperature": 1e-3, "learn_temperature": False}  # so entropy hardly weighs
+PROBE: dict[str, Any] = {
+    "init_temperature": 1e-3,  # so entropy hardly weighs
+    "learn_temperature": False,
+    "num_updates": 2,  # an observation of 0 moves the last bias alone, and a value of 10 is far for it
+}
 
 
 def transitions(seed: int = 0, spec: EnvSpec = SPEC) -> Transition:
