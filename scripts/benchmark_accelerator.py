@@ -2,13 +2,16 @@
 
 Measures steps per second and, on a data set, updates per second, with one learner and with ten. Then measures the
 wall-clock time in which PPO and Brax's PPO, with the same settings, reach the same return. Each measurement is a
-separate process. Playground is measured if it is installed. Brax 0.14.2's trainer does not run on JAX 0.10 or newer:
-give the Python of an environment with an older version.
+separate process. Environments of gymnax and Playground are measured if they are installed.
 
-  python -m venv peer && peer/bin/pip install "jax[cuda13]<0.10" brax
-  python scripts/benchmark_accelerator.py --brax peer/bin/python --output results/benchmark_accelerator.json
+  pip install 'rljax[cuda13,gymnax]'
+  python scripts/benchmark_accelerator.py --output results/benchmark_accelerator.json
 
-To check on a laptop that the script works: --tiny.
+A measurement that fails is noted, and the others go on. What the output has already is not measured again, so that the
+script can run in pieces: --only sac measures those with "sac" in their names, which are printed. To check on a laptop
+that the script works: --tiny.
+
+Brax 0.14.2's trainer uses a function that JAX 0.10 no longer has, `jax.device_put_replicated`. The script defines it.
 """
 
 from __future__ import annotations
@@ -32,9 +35,11 @@ LOOPS = [
     ("sac", "HalfCheetah-v5", 3_000),
     ("sac", "brax/hopper", 200),
     ("ppo", "brax/ant", 10),
+    ("pqn", "gymnax/Breakout-MinAtar", 20),
     ("ppo", "playground/CheetahRun", 2),
 ]
 TINY_LOOPS = [("sac", "Pendulum-v1", 200), ("sac", "brax/fast", 3)]
+PACKAGES = {"gymnax": "gymnax", "playground": "mujoco_playground"}  # of environments, by the first part of their names
 # Agent, updates per measurement; sizes as in benchmark_offline.
 UPDATES = [("iql", 20_000), ("fql", 3_000), ("dql", 3_000), ("ofql", 3_000)]
 TINY_UPDATES = [("iql", 20)]
@@ -55,7 +60,7 @@ def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str,
         first = benchmark_online.timed(training.driver, warmup)
         benchmark_online.timed(training.driver, iterations)
         seconds = statistics.median(benchmark_online.timed(training.driver, iterations) for _ in range(3))
-        rate = training.iteration * iterations * seeds / seconds
+        rate = training.stage.iteration * iterations * seeds / seconds
     return {"steps_per_second": rate, "first_seconds": first, "peak_memory_bytes": device_memory()}
 
 
@@ -84,8 +89,13 @@ def ours_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str,
 
 def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str, Any]:
     """(wall seconds, mean return) of evaluations of Brax's own trainer, with the settings of our preset."""
+    import jax
     from brax import envs
     from brax.training.agents.ppo import train as ppo
+
+    if not hasattr(jax, "device_put_replicated"):
+        copy = jax.pmap(lambda _, value: value, in_axes=(0, None))
+        jax.device_put_replicated = lambda value, devices: copy(jax.numpy.arange(len(devices)), value)
 
     curve: list[tuple[float, float]] = []
     began = time.perf_counter()
@@ -126,11 +136,30 @@ def reached(curve: list[list[float]], mark: float) -> float | None:
     return next((seconds for seconds, value in curve if value >= mark), None)
 
 
+def measurements(tiny: bool, steps: int) -> dict[str, tuple[Any, ...]]:
+    """The worker and its arguments by the names of measurements."""
+    found: dict[str, tuple[Any, ...]] = {}
+    learners = (1, 2) if tiny else (1, 10)
+    for agent, environment, iterations in TINY_LOOPS if tiny else LOOPS:
+        package = PACKAGES.get(environment.partition("/")[0], "rljax")
+        for seeds in learners if importlib.util.find_spec(package) else ():
+            found[f"{agent} {environment} x {seeds}"] = ("loop", agent, environment, seeds, iterations)
+    for agent, number in TINY_UPDATES if tiny else UPDATES:
+        for precision in ("float32", "bfloat16") if agent in benchmark_offline.PRECISE else ("",):
+            for seeds in learners:
+                name = f"{agent} updates {precision}".strip()
+                found[f"{name} x {seeds}"] = ("updates", agent, number, seeds, precision)
+    environment, steps, shape = ("brax/fast", 5_000, TINY_SHAPE) if tiny else ("brax/ant", steps, SHAPE)
+    for whose in ("ours", "brax"):
+        found[f"ppo {environment} {whose}"] = (whose, environment, steps, shape)
+    return found
+
+
 def main() -> None:
     """Measure everything, print the numbers and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=30_000_000, help="of the two trainings on brax/ant")
-    parser.add_argument("--brax", metavar="PYTHON", help="beside Brax's trainer, in this environment")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of names of measurements")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--worker", nargs="+")
@@ -139,38 +168,33 @@ def main() -> None:
         name, *arguments = options.worker
         print(json.dumps(WORKERS[name](*map(json.loads, arguments))))
         return
-    figures: dict[str, Any] = {}
+    from rljax.distributed.hardware import provenance
 
-    def measured(name: str, worker: str, *arguments: Any, python: str = sys.executable) -> dict[str, Any]:
-        inputs = map(json.dumps, arguments)
-        figures[name] = benchmark_online.measure(python, worker, *inputs, script=__file__)
+    written = options.output is not None and options.output.exists()
+    figures: dict[str, Any] = json.loads(options.output.read_text()) if written else provenance()
+    failures = []
+    for name, (worker, *arguments) in measurements(options.tiny, options.steps).items():
+        if name in figures or not any(part in name for part in options.only):
+            continue
+        try:
+            figures[name] = benchmark_online.measure(
+                sys.executable, worker, *map(json.dumps, arguments), script=__file__
+            )
+        except SystemExit as failure:
+            failures.append(name)
+            print(failure, file=sys.stderr)
+            continue
         print(f"{name:<40} {json.dumps(figures[name])}", flush=True)
         if options.output:  # after each measurement: the machine may be taken away
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(json.dumps(figures, indent=1) + "\n")
-        return figures[name]
-
-    from rljax.distributed.hardware import provenance
-
-    figures["provenance"] = provenance()
-    for agent, environment, iterations in TINY_LOOPS if options.tiny else LOOPS:
-        if environment.startswith("playground/") and not importlib.util.find_spec("mujoco_playground"):
-            continue
-        for seeds in (1, 2) if options.tiny else (1, 10):
-            measured(f"{agent} {environment} x {seeds}", "loop", agent, environment, seeds, iterations)
-    for agent, number in TINY_UPDATES if options.tiny else UPDATES:
-        for precision in ("float32", "bfloat16") if agent in benchmark_offline.PRECISE else ("",):
-            for seeds in (1, 2) if options.tiny else (1, 10):
-                measured(f"{agent} {precision} updates x {seeds}", "updates", agent, number, seeds, precision)
-    shape = TINY_SHAPE if options.tiny else SHAPE
-    environment, steps = ("brax/fast", 5_000) if options.tiny else ("brax/ant", options.steps)
-    ours = measured(f"ppo {environment} ours", "ours", environment, steps, shape)["curve"]
-    if not options.brax:
-        return
-    theirs = measured(f"ppo {environment} brax", "brax", environment, steps, shape, python=options.brax)["curve"]
-    mark = 0.9 * min(max(value for _, value in curve) for curve in (ours, theirs))
-    times = [reached(curve, mark) for curve in (ours, theirs)]
-    print(f"return {mark:.0f} reached after {times[0]:.1f} s by ours and {times[1]:.1f} s by Brax's trainer")
+    curves = [figures[name]["curve"] for name in figures if name.endswith((" ours", " brax"))]
+    if len(curves) == 2:
+        mark = 0.9 * min(max(value for _, value in curve) for curve in curves)
+        times = [reached(curve, mark) for curve in curves]
+        print(f"return {mark:.0f} reached after {times[0]:.1f} s by ours and {times[1]:.1f} s by Brax's trainer")
+    if failures:
+        raise SystemExit(f"failed: {', '.join(failures)}")
 
 
 if __name__ == "__main__":

@@ -93,11 +93,14 @@ def reopened(
         settings = dataclasses.replace(settings, online=changes)
     file, seals = folder / "config.json", described.get("seals")
     experiment = restored(settings, described["config"], file, seals=seals, trust=trust)
-    then, now = described.get("dataset"), described_data(experiment.dataset)
-    if now is not None and now != then:
+    then, now = described.get("dataset") or {}, described_data(experiment.dataset) or {}
+    # The versions are those of the packages that read it: a run may go on with others, which is noted.
+    changed = sorted(name for name in now if name != "versions" and now[name] != then.get(name))
+    if changed:
+        differences = "; ".join(f"{name}: {then.get(name)} then, {now[name]} now" for name in changed)
         raise ValueError(
             f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have changed. "
-            f"Then: {then}; now: {now}."
+            f"{differences}."
         )
     prefer_devices(experiment, len(settings.seeds))
     if experiment.base is not None and experiment.base.digest() != described.get("base_digest"):

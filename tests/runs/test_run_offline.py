@@ -314,6 +314,15 @@ def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
         run.resume(out, 200)
 
 
+def test_a_run_goes_on_where_other_versions_read_its_data_set(tmp_path: Path) -> None:
+    out = train("td3_bc", 100, tmp_path / "run", str(written(tmp_path / "data.npz")))
+    described = records.read_config(out)
+    described["dataset"]["versions"]["numpy"] = "1.0"
+    (out / "config.json").write_text(json.dumps(described))
+    run.resume(out, 200)
+    assert records.read_summary(out)["steps"] == 200
+
+
 @pytest.mark.learn
 def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Small:
