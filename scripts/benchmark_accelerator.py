@@ -170,8 +170,8 @@ def main() -> None:
         return
     from rljax.distributed.hardware import provenance
 
-    written = options.output is not None and options.output.exists()
-    figures: dict[str, Any] = json.loads(options.output.read_text()) if written else provenance()
+    before: Path | None = options.output if options.output and options.output.exists() else None
+    figures: dict[str, Any] = json.loads(before.read_text()) if before else provenance()
     failures = []
     for name, (worker, *arguments) in measurements(options.tiny, options.steps).items():
         if name in figures or not any(part in name for part in options.only):

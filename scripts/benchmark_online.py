@@ -23,7 +23,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # importing rljax takes time that is measured
+    from rljax.training.drivers.driver import Driver
+    from rljax.training.loop import Training
 
 ENVIRONMENT = "HalfCheetah-v5"
 WARMUP = 1_000
@@ -51,7 +55,7 @@ def peak_memory() -> int:
 
 def prepared(
     agent: str, folder: Path, seeds: int, steps: int, changes: dict[str, Any], environment: str = ENVIRONMENT
-) -> Any:
+) -> Training:
     """Our run with the peer's settings, created but not started."""
     from rljax.runs import console, run
     from rljax.training import registry
@@ -66,7 +70,7 @@ def prepared(
     return run.Run.begin(experiment, folder, console.View(), "benchmark").training
 
 
-def timed(driver: Any, iterations: int) -> float:
+def timed(driver: Driver, iterations: int) -> float:
     """Seconds that a driver needs for its next iterations: environment, storage, update, metrics."""
     began = time.perf_counter()
     driver.advance(iterations)
@@ -123,7 +127,7 @@ def rejax_pendulum(rollouts: int) -> dict[str, Any]:
     return {"steps_per_second": rollouts * size / (time.perf_counter() - began)}
 
 
-def update_alone(training: Any, updates: int) -> Callable[[], float]:
+def update_alone(training: Training, updates: int) -> Callable[[], float]:
     """A function that times a number of bare updates of a run, in one compiled loop."""
     import jax
 
