@@ -58,6 +58,11 @@ settings: on the recordings of locomotion_20k, with its command.
 
 The hash is the beginning of the SHA-256 of another recording of HalfCheetah-medium.
 
+million: the recording of scripts/references_study.py, for AGENT in bc, td3_bc and iql:
+
+  rljax train AGENT --data HalfCheetah-medium.hdf5 --steps 1000000 --seeds 3 --eval-every 100000 --eval-episodes 10 \
+      --out runs/results/AGENT-million
+
 ogbench: play data, generated here, for AGENT in bc, iql and fql, with networks of 3 x 256 in place of 4 x 512:
 
   rljax data record ogbench/cube-single-play-v0 --envs 1
@@ -91,6 +96,7 @@ PAGES = {
     "neorl2": "offline",
     "locomotion_50k": "offline",
     "replay_50k": "offline",
+    "million": "offline",
     "locomotion_20k": "generative",
     "settings": "generative",
     "ogbench": "generative",
@@ -296,6 +302,21 @@ def cube(runs: list[Run]) -> list[str]:
     return lines + results_online.table(header, rows)
 
 
+def million(runs: list[Run]) -> list[str]:
+    """Scores of single policies on the way to a million updates, and over all policies of the second half."""
+    shown = range(100_000, 1_000_001, 300_000)
+    rows = []
+    for run in runs:
+        scores = scored(run, np.array(run["returns"]))  # [learner, evaluation]
+        steps = np.array(run["steps_evaluated"])
+        at = [spread(scores[:, steps == step][:, 0]) if step in steps else "" for step in shown]
+        late = scores[:, steps >= 500_000]
+        cells = [NAMES[run["agent"]], f"{steps[-1]:,}", *at, spread(late.mean(axis=1)), f"{late.min():.1f}"]
+        rows.append([*cells, f"{run['wall_seconds'] / 60:.1f} min", results_online.hardware(run)])
+    header = ["agent", "updates", *(f"after {step:,}" for step in shown), "mean from 500,000 on", "lowest policy there"]
+    return [*recordings(runs[:1]), "", *results_online.table([*header, "wall, 3 seeds", "hardware"], rows)]
+
+
 def ablations(runs: list[Run]) -> list[str]:
     """Scores with single settings changed, each after a fifth of the updates and at the end."""
     rows = []
@@ -315,6 +336,7 @@ TABLES = {
     "neorl2": safety,
     "locomotion_50k": six_sets,
     "replay_50k": locomotion,
+    "million": million,
     "locomotion_20k": locomotion,
     "ogbench": cube,
 }

@@ -26,6 +26,8 @@ PQN and DQN on MinAtar. GAME is Breakout or SpaceInvaders:
       --out runs/results/pqn-GAME-MinAtar
   rljax train pqn --env gymnax/Breakout-MinAtar --steps 2000000 --seeds 3 --eval-every 100000 \
       --out runs/results/pqn-Breakout-MinAtar-2M
+  rljax train pqn --env gymnax/GAME-MinAtar --steps 10000000 --seeds 10 --eval-every 500000 \
+      --out runs/results/pqn-GAME-MinAtar-10M
   rljax train dqn --env gymnax/Breakout-MinAtar --steps 200000 --seeds 2 --eval-every 25000 \
       --config.epsilon-steps 5e4 --out runs/results/dqn-Breakout-MinAtar
 
@@ -109,7 +111,7 @@ COLUMNS = (
     "steps/s, all seeds",
     "wall",
     "compile",
-    "processor",
+    "hardware",
 )
 SPACES = {
     "rljax/JobShop-ft06": "a vector and a mask, one discrete action",
@@ -219,8 +221,14 @@ def row(run: dict[str, Any], references: Published) -> list[str]:
     compiling = f"{run['compile_seconds']:.0f} s" if run["compile_seconds"] else "-"
     name = f"{run['agent']}, defaults" if by_default(run) else ", ".join([named(run), *changes(run)])
     cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"])), spread]
-    cells += [f"[{low:,.0f}, {high:,.0f}]", "; ".join(theirs) or "-", speed, wall, compiling, run["processor"]]
+    cells += [f"[{low:,.0f}, {high:,.0f}]", "; ".join(theirs) or "-", speed, wall, compiling, hardware(run)]
     return cells
+
+
+def hardware(run: dict[str, Any]) -> str:
+    """What a run was trained on: the processor, or the first accelerator."""
+    device = run["devices"][0]
+    return run["processor"] if "(cpu:" in device else device.partition(" (")[0]
 
 
 def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -266,13 +274,10 @@ def on_minatar(run: dict[str, Any]) -> bool:
 
 
 def draw_minatar(collected: list[dict[str, Any]], output: Path) -> None:
-    """All runs on MinAtar; longer ones than of a million steps have a curve of their own."""
-    million = 1_000_000
-    curves = []
-    for run in filter(on_minatar, collected):
-        longer = run["reached"] >= 2 * million
-        curves.append(curve(run, f"{run['agent']}, {run['reached'] // million}M steps" if longer else None))
-    learning_curves.draw(curves, output)
+    """The longest run of each agent on each game of MinAtar."""
+    runs = sorted(filter(on_minatar, collected), key=lambda run: run["reached"])
+    longest = {(run["environment"], run["agent"]): run for run in runs}
+    learning_curves.draw([curve(run) for run in longest.values()], output)
 
 
 def spaces_row(run: dict[str, Any]) -> list[str]:

@@ -50,6 +50,12 @@ PQN: Rows = tuple(
     (f"PQN, {game}, beside purejaxql", f"{game} ours steps/s", f"{game} purejaxql steps/s", 1.2)
     for game in ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
 )
+# Measure, and its name and unit in the file.
+ACCELERATOR = (
+    ("PQN's steps, gymnax/Breakout-MinAtar", "pqn gymnax/Breakout-MinAtar", "steps_per_second"),
+    ("SAC's steps, brax/hopper", "sac brax/hopper", "steps_per_second"),
+    ("IQL's updates, data of HalfCheetah's sizes", "iql updates", "updates_per_second"),
+)
 MEMORY: Rows = tuple(
     (f"{name}, beside sbx-rl", f"{name.lower()} ours peak MB", f"{name.lower()} sbx-rl peak MB", None)
     for name in ("SAC", "TD3", "PPO")
@@ -318,6 +324,19 @@ def sweeps() -> list[str]:
     return table(["seconds", "one program", "one by one", "ratio", "aim, at least"], rows)
 
 
+def accelerator() -> list[str]:
+    """One learner and ten in one program on an accelerator; then with XLA's loops as graphs of the device."""
+    plain, graphs = benchmark("benchmark_accelerator"), benchmark("benchmark_accelerator-graphs")
+    rows = []
+    for label, name, unit in ACCELERATOR:
+        one, ten = (plain[f"{name} x {learners}"][unit] for learners in (1, 10))
+        as_graphs = [graphs.get(f"{name} x {learners}") for learners in (1, 10)]
+        shown = ["-" if found is None else number(found[unit]) for found in as_graphs]
+        rows.append([label, number(one), number(ten), f"{ten / one:.1f}", *shown])
+    header = ["a second, all learners together", "1 learner", "10 learners", "ratio"]
+    return table([*header, "1, loops as graphs", "10, loops as graphs"], rows)
+
+
 def overhead() -> list[str]:
     """One learner beside a loop by hand."""
     file = benchmark("benchmark_overhead")
@@ -408,6 +427,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "goals"): goals(),
         ("speed", "torsos"): torsos(),
         ("speed", "grids"): grids(),
+        ("speed", "accelerator"): accelerator(),
         ("sweeps", "sweeps"): sweeps(),
         ("sweeps", "overhead"): overhead(),
         ("sweeps", "cores"): cores(),

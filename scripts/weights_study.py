@@ -4,9 +4,10 @@ The set has two parts by D4RL's recipe: complete episodes of uniform actions, an
 policy, exploring. Each agent learns from it with uniform rows, with Harness's weights by advantage, and from the best
 tenth of the trajectories. All seeds of a cell are learners of one program.
 
-  rljax train sac --env HalfCheetah-v5 --steps 51000 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
-      --config.temperature-lr 1e-3 --config.warmup-steps 5000 --config.initialisation lecun_uniform --out runs/trained
-  python scripts/weights_study.py --policy runs/trained
+  rljax train sac --env HalfCheetah-v5 --steps 60000 --config.hidden 64 64 --config.actor-lr 1e-3 \
+      --config.critic-lr 1e-3 --config.temperature-lr 1e-3 --config.warmup-steps 5000 \
+      --config.initialisation lecun_uniform --eval-every 20000 --out runs/recorded
+  python scripts/weights_study.py --policy runs/recorded
 
 Complete runs are not repeated, and interrupted runs continue. The set is written once, into `--runs`.
 
@@ -101,7 +102,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=200, help="of the set; a multiple of 10 of each kind")
     parser.add_argument("--length", type=int, default=1_000, help="steps of an episode")
     parser.add_argument("--steps", type=int, default=6_000, help="updates of each learner")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--eval-every", type=int, default=3_000)
     parser.add_argument("--runs", type=Path, default=Path("runs/weights"))
     parser.add_argument("--output", type=Path, default=Path("results/weights"))
