@@ -11,7 +11,7 @@ gamma discount, lambda trace decay, epsilon clip range, pi actor, pi_old the rol
 pi(.|s) is a diagonal Gaussian whose actions are clipped to [-1, 1] when they leave the agent, tanh of a Gaussian, or a
 softmax over discrete actions. Actor and critic are two networks, or two last layers after one torso (`shared`).
 With a `memory`, the torso is shared and remembers: s_t is what the episode has shown until t. A rollout keeps the
-memory before its first step, and minibatches are the whole rollouts of some environments.
+memory before its first step, and minibatches are the whole rollouts of environments, at least one.
 
 Departs from the paper in what [3] found to matter; each is a setting. It bootstraps at time limits and can recompute
 advantages in each epoch, as in Tianshou. Statistics move once per rollout, so that pi_old is exactly its policy.
@@ -303,7 +303,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
         key_order, key_entropy = jax.random.split(key)
         estimates = advantages(carry[0], batch, config) if config.recompute_advantages else first
         drawn = buffers.minibatches(key_order, (batch, *estimates), config.batch_size)
-        return jax.lax.scan(learn, carry, (*drawn, jax.random.split(key_entropy, rows // config.batch_size)))
+        return jax.lax.scan(learn, carry, (*drawn, jax.random.split(key_entropy, len(drawn[-1]))))
 
     keys = jax.random.split(key, config.num_epochs)
     (parameters, moments), metrics = jax.lax.scan(epoch, (state.parameters, state.optimiser), keys)

@@ -300,7 +300,7 @@ def update(state: State, batch: Transition, key: Array, step: Array, config: Con
         key_order, key_part = jax.random.split(key)
         estimates = advantages(carry[0], batch, config) if config.recompute_advantages else first
         drawn = buffers.minibatches(key_order, (batch, *estimates), config.batch_size)
-        return jax.lax.scan(learn, carry, (*drawn, jax.random.split(key_part, rows // config.batch_size)))
+        return jax.lax.scan(learn, carry, (*drawn, jax.random.split(key_part, len(drawn[-1]))))
 
     keys = jax.random.split(key, config.num_epochs)
     (parameters, moments), metrics = jax.lax.scan(epoch, (state.parameters, state.optimiser), keys)

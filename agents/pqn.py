@@ -8,7 +8,7 @@ gamma discount, lambda trace decay, Q critic, t a step of the rollout;  s'_t the
 
 Ended: terminated | truncated. Actions are greedy except for a share epsilon of uniform ones, which falls linearly. An
 encoder (rljax/networks/encoders.py) takes pictures and dictionaries. With a `memory`, s_t is what the episode has shown
-until t, and minibatches are the whole rollouts of some environments.
+until t, and minibatches are the whole rollouts of environments, at least one.
 
 Departs from the paper: it bootstraps at time limits. The learning rate falls once per rollout, not once per minibatch.
 Pictures are divided by 255 only where they are bytes. Inputs are normalised by running statistics and not by BatchNorm.

@@ -87,8 +87,8 @@ def discounted_sums(values: Array, decays: Array) -> Array:
 def minibatches(key: Array, rollout: Any, size: int) -> Any:
     """All steps of a rollout, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size` B.
 
-    Where a batch in `rollout` has a memory, whole environments are drawn: [n, T, B / T, ...], and of the memory
-    [n, B / T, ...].
+    Where a batch in `rollout` has a memory, whole environments are drawn, at least one: [n, T, B / T, ...], and of the
+    memory [n, B / T, ...].
     """
     length, number = jax.tree.leaves(rollout)[-1].shape[:2]
     batch = rollout[0]
@@ -96,7 +96,7 @@ def minibatches(key: Array, rollout: Any, size: int) -> Any:
     if memory is None:
         order = permutation(key, length * number).reshape(-1, size)
         return jax.tree.map(lambda x: x.reshape(length * number, *x.shape[2:])[order], rollout)
-    order = permutation(key, number).reshape(-1, size // length)
+    order = permutation(key, number).reshape(-1, max(1, size // length))
     batch, _ = apart(batch)
     drawn = jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), (batch, *rollout[1:]))
     extras = drawn[0].extras | {MEMORY: jax.tree.map(lambda x: x[order], memory)}
@@ -112,7 +112,7 @@ class Rollout(Experience):
     data set: `beside` takes them apart.
     """
 
-    batch_size: int = 1  # transitions of a minibatch: a divisor of the rollout's T x E
+    batch_size: int = 1  # of a minibatch: a divisor of T x E; with `remembers`, T where it is less
     data_size: int = 0  # D, rows of the data set beside each rollout; 0: it learns without a data set
     learns_until: float | None = None  # environment steps after which the learning rate is 0; None: it stays above 0
 
@@ -137,7 +137,8 @@ class Rollout(Experience):
         """Raise `ValueError` where minibatches do not divide a rollout, or the data's rows beside it."""
         super().check()
         rows = self.steps_per_iteration
-        if rows % self.batch_size:
+        size = max(self.batch_size, self.num_steps) if self.remembers else self.batch_size
+        if rows % size:
             low = next(size for size in range(min(self.batch_size, rows), 0, -1) if rows % size == 0)
             high = next(rows // parts for parts in range(max(1, rows // self.batch_size), 0, -1) if rows % parts == 0)
             best = min(low, high, key=lambda size: abs(size - self.batch_size))
@@ -145,13 +146,13 @@ class Rollout(Experience):
                 f"--config.batch-size is {self.batch_size}, which does not divide a rollout of --config.num-steps "
                 f"{self.num_steps} x --config.num-envs {self.num_envs} = {rows} transitions. Nearest: {best}."
             )
-        if self.data_size < 0 or self.data_size % (rows // self.batch_size):
-            parts = rows // self.batch_size
+        if self.data_size < 0 or self.data_size % (rows // size):
+            parts = rows // size
             raise ValueError(
                 f"--config.data-size is {self.data_size}, and a rollout is learnt from in {parts} minibatches: give a "
                 f"multiple of {parts}, such as {parts * max(1, round(self.data_size / parts))}."
             )
-        if self.remembers and self.batch_size % self.num_steps:
+        if self.remembers and size % self.num_steps:
             number = max(1, min(self.num_envs, round(self.batch_size / self.num_steps)))
             number = next(n for n in range(number, 0, -1) if self.num_envs % n == 0)
             raise ValueError(

@@ -161,10 +161,19 @@ def test_minibatches_are_whole_rollouts_of_some_environments() -> None:
         np.testing.assert_array_equal(reward[n, :, 0], batch.reward[:, e])
 
 
-@pytest.mark.parametrize("size", [6, 2])
-def test_minibatches_that_would_cut_rollouts_are_refused(size: int) -> None:
+def test_a_minibatch_is_at_least_one_environments_rollout() -> None:
+    batch = rollout()
+    drawn, _ = buffers.minibatches(KEY, (batch, batch.reward), 1)
+    assert drawn.reward.shape == (ENVS, STEPS, 1)
+    ppo.experience(dataclasses.replace(CONFIG, batch_size=3)).check()
+    defaults = dataclasses.replace(ppo.Config(), memory="gru")
+    assert defaults.batch_size < defaults.num_steps, "which would be refused otherwise"
+    ppo.experience(defaults).check()
+
+
+def test_minibatches_that_would_cut_rollouts_are_refused() -> None:
     with pytest.raises(ValueError, match=r"multiple of it. Nearest: 4"):
-        ppo.experience(dataclasses.replace(CONFIG, batch_size=size)).check()
+        ppo.experience(dataclasses.replace(CONFIG, batch_size=6)).check()
 
 
 def test_a_memory_has_one_torso() -> None:
