@@ -4,10 +4,13 @@ Measurements alternate (ours, bound, theirs, ours, ...), each in a separate proc
 implementations are unchanged clones. github.com/corl-team/CORL and the authors' Diffusion-QL
 (github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) need a Python with torch and numpy; their other imports are
 replaced. The authors' FQL (github.com/seohongpark/fql) and GCIQL (github.com/seohongpark/ogbench) need a Python with
-our requirements and ml_collections:
+our requirements and ml_collections. github.com/nissymori/JAX-CORL needs one with distrax, pydantic, omegaconf and
+tqdm, of versions of its time (jax 0.4.35, flax 0.9, distrax 0.1.5):
 
   python scripts/benchmark_offline.py --corl CORL --dql DQL --peer peer/bin/python \
       --fql FQL --ogbench OGBENCH --jax-peer flax/bin/python --output results/benchmark_offline.json
+  python scripts/benchmark_offline.py --agents td3_bc iql --jax-corl JAX-CORL --jax-peer older/bin/python --rows 0 \
+      --updates 1200 --output results/benchmark_jax_corl.json
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ FILE = "halfcheetah_medium-v2.hdf5"  # D4RL's rules apply to its own file names
 WARMUP = 20  # updates before the clock starts
 THREADS = 2  # of PyTorch
 FILES = {"bc": "any_percent_bc", "td3_bc": "td3_bc", "iql": "iql", "cql": "cql"}  # our agent: CORL's file
+JAX_FILES = {"td3_bc": ("td3bc", "TD3BC"), "iql": ("iql", "IQL")}  # our agent: JAX-CORL's file and class
 # Measurements: name, agent and settings. With behaviour cloning, CQL's actor would not use the critics.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc", {"normalise_observations": True}),
@@ -49,7 +53,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gciql": ("gciql", {}),
 }
 PRECISE = ("dql", "ofql", "fql")  # agents with a precision setting
-PEERS = {**dict.fromkeys(FILES, "CORL"), **dict.fromkeys(("dql", "dql max-Q", "fql", "gciql"), "authors'")}
 SLOWER = {
     "cql": 20,
     "fql": 20,
@@ -216,6 +219,34 @@ def corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
     return {"updates_per_second": updates / (times[-1] - times[WARMUP - 1])}
 
 
+def jax_corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
+    """Updates per second of JAX-CORL's compiled eight updates in its loop, with its own settings, on the same data."""
+    from unittest import mock
+
+    import jax
+
+    gym, d4rl, wandb = (mock.MagicMock() for _ in range(3))
+    d4rl.qlearning_dataset.return_value = synthetic(TRANSITIONS)
+    sys.modules.update(gym=gym, d4rl=d4rl, wandb=wandb)
+    del sys.argv[1:]  # which its files read
+    name, algorithm = JAX_FILES[agent]
+    module = loaded(name, Path(clone, "algos", f"{name}.py"))
+    data, config = module.get_dataset(None, module.config)[0], module.config
+    key, first = jax.random.PRNGKey(0), jax.tree_util.tree_map(lambda x: x[0], data)
+    state = getattr(module, f"create_{name}_train_state")(key, first.observations, first.actions, config)
+    update = jax.jit(getattr(module, algorithm)().update_n_times, static_argnums=3)
+    calls = -(-updates // config.n_jitted_updates)
+    for call in range(WARMUP + calls):
+        if call == WARMUP:
+            jax.block_until_ready(state)
+            began = time.perf_counter()
+        key, subkey = jax.random.split(key)
+        state, _ = update(state, data, subkey, config)
+    jax.block_until_ready(state)
+    seconds = time.perf_counter() - began  # pyright: ignore[reportPossiblyUnboundVariable]
+    return {"updates_per_second": calls * config.n_jitted_updates / seconds}
+
+
 def diffusion_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
     """Updates per second of the authors' `Diffusion_QL.train`, with their settings for halfcheetah-medium."""
     from unittest import mock
@@ -332,6 +363,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "bound": bound,
     "acting": acting,
     "corl": corl,
+    "jax_corl": jax_corl,
     "diffusion_ql": diffusion_ql,
     "flow_ql": flow_ql,
     "goal_ql": goal_ql,
@@ -344,6 +376,7 @@ def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corl", type=Path, help="a clone of CORL; what has no clone is measured alone")
+    parser.add_argument("--jax-corl", type=Path, help="a clone of JAX-CORL")
     parser.add_argument("--dql", type=Path, help="a clone of the authors' Diffusion-QL")
     parser.add_argument("--peer", help="Python of an environment that has PyTorch, for both")
     parser.add_argument("--fql", type=Path, help="a clone of the authors' FQL")
@@ -354,17 +387,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS, help="of the file that is read; 0: none is")
     options = options_of(parser, WORKERS)
     if (options.corl is None and options.dql is None) != (options.peer is None) or (
-        (options.fql is None and options.ogbench is None) != (options.jax_peer is None)
+        any((options.fql, options.ogbench, options.jax_corl)) != (options.jax_peer is not None)
     ):
         parser.error(
-            "a clone and the Python that runs it go together: --corl or --dql and --peer, --fql or --ogbench and "
-            "--jax-peer."
+            "a clone and the Python that runs it go together: --corl or --dql and --peer, --fql, --ogbench or "
+            "--jax-corl and --jax-peer."
         )
     theirs = {
-        "corl": (options.corl, options.peer, tuple(FILES)),
-        "diffusion_ql": (options.dql, options.peer, ("dql", "dql max-Q")),
-        "flow_ql": (options.fql, options.jax_peer, ("fql",)),
-        "goal_ql": (options.ogbench, options.jax_peer, ("gciql",)),
+        "corl": (options.corl, options.peer, dict.fromkeys(FILES, "CORL")),
+        "jax_corl": (options.jax_corl, options.jax_peer, dict.fromkeys(JAX_FILES, "JAX-CORL")),
+        "diffusion_ql": (options.dql, options.peer, dict.fromkeys(("dql", "dql max-Q"), "authors'")),
+        "flow_ql": (options.fql, options.jax_peer, {"fql": "authors'"}),
+        "goal_ql": (options.ogbench, options.jax_peer, {"gciql": "authors'"}),
     }
 
     measure = functools.partial(benchmark_online.measure, script=__file__)
@@ -379,10 +413,10 @@ def main() -> None:
             note(f"{variant} compiling, s", found["compile_seconds"])
             found = measure(sys.executable, "bound", variant, updates)
             note(f"{variant} bound updates/s", found["updates_per_second"])
-            for worker, (clone, python, variants) in theirs.items():
-                if clone is not None and variant in variants:
+            for worker, (clone, python, peers) in theirs.items():
+                if clone is not None and variant in peers:
                     found = measure(python, worker, variant, updates, clone)
-                    note(f"{variant} {PEERS[variant]} updates/s", found["updates_per_second"])
+                    note(f"{variant} {peers[variant]} updates/s", found["updates_per_second"])
             if variant in PRECISE:
                 found = measure(sys.executable, "ours", variant, updates, 1, "bfloat16")
                 note(f"{variant} bfloat16 updates/s", found["updates_per_second"])
@@ -405,7 +439,7 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {}
     for variant in options.agents:
-        for other in ("bound", PEERS.get(variant), "bfloat16"):
+        for other in ("bound", "CORL", "JAX-CORL", "authors'", "bfloat16"):
             if f"{variant} {other} updates/s" in medians:
                 ratio = medians[f"{variant} ours updates/s"] / medians[f"{variant} {other} updates/s"]
                 ratios[f"{variant} ours / {other}"] = ratio

@@ -4,9 +4,9 @@
 
 The first observation of `gymnax/MemoryChain-bsuite` is a bit, and the action of the last step must tell it: the return
 is 1 if it does and -1 if not, so that guessing earns 0. Chains of 100 steps have twice the training. Chains of 50 and
-more are also learnt by memories whose units begin with spans up to the chain's length (`memory_span`). All seeds of a
-cell are learners of one program. Complete runs are not repeated, and interrupted runs continue. Needs gymnax:
-pip install 'rljax[gymnax]'.
+more are also learnt by memories whose units begin with spans up to the chain's length (`memory_span`), and those of 100
+steps by these in a longer run, beside a GRU without one. All seeds of a cell are learners of one program. Complete runs
+are not repeated, and interrupted runs continue. Needs gymnax: pip install 'rljax[gymnax]'.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from rljax.runs import records, run
 
 MEMORIES = {"none": "none", "gru": "GRU", "lstm": "LSTM", "lru": "LRU", "gtrxl": "GTrXL", "iru": "IRU"}
 COLOURS = dict(zip(MEMORIES, ("#999999", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00"), strict=True))
+# Steps between the bit and the question, and multiples of --steps for which a learner trains.
+CHAINS = {"5": (5, 1), "20": (20, 1), "50": (50, 1), "100": (100, 2), "100-long": (100, 5)}
 LONG = 50  # steps of a chain, from which on rollouts are longer, and spans are tried
 SPAN = "-span"  # of the name of a memory with `memory_span`
 VARIANTS = [*MEMORIES, *(memory + SPAN for memory in ("gru", "lstm", "lru", "iru"))]
@@ -44,17 +46,23 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def trained(variant: str, length: int, options: argparse.Namespace) -> Path:
+def learns(variant: str, chain: str) -> bool:
+    """Whether a memory learns a chain in this study: a span is for long ones, and the longest run is for spans."""
+    spans = variant.endswith(SPAN)
+    return (spans or variant in ("none", "gru")) if chain == "100-long" else CHAINS[chain][0] >= LONG or not spans
+
+
+def trained(variant: str, chain: str, options: argparse.Namespace) -> Path:
     """The folder of a complete run."""
-    memory = variant.removesuffix(SPAN)
+    memory, (length, times) = variant.removesuffix(SPAN), CHAINS[chain]
     num_steps = 64 if length < LONG else 128  # no gradient reaches beyond a rollout
     config = CONFIG | {"memory": memory, "num_steps": num_steps, "batch_size": 16 * num_steps}
     if memory == "gtrxl":
         config["memory_length"] = length
     if variant.endswith(SPAN):
         config["memory_span"] = length
-    steps = options.steps * max(1, length // 50)
-    out = options.runs / f"{variant}-{length}"
+    steps = options.steps * times
+    out = options.runs / f"{variant}-{chain}"
     begin = functools.partial(
         run.train,
         "ppo",
@@ -73,17 +81,18 @@ def trained(variant: str, length: int, options: argparse.Namespace) -> Path:
 
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
-    lengths = list(study["returns"])
-    lines = ["| memory | " + " | ".join(f"{length} steps" for length in lengths) + " | steps/s |"]
-    lines.append("|---|" + "---|" * (len(lengths) + 1))
+    chains = list(study["returns"])
+    budgets = [(CHAINS[chain][0], study["steps"] * CHAINS[chain][1]) for chain in chains]
+    columns = [f"{length} steps, after {steps // 1000:,}k" for length, steps in budgets]
+    lines = [f"| memory | {' | '.join(columns)} | steps/s |", "|---|" + "---|" * (len(chains) + 1)]
     for variant in study["speeds"]:
         cells = [label(variant)]
-        for length in lengths:
-            if variant not in study["returns"][length]:
+        for chain in chains:
+            if variant not in study["returns"][chain]:
                 cells.append("-")
                 continue
-            solved = sum(x >= SOLVED for x in study["returns"][length][variant])
-            result = studies.with_interval(study["intervals"][length][variant], 2)
+            solved = sum(x >= SOLVED for x in study["returns"][chain][variant])
+            result = studies.with_interval(study["intervals"][chain][variant], 2)
             cells.append(f"{result}, {solved} of {study['seeds']}")
         lines.append(f"| {' | '.join(cells)} | {study['speeds'][variant]:,.0f} |")
     return "\n".join(lines) + "\n"
@@ -109,7 +118,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         dash, dot = ("_", ".") if variant == memory else ("|", "x")
         axes.plot(places, values.mean(axis=1), dash, markersize=12, color=COLOURS[memory], label=label(variant))
         axes.plot(places, values, dot, markersize=4, alpha=0.5, color=COLOURS[memory])
-    axes.set_xticks(range(len(study["returns"])), list(study["returns"]))
+    axes.set_xticks(range(len(study["returns"])), [name.replace("-", ",\n") for name in study["returns"]])
     axes.set(xlabel="steps between the bit and the question", ylabel="return")
     axes.set_title("PPO on MemoryChain")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
@@ -120,28 +129,28 @@ def main() -> None:
     """Train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--memories", nargs="+", default=VARIANTS, choices=VARIANTS)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[5, 20, 50, 100])
+    parser.add_argument("--chains", nargs="+", default=CHAINS, choices=CHAINS)
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--runs", type=Path, default=Path("runs/memory"))
     parser.add_argument("--output", type=Path, default=Path("results/memory"))
     options = parser.parse_args()
-    returns, speeds = {}, {}  # of each length and variant; of each variant
-    for length in options.lengths:
-        returns[str(length)] = {}
+    returns, speeds = {}, {}  # of each chain and variant; of each variant
+    for chain in options.chains:
+        returns[chain] = {}
         for variant in options.memories:
-            if length < LONG and variant.endswith(SPAN):
+            if not learns(variant, chain):
                 continue
-            out = trained(variant, length, options)
-            returns[str(length)][variant] = studies.last(out, sys.maxsize, "returns", 1)
+            out = trained(variant, chain, options)
+            returns[chain][variant] = studies.last(out, sys.maxsize, "returns", 1)
             speeds.setdefault(variant, []).append(records.read_summary(out)["steps_per_second"])
     study = {
         "steps": options.steps,
         "seeds": options.seeds,
         **provenance(),
         "speeds": {variant: round(float(np.median(values))) for variant, values in speeds.items()},
-        "returns": {length: {name: x.round(3).tolist() for name, x in of.items()} for length, of in returns.items()},
-        "intervals": {length: {name: mean_interval(x) for name, x in of.items()} for length, of in returns.items()},
+        "returns": {chain: {name: x.round(3).tolist() for name, x in of.items()} for chain, of in returns.items()},
+        "intervals": {chain: {name: mean_interval(x) for name, x in of.items()} for chain, of in returns.items()},
     }
     studies.write(study, options.output / "chain", table, draw)
 

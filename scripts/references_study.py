@@ -76,7 +76,7 @@ COMPARISONS = {
         "ReBRAC",
         "rebrac",
         "rebrac.py",
-        1_000,
+        4_000,
         5,
         REBRAC,
         f"{EPOCHS} {REBRAC_ARGUMENTS}",
