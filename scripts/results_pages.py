@@ -50,6 +50,10 @@ PQN: Rows = tuple(
     (f"PQN, {game}, beside purejaxql", f"{game} ours steps/s", f"{game} purejaxql steps/s", 1.2)
     for game in ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
 )
+JAX_CORL: Rows = tuple(
+    (name, f"{agent} ours updates/s", f"{agent} JAX-CORL updates/s", 1.2)
+    for name, agent in (("TD3+BC", "td3_bc"), ("IQL", "iql"))
+)
 # Measure, and its name and unit in the file.
 ACCELERATOR = (
     ("PQN's steps, gymnax/Breakout-MinAtar", "pqn gymnax/Breakout-MinAtar", "steps_per_second"),
@@ -266,6 +270,11 @@ def offline() -> list[str]:
     return [*lines, "", *table(["", "ours", "aim, at most"], more)]
 
 
+def jax_corl() -> list[str]:
+    """Updates per second beside JAX-CORL's."""
+    return table(["updates/s", "ours", "JAX-CORL", "ratio", "aim, at least"], beside("benchmark_jax_corl", JAX_CORL))
+
+
 def generative() -> list[str]:
     """Updates per second beside the authors' code, and the time of an action."""
     file = benchmark("benchmark_generative")
@@ -423,6 +432,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "pqn"): pqn(),
         ("speed", "streams"): streams(),
         ("speed", "offline"): offline(),
+        ("speed", "jax_corl"): jax_corl(),
         ("speed", "generative"): generative(),
         ("speed", "goals"): goals(),
         ("speed", "torsos"): torsos(),

@@ -95,9 +95,9 @@ def reopened(
     experiment = restored(settings, described["config"], file, seals=seals, trust=trust)
     then, now = described.get("dataset") or {}, described_data(experiment.dataset) or {}
     # The versions are those of the packages that read it: a run may go on with others, which is noted.
-    changed = sorted(name for name in now if name != "versions" and now[name] != then.get(name))
+    changed = sorted(name for name in {**then, **now} if name != "versions" and now.get(name) != then.get(name))
     if changed:
-        differences = "; ".join(f"{name}: {then.get(name)} then, {now[name]} now" for name in changed)
+        differences = "; ".join(f"{name}: {then.get(name)} then, {now.get(name)} now" for name in changed)
         raise ValueError(
             f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have changed. "
             f"{differences}."
