@@ -170,10 +170,11 @@ def main() -> None:
         return
     from rljax.distributed.hardware import provenance
 
-    before: Path | None = options.output if options.output and options.output.exists() else None
-    figures: dict[str, Any] = json.loads(before.read_text()) if before else provenance()
-    failures = []
-    for name, (worker, *arguments) in measurements(options.tiny, options.steps).items():
+    figures: dict[str, Any] = provenance()
+    if options.output and options.output.exists():
+        figures = json.loads(options.output.read_text())
+    planned, failures = measurements(options.tiny, options.steps), []
+    for name, (worker, *arguments) in planned.items():
         if name in figures or not any(part in name for part in options.only):
             continue
         try:
@@ -188,7 +189,8 @@ def main() -> None:
         if options.output:  # after each measurement: the machine may be taken away
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(json.dumps(figures, indent=1) + "\n")
-    curves = [figures[name]["curve"] for name in figures if name.endswith((" ours", " brax"))]
+    trainings = [name for name, (worker, *_) in planned.items() if worker in ("ours", "brax")]  # in this order
+    curves = [figures[name]["curve"] for name in trainings if name in figures]
     if len(curves) == 2:
         mark = 0.9 * min(max(value for _, value in curve) for curve in curves)
         times = [reached(curve, mark) for curve in curves]

@@ -2,7 +2,7 @@
 
   git clone https://github.com/luchris429/purejaxrl peer/purejaxrl
   peer/bin/pip install jax==0.10.2 flax optax distrax gymnax==0.0.9
-  taskset -c 0 python scripts/benchmark_memory.py --peer peer/bin/python --code peer/purejaxrl/purejaxrl \
+  taskset -c 0 python scripts/benchmark_memory.py --peer peer/bin/python --code peer/purejaxrl/purejaxrl \\
       --output results/benchmark_memory.json
 
   memorax/bin/pip install memorax==1.0.1 gymnax==0.0.9  # it takes 5 values from a step, as before gymnax 1

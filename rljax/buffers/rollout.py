@@ -112,7 +112,7 @@ class Rollout(Experience):
     data set: `beside` takes them apart.
     """
 
-    batch_size: int = 1  # of a minibatch: a divisor of T x E; with `remembers`, T where it is less
+    batch_size: int = 1  # transitions of a minibatch: a divisor of T x E; with `remembers` at least T
     data_size: int = 0  # D, rows of the data set beside each rollout; 0: it learns without a data set
     learns_until: float | None = None  # environment steps after which the learning rate is 0; None: it stays above 0
 
@@ -139,9 +139,9 @@ class Rollout(Experience):
         rows = self.steps_per_iteration
         size = max(self.batch_size, self.num_steps) if self.remembers else self.batch_size
         if rows % size:
-            low = next(size for size in range(min(self.batch_size, rows), 0, -1) if rows % size == 0)
-            high = next(rows // parts for parts in range(max(1, rows // self.batch_size), 0, -1) if rows % parts == 0)
-            best = min(low, high, key=lambda size: abs(size - self.batch_size))
+            low = next(divisor for divisor in range(min(size, rows), 0, -1) if rows % divisor == 0)
+            high = next(rows // parts for parts in range(max(1, rows // size), 0, -1) if rows % parts == 0)
+            best = min(low, high, key=lambda divisor: abs(divisor - size))
             raise ValueError(
                 f"--config.batch-size is {self.batch_size}, which does not divide a rollout of --config.num-steps "
                 f"{self.num_steps} x --config.num-envs {self.num_envs} = {rows} transitions. Nearest: {best}."

@@ -19,7 +19,6 @@ from tests.agents import reference
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = recoil.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1)
 PLAIN = dataclasses.replace(CONFIG, layer_norm=False)  # as the reference's networks
-PROBE: dict[str, Any] = {"initialisation": "torch"}  # with biases of 0, an observation of 0 moves the last layer alone
 
 
 def example() -> tuple[EnvSpec, recoil.Config, Transition]:
