@@ -3,7 +3,7 @@
   peer/bin/pip install stable-baselines3 gymnasium-robotics 'mujoco<3.12'
   taskset -c 1 python scripts/reference_her.py FetchReach --steps 10000 --seeds 3 --every 1000 \
       --peer peer/bin/python --output results/her.json
-  taskset -c 1 python scripts/reference_her.py FetchPush --steps 60000 --seeds 2 --every 5000 \
+  taskset -c 1 python scripts/reference_her.py FetchPush --steps 180000 --peer-steps 100000 --seeds 1 --every 10000 \
       --peer peer/bin/python --output results/her.json
 
 Ours needs rljax[robotics]. Both have the settings of `COMMON` and of the task in `TASKS`: one environment, one update a
@@ -34,7 +34,7 @@ COMMON = {"learning_rate": 1e-3, "batch_size": 256, "discount": 0.95, "warmup_st
 # RL Zoo has no settings of SAC for pushing; its target rate there is TQC's.
 TASKS: dict[str, dict[str, Any]] = {
     "FetchReach": {"target_rate": 0.005, "hidden": (64, 64)},
-    "FetchPush": {"target_rate": 0.05, "hidden": (256, 256, 256)},
+    "FetchPush": {"target_rate": 0.05, "hidden": (256, 256)},
 }
 
 
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("task", nargs="?", choices=sorted(TASKS))
     parser.add_argument("--peer", help="Python of an environment that has stable-baselines3 and gymnasium-robotics")
     parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--peer-steps", type=int, help="steps of the peer, where both shall have the same time")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--every", type=int, default=1_000, help="steps between evaluations")
     options = options_of(parser, WORKERS)
@@ -145,13 +146,13 @@ def main() -> None:
     file = json.loads(options.output.read_text()) if options.output.exists() else {}
     samples = file.setdefault(options.task, {"ours": {}, "stable-baselines3": {}})
     for seed in range(options.seeds):
-        for name, python, worker in (
-            ("ours", sys.executable, "ours"),
-            ("stable-baselines3", options.peer, "peer"),
+        for name, python, worker, steps in (
+            ("ours", sys.executable, "ours", options.steps),
+            ("stable-baselines3", options.peer, "peer", options.peer_steps or options.steps),
         ):
             if str(seed) in samples[name]:
                 continue
-            arguments = (options.task, options.steps, seed, options.every)
+            arguments = (options.task, steps, seed, options.every)
             sample = measure(python, worker, *arguments, script=__file__)
             samples[name][str(seed)] = sample
             samples |= {"settings": COMMON | TASKS[options.task], "steps": options.steps, "episodes": EPISODES}

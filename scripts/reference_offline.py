@@ -114,6 +114,7 @@ class Env:
     def __init__(self, recorded: Recorded) -> None:
         self.recorded, self.env = recorded, gymnasium.make(recorded.environment)
         self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
+        self._max_episode_steps = self.env.spec.max_episode_steps if self.env.spec else None
         self.start: int | None = None
         self.total = 0.0
 

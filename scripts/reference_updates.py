@@ -1,19 +1,22 @@
-"""Our updates beside those of CORL's unmodified files: the same first parameters, the same batches, no noise.
+"""Our updates beside those of other people's unmodified files: the same first parameters, batches and noise.
 
-CORL's file trains by its own `train`. Its first and last parameters, its batches and its losses are kept. Our agent
-begins with the same parameters and learns from the same rows of the recorded file, which it normalises by itself. What
-is left is arithmetic: the losses of each update, and the parameters at the end. TD3+BC and ReBRAC have no noise on
-target actions here. IQL and BC have none at all.
+The other file trains by its own `train`. Its first and last parameters, its batches, its losses and the numbers that it
+draws are kept. Our agent begins with the same parameters and learns from the same rows of the recorded file, which it
+normalises by itself, with the same numbers in place of random ones. What is left is arithmetic: the losses of each
+update, and the parameters at the end. TD3+BC and ReBRAC have no noise on target actions here. IQL and BC have none at
+all. EDAC, CQL and Cal-QL draw actions in each update.
 
-  python scripts/reference_updates.py HalfCheetah-medium.hdf5 --corl CORL --peer peer/bin/python \
+  python scripts/reference_updates.py HalfCheetah-medium.hdf5 --peers peers --peer peer/bin/python \
       --jax-peer jax-peer/bin/python --output results/references/updates.json
 
-The data set and the peer are those of scripts/references_study.py.
+The folder `peers` has github.com/tinkoff-ai/CORL at 6afec90 and github.com/YangRui2015/RIQL at cc07d81, as CORL and
+RIQL. The data set and both Pythons are those of scripts/references_study.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -24,126 +27,118 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import reference_offline
-
-UPDATES = 200
-SETTINGS = "--device cpu --env halfcheetah-medium-v2 --buffer_size 100000 --max_timesteps {updates} --eval_freq 1000000"
-
-# Our settings where CORL's differ from our defaults, and CORL's where its table for the set differs from its defaults.
-IQL: dict[str, Any] = {
-    "values": "old",
-    "normalise_observations": True,
-    "reward_transform": "none",
-    "initialisation": "torch",
-    "log_std_min": -20.0,
-}
-REBRAC: dict[str, Any] = {"batch_size": 256, "actor_penalty": 0.001, "critic_penalty": 0.01}
-REBRAC_ARGUMENTS = "--batch_size 256 --actor_bc_coef 0.001 --critic_bc_coef 0.01"
-
-
-class Pair(NamedTuple):
-    """One of CORL's files, and our agent with the same settings."""
-
-    file: str
-    learner: str  # the class with the method `train`; none in files that use JAX
-    networks: Mapping[str, tuple[str, ...]]  # our networks by name: theirs, one for each member
-    losses: Mapping[str, tuple[str, float]]  # their losses by name: our metric, and how many of theirs it is
-    arguments: str
-    config: Mapping[str, Any]
-    offset: int = 0  # of the number of an update: CORL's ReBRAC moves the actor on its first one, ours on its second
-
-
-PAIRS = {
-    "td3_bc": Pair(
-        "td3_bc.py",
-        "TD3_BC",
-        {"actor": ("actor",), "critic": ("critic_1", "critic_2")},
-        {"critic_loss": ("critic/loss", 1.0), "actor_loss": ("actor/loss", 1.0)},
-        f"{SETTINGS} --policy_noise 0.0",
-        {"target_noise": 0.0},
-    ),
-    "iql": Pair(
-        "iql.py",
-        "ImplicitQLearning",
-        {"actor": ("actor",), "critic": ("qf.q1", "qf.q2"), "value": ("vf",)},
-        {"value_loss": ("value/loss", 1.0), "q_loss": ("critic/loss", 2.0), "actor_loss": ("actor/loss", 1.0)},
-        SETTINGS,
-        IQL,
-    ),
-    "bc": Pair(
-        "any_percent_bc.py",
-        "BC",
-        {"actor": ("actor",)},
-        {"actor_loss": ("actor/loss", 1.0)},
-        f"{SETTINGS} --frac 1.0",
-        {},
-    ),
-    "rebrac": Pair(
-        "rebrac.py",
-        "",
-        {"actor": ("actor",), "critic": ("critic",)},
-        {"critic_loss": ("critic/loss", 1.0), "actor_loss": ("actor/loss", 1.0)},
-        "--num_epochs 1 --num_updates_on_epoch {updates} --eval_episodes 0 --policy_noise 0.0 " + REBRAC_ARGUMENTS,
-        REBRAC | {"target_noise": 0.0},
-        offset=1,
-    ),
-}
-
+from reference_pairs import PAIRS, UPDATES, Noise, Pair, no_noise
 
 # In the peer's Python, without rljax
 
 
-def watch(agent: str, data: Path, corl: Path, out: Path) -> None:
-    """Train CORL's file, and keep its parameters, batches and losses as arrays."""
-    pair = PAIRS[agent]
+def watch(which: str, data: Path, peers: Path, out: Path) -> None:
+    """Train the other file, and keep its parameters, batches, losses and noise as arrays."""
+    pair = PAIRS[which]  # this frame has no `agent`: reference_offline looks for one among its callers
     reference_offline.install(reference_offline.Recorded(data))
-    module = reference_offline.loaded(corl / "algorithms" / "offline" / pair.file)
+    sys.path.insert(0, str((peers / pair.file).parent))
+    module = reference_offline.loaded(peers / pair.file)
     sys.argv = [pair.file, *pair.arguments.format(updates=UPDATES).split()]
-    first, last, batches, losses = (watch_torch if pair.learner else watch_jax)(module, pair)
+    for name, value in pair.fields.items():
+        setattr(module.TrainConfig, name, value)
+    first, last, batches, losses, noise = (watch_torch if pair.learner else watch_jax)(module, pair)
     arrays = {f"first/{key}": value for key, value in first.items()} | {f"last/{key}": x for key, x in last.items()}
-    arrays |= {f"loss/{name}": np.array([each.get(name, np.nan) for each in losses]) for name in pair.losses}
+    arrays |= {f"loss/{name}": np.array([added(each, name) for each in losses]) for name in pair.losses}
+    arrays |= {f"{kind}/{i}": x for kind, draws in noise.items() for i, x in enumerate(draws)}
     observations, actions = (np.stack([batch[i] for batch in batches]) for i in (0, 1))
     np.savez(out, observations=observations, actions=actions, **arrays)
 
 
-def watch_torch(module: Any, pair: Pair) -> tuple[dict, dict, list, list]:
-    """First and last parameters, batches and losses of a file whose learner has a method `train`."""
+def added(losses: Mapping[str, float], names: str) -> float:
+    """The sum of an update's losses 'a+b'; NaN where it has none."""
+    return sum(losses.get(name, np.nan) for name in names.split("+"))
+
+
+def watch_torch(module: Any, pair: Pair) -> tuple[dict, dict, list, list, Noise]:
+    """First and last parameters, batches, losses and noise of a file whose learner has a method for an update."""
     importlib.import_module("torch").set_num_threads(1)
     learner = getattr(module, pair.learner)
-    train, batches, losses, seen = learner.train, [], [], []
+    train, batches, losses, noise, seen = getattr(learner, pair.method), [], [], [], []
 
     def watched(self: Any, batch: Any) -> Any:
         if not seen:
+            for name in pair.fixed:
+                part_of(self, name).requires_grad_(False)
             seen.extend([self, torch_parameters(self, pair)])
         batches.append([x.numpy() for x in batch])
-        losses.append(train(self, batch))
+        with watched_noise(pair.repeated) as drawn:
+            losses.append(train(self, batch))
+        noise.append(drawn)
         return losses[-1]
 
-    learner.train = watched
-    module.train()
-    return seen[1], torch_parameters(seen[0], pair), batches, losses
+    setattr(learner, pair.method, watched)
+    module.train(*[module.TrainConfig] * bool(pair.fields))
+    normal, uniform = ([np.stack(x) for x in zip(*[each[k] for each in noise], strict=True)] for k in (0, 1))
+    return seen[1], torch_parameters(seen[0], pair), batches, losses, pair.noise(normal, uniform)
+
+
+@contextlib.contextmanager
+def watched_noise(repeated: Mapping[int, int]) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
+    """The normal and the uniform numbers that torch draws inside, in order; some draws are those of an earlier one."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    place, normal, uniform = torch.distributions.normal, [], []
+    drawn, filled = place._standard_normal, torch.Tensor.uniform_
+
+    def watched_normal(*given: Any, **options: Any) -> Any:
+        again = repeated.get(len(normal))
+        normal.append(drawn(*given, **options) if again is None else normal[again])
+        return normal[-1]
+
+    def watched_uniform(self: Any, *given: Any, **options: Any) -> Any:
+        uniform.append(filled(self, *given, **options).numpy().copy())
+        return self
+
+    place._standard_normal, torch.Tensor.uniform_ = watched_normal, watched_uniform
+    try:
+        yield normal, uniform
+    finally:
+        place._standard_normal, torch.Tensor.uniform_ = drawn, filled
+
+
+def part_of(learner: Any, name: str) -> Any:
+    """The part 'qf.q1' of a learner."""
+    for each in name.split("."):
+        learner = getattr(learner, each)
+    return learner
 
 
 def torch_parameters(learner: Any, pair: Pair) -> dict[str, np.ndarray]:
     """Kernels and biases of all networks under our names: 'critic/0/hidden_1/kernel' is of member 0."""
     found = {}
     for name, members in pair.networks.items():
-        for i, member in enumerate(members):
-            network = learner
-            for part in member.split("."):
-                network = getattr(network, part)
-            layers = [layer for layer in network.modules() if type(layer).__name__ == "Linear"]
-            for j, layer in enumerate(layers):
-                key = f"{name}/{i}/{'output' if layer is layers[-1] else f'hidden_{j}'}"
-                found[f"{key}/kernel"] = layer.weight.detach().numpy().T.copy()
-                found[f"{key}/bias"] = layer.bias.detach().numpy().copy()
+        arrays = [each for member in members for each in torch_members(part_of(learner, member))]
+        for i, layers in enumerate(arrays):
+            for j, (kernel, bias) in enumerate(layers):
+                key = f"{name}/{i}/{'output' if j == len(layers) - 1 else f'hidden_{j}'}"
+                found |= {f"{key}/kernel": kernel.copy(), f"{key}/bias": bias.copy()}
     return found
 
 
-def watch_jax(module: Any, pair: Pair) -> tuple[dict, dict, list, list]:
+def torch_members(network: Any) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    """Kernel [in, out] and bias [out] of each layer, of each member of an ensemble. Two heads count as one layer."""
+    layers = [x for x in network.modules() if type(x).__name__ in ("Linear", "VectorizedLinear")]
+    weights = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in layers]
+    if type(layers[0]).__name__ == "VectorizedLinear":
+        return [[(weight[i], bias[i, 0]) for weight, bias in weights] for i in range(network.num_critics)]
+    arrays = [(weight.T, bias) for weight, bias in weights]
+    if hasattr(network, "log_sigma"):  # the last two, the mean's and this one, read the same features
+        *arrays, mean, log_std = arrays
+        arrays.append((np.concatenate([mean[0], log_std[0]], axis=1), np.concatenate([mean[1], log_std[1]])))
+    return [arrays]
+
+
+def watch_jax(module: Any, pair: Pair) -> tuple[dict, dict, list, list, Noise]:
     """The same of CORL's rebrac.py, whose updates are two functions inside a compiled loop."""
     import jax
 
@@ -172,7 +167,8 @@ def watch_jax(module: Any, pair: Pair) -> tuple[dict, dict, list, list]:
     jax.effects_barrier()
     updates = [kept[number] for number in sorted(kept)]
     losses = [{name: float(loss[0]) for name, loss in each[3].items()} for each in updates]
-    return jax_parameters(updates[0][0]), jax_parameters(updates[-1][1]), [each[2] for each in updates], losses
+    first, last, batches = jax_parameters(updates[0][0]), jax_parameters(updates[-1][1]), [each[2] for each in updates]
+    return first, last, batches, losses, no_noise([], [])
 
 
 def jax_parameters(given: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -212,8 +208,9 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
         config = module.schedule(config, UPDATES)
     spec = EnvSpec("data", rows.observation.shape[1:], rows.action.shape[1])
     state = module.prepare(module.init(jax.random.key(0), spec, config), rows, config)
-    if agent == "rebrac":
-        rows = rows.replace(extras=buffers.NextAction().of_data(rows))
+    columns = {"rebrac": (buffers.NextAction(),), "calql": (buffers.ReturnToGo(discount=0.99),)}
+    for column in columns.get(agent, ()):
+        rows = rows.replace(extras=column.of_data(rows))
     for name in pair.networks:
         state = replaced(state, name, arrays)
     if agent != "bc":
@@ -225,18 +222,20 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
         observations = normalise.standardise(state.statistics, observations)
 
     @jax.jit
-    def learn(state: Any, rows: Any, chosen: Any) -> Any:
+    def learn(state: Any, rows: Any, chosen: Any, noise: Any) -> Any:
         def update(state: Any, given: Any) -> Any:
-            step, places = given
+            step, places, noise = given
             batch = jax.tree.map(lambda x: x[places], rows)
-            return module.update(state, batch, jax.random.key(0), step, config)
+            with given_noise(noise):
+                return module.update(state, batch, jax.random.key(0), step, config)
 
-        return jax.lax.scan(update, state, (jnp.arange(len(chosen)) + pair.offset, chosen))
+        return jax.lax.scan(update, state, (jnp.arange(len(chosen)) + pair.offset, chosen, noise))
 
-    end, metrics = learn(state, jax.tree.map(jnp.asarray, rows), jnp.asarray(chosen))
+    noise = {kind: [arrays[name] for name in arrays if name.startswith(kind)] for kind in ("normal", "uniform")}
+    end, metrics = learn(state, jax.tree.map(jnp.asarray, rows), jnp.asarray(chosen), noise)
     moved, apart = 0.0, 0.0
     for name in pair.networks:
-        for key, value in leaves(params(end, name)):
+        for key, value in leaves(parameters_of(end, name)):
             first, last = (arrays[f"{when}/{name}/{key}"] for when in ("first", "last"))
             moved, apart = moved + np.square(last - first).sum(), apart + np.square(last - value).sum()
     return {
@@ -252,6 +251,23 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     }
 
 
+@contextlib.contextmanager
+def given_noise(noise: Mapping[str, list[Any]]) -> Iterator[None]:
+    """Inside, JAX draws these numbers, in turn, in place of random ones."""
+    import jax
+
+    with contextlib.ExitStack() as stack:
+        for kind, draws in noise.items():
+            left = iter(draws)
+
+            def drawn(key: Any, shape: Any = (), *_: Any, left: Any = left, **__: Any) -> Any:
+                return next(left).reshape(shape)
+
+            if draws:
+                stack.enter_context(mock.patch.object(jax.random, kind, drawn))
+        yield
+
+
 def relative(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
     """The largest difference of two losses [N], relative to theirs, in the first 10 updates and in all."""
     known = np.isfinite(theirs)
@@ -259,7 +275,7 @@ def relative(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
     return {"first 10": float(off[: known[:10].sum()].max()), "all": float(off.max())}
 
 
-def params(state: Any, name: str) -> Any:
+def parameters_of(state: Any, name: str) -> Any:
     """The parameters of one of our networks."""
     network = getattr(state, name)
     return getattr(network, "mean", network).params
@@ -276,7 +292,7 @@ def leaves(tree: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     """The state with one network's parameters from the arrays."""
-    several = "members" in params(state, name)
+    several = "members" in parameters_of(state, name)
     tree = {
         layer: {
             kind: np.stack([arrays[f"first/{name}/{i}/{layer}/{kind}"] for i in range(len(array))])
@@ -284,7 +300,7 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
             else arrays[f"first/{name}/0/{layer}/{kind}"]
             for kind, array in found.items()
         }
-        for layer, found in (params(state, name)["members"] if several else params(state, name)).items()
+        for layer, found in (parameters_of(state, name)["members"] if several else parameters_of(state, name)).items()
     }
     network = getattr(state, name)
     own = getattr(network, "mean", network).replace(params={"members": tree} if several else tree)
@@ -304,8 +320,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="the recorded file")
     parser.add_argument("--agents", nargs="*", choices=PAIRS, help="only these, beside what the output has already")
-    parser.add_argument("--corl", type=Path, required=True, help="the folder with CORL's files")
-    parser.add_argument("--peer", type=Path, help="the Python for CORL's files")
+    parser.add_argument("--peers", type=Path, required=True, help="the folder with the other projects")
+    parser.add_argument("--peer", type=Path, help="the Python for their files")
     parser.add_argument("--jax-peer", type=Path, help="the Python for rebrac.py")
     parser.add_argument("--output", type=Path, help="the JSON file to write")
     parser.add_argument(
@@ -313,7 +329,7 @@ def main() -> None:
     )  # in the peer's Python: an agent, and a file to write
     options = parser.parse_args()
     if options.watch:
-        watch(options.watch[0], options.data, options.corl, Path(options.watch[1]))
+        watch(options.watch[0], options.data, options.peers, Path(options.watch[1]))
         return
     found = json.loads(options.output.read_text())["agents"] if options.agents else {}
     environment = os.environ | {"NPROC": "4"}  # with a single thread JAX would wait for its own callbacks for ever
@@ -321,7 +337,7 @@ def main() -> None:
         for agent in options.agents or PAIRS:
             out = Path(folder, f"{agent}.npz")
             python = options.peer if PAIRS[agent].learner else options.jax_peer
-            command = [python, __file__, options.data, "--corl", options.corl, "--watch", agent, out]
+            command = [python, __file__, options.data, "--peers", options.peers, "--watch", agent, out]
             subprocess.run([str(x) for x in command], check=True, stdout=subprocess.DEVNULL, env=environment)
             found[agent] = compared(agent, options.data, np.load(out))
             print(agent, json.dumps(found[agent]))

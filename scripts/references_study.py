@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import studies
-from reference_updates import IQL, REBRAC, REBRAC_ARGUMENTS
+from reference_pairs import CQL, CQL_ARGUMENTS, EDAC, IQL, REBRAC, REBRAC_ARGUMENTS
 
 from rljax.analysis.comparison import mean_difference, mean_interval
 from rljax.distributed.hardware import provenance
@@ -87,7 +87,7 @@ COMPARISONS = {
         "edac.py",
         3_000,
         5,
-        {"update_order": "actor_first", "hidden": (64, 64, 64)},
+        EDAC,
         f"--device cpu --buffer_size 100000 {EPOCHS} --hidden_dim 64",
     ),
     "cql": Comparison(
@@ -96,19 +96,8 @@ COMPARISONS = {
         "cql.py",
         1_500,
         5,
-        {
-            "batch_size": 64,
-            "num_actions": 4,
-            "actor_lr": 3e-4,
-            "temperature_lr": 3e-4,
-            "update_order": "together",
-            "bc_steps": 0,
-            "normalise_observations": True,
-            "log_std_min": -20.0,
-            "log_std_offset": -1.0,
-            "critic_initialisation": "orthogonal",
-        },
-        f"{STEPS} --batch_size 64 --cql_n_actions 4 --policy_lr 3e-4",
+        CQL,
+        f"{STEPS} {CQL_ARGUMENTS}",
     ),
 }
 

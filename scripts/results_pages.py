@@ -169,7 +169,8 @@ CORES = (
     ("4 of IQL, the same", "iql, 4 learners"),
     ("4 of CQL, the same", "cql, 4 learners"),
 )
-AGENTS = {"td3_bc": "TD3+BC", "iql": "IQL", "bc": "BC", "rebrac": "ReBRAC"}
+AGENTS = {"td3_bc": "TD3+BC", "iql": "IQL", "bc": "BC", "rebrac": "ReBRAC", "edac": "EDAC", "cql": "CQL"}
+AGENTS |= {"calql": "Cal-QL", "riql": "RIQL"}
 COMPUTE = ("LightsOut-3x3", "LightsOut-4x4", "cube-single")
 GRIDS = {"LightsOut-5x5": (2048, "5M"), "LightsOut-5x5-dense": (2048, ""), "LightsOut-10x10-test": (2048, "")}
 GRIDS |= {"BoxPick-6x6": (1024, "1M"), "BoxPick-6x6-quarter": (1024, "")}
@@ -404,7 +405,7 @@ def campaign(name: str) -> list[str]:
 
 
 def updates() -> list[str]:
-    """How far our updates are from CORL's, from the same parameters on the same batches."""
+    """How far our updates are from other people's, from the same parameters on the same batches."""
     rows = []
     for name, found in json.loads((RESULTS / "references" / "updates.json").read_text())["agents"].items():
         off = [max(loss[span] for loss in found["losses"].values()) for span in ("first 10", "all")]

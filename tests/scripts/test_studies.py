@@ -187,8 +187,8 @@ def test_an_agent_takes_anothers_parameters(script):
         for kind in ("kernel", "bias")
     }
     for name in sizes:
-        taken = updates.params(updates.replaced(state, name, given), name)
-        assert jax.tree.map(np.shape, taken) == jax.tree.map(np.shape, updates.params(state, name))
+        taken = updates.parameters_of(updates.replaced(state, name, given), name)
+        assert jax.tree.map(np.shape, taken) == jax.tree.map(np.shape, updates.parameters_of(state, name))
         found = dict(updates.leaves(taken))
         assert {f"first/{name}/{key}" for key in found} == {key for key in given if f"/{name}/" in key}
         for key, value in found.items():
@@ -199,3 +199,27 @@ def test_losses_of_updates_without_one_do_not_count(script):
     theirs = np.array([np.nan, 2.0] * 10)
     found = script("reference_updates").relative(np.where(np.arange(20) == 15, 3.0, 2.0), theirs)
     assert found == {"first 10": 0.0, "all": 0.5}
+
+
+def test_updates_draw_given_numbers_in_place_of_random_ones(script):
+    updates, pairs = script("reference_updates"), script("reference_pairs")
+    rng = np.random.default_rng(0)
+    shapes = [(5, 2, 3), (5, 2, 3), (5, 2, 4, 3), (5, 2, 4, 3)]  # 5 updates, batches of 2, 4 candidates of 3 numbers
+    actor, target, present, following = normal = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    uniform = rng.uniform(size=(5, 2, 4, 3)).astype(np.float32)
+    noise = pairs.cql_noise(normal, [uniform])
+
+    @jax.jit
+    def drawn(noise):
+        with updates.given_noise(noise):
+            key = jax.random.key(0)
+            both, first = jax.random.normal(key, (5, 4, 3)), jax.random.normal(key, shape=(2, 3))
+            return both, jax.random.uniform(key, (4, 2, 3), minval=-1.0, maxval=1.0), first
+
+    both, candidates, first = drawn(jax.tree.map(lambda x: x[3], noise))  # of the fourth update
+    np.testing.assert_array_equal(first, actor[3])
+    np.testing.assert_array_equal(both[0, 2:], target[3])
+    np.testing.assert_array_equal(both[1:, :2], present[3].swapaxes(0, 1))
+    np.testing.assert_array_equal(both[1:, 2:], following[3].swapaxes(0, 1))
+    np.testing.assert_array_equal(candidates, uniform[3].swapaxes(0, 1))
+    assert jax.random.normal(jax.random.key(0), (2,)).shape == (2,), "afterwards numbers are random again"
