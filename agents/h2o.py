@@ -24,7 +24,7 @@ least 1e-30, so that omega exists where no simulated row is suspect.
 [1] Niu et al., When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online RL, arXiv:2206.13464
 [2] github.com/t6-thu/H2O
 
-  rljax train h2o --env 'varied/HalfCheetah-v5?{"gravity": 2}' --data real.hdf5
+  rljax train h2o --env 'varied/HalfCheetah-v5?{"gravity": 2}' --eval-env HalfCheetah-v5 --data real.hdf5
 """
 
 from __future__ import annotations

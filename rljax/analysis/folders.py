@@ -168,6 +168,8 @@ def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
         settings |= {name: config.get(name) for name in ("weights", WEIGHTS.get(config["weights"])) if name is not None}
     settings |= {f"online.{name}": value for name, value in (config.get("online") or {}).items()}
     settings |= {name: config[key] for name, key in OTHER_RUNS.items() if config.get(key)}
+    if config["environment"] != config["env"]:  # it learnt elsewhere
+        settings["env"] = config["env"]
     learners = config.get("learners", [])
     if learners and number >= len(learners):
         raise ValueError(f"its config.json describes {len(learners)} learners, and no learner {number}.")

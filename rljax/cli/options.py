@@ -44,6 +44,7 @@ class Recording:
     out: Annotated[Path | None, OUT] = None  # folder to write; default runs/AGENT/ENV/TIME
     log_every: int = Settings.log_every  # steps between lines of metrics
     eval_every: int = Settings.eval_every  # steps between evaluations
+    eval_env: str | None = Settings.eval_env  # environment that evaluations play in; default: that of the training
     eval_episodes: int = Settings.eval_episodes  # complete episodes per evaluation and learner
     checkpoint_every: int | None = Settings.checkpoint_every  # steps between checkpoints; default: every 10 minutes
 

@@ -16,7 +16,15 @@ from rljax.datasets.d4rl import reference
 from rljax.datasets.dataset import Dataset, cut, require_integers, score
 from rljax.datasets.info import describe, draw
 from rljax.datasets.minari import write_minari
-from rljax.datasets.preprocess import join, require_labels, reward_transform, row_weights, subset, top_fraction
+from rljax.datasets.preprocess import (
+    effective_sizes,
+    join,
+    require_labels,
+    reward_transform,
+    row_weights,
+    subset,
+    top_fraction,
+)
 
 __all__ = [
     "Dataset",
@@ -26,6 +34,7 @@ __all__ = [
     "cut",
     "describe",
     "draw",
+    "effective_sizes",
     "environment",
     "identity",
     "join",

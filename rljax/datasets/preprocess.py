@@ -157,6 +157,17 @@ def row_weights(dataset: Dataset, name: str, alpha: float = 0.1, share: float = 
     return weight / weight.sum()
 
 
+def effective_sizes(dataset: Dataset, probability: np.ndarray) -> dict[str, float]:
+    """The numbers of rows and of trajectories, and of how many with equal weights each is worth: 1 / sum p^2."""
+    trajectories = np.add.reduceat(probability, dataset.episode_starts)
+    return {
+        "rows": dataset.num,
+        "effective_rows": float(1.0 / np.square(probability).sum()),
+        "trajectories": len(trajectories),
+        "effective_trajectories": float(1.0 / np.square(trajectories).sum()),
+    }
+
+
 def _fit(dataset: Dataset, returns: np.ndarray) -> np.ndarray:
     """[trajectories] the least-squares fit of returns, linear in the first observation.
 

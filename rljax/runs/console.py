@@ -77,8 +77,9 @@ class Terminal(View):
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         learners = len(settings.seeds)
+        judged = "" if settings.eval_env is None else f", judged in [bold]{_plain(settings.eval_env)}[/bold]"
         self.console.print(
-            f"[bold]{_plain(settings.agent)}[/bold] on [bold]{_plain(settings.env)}[/bold], "
+            f"[bold]{_plain(settings.agent)}[/bold] on [bold]{_plain(settings.env)}[/bold]{judged}, "
             f"{learners} learner{'s' if learners > 1 else ''} x {total:,} steps, "
             f"{needed / 1e6:,.0f} MB of state, in {_plain(folder)}"
         )

@@ -43,7 +43,7 @@ def prepare(
     """Find the agent, its settings and its data; see `rljax.train` for the arguments and the errors."""
     agent, data = configuration.text("agent", agent), None if data is None else configuration.text("data", data)
     env, steps, seeds = _environment_name(env), configuration.integer(steps, "steps", LARGEST), _seeds(seeds)
-    settings = checked(settings)
+    settings = checked(settings | {"eval_env": _environment_name(settings.get("eval_env"))})
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
     if settings.get("then_online") and settings.get("online") is None:
@@ -247,7 +247,7 @@ def described(experiment: Experiment) -> dict[str, Any]:
     """The experiment's entries in config.json, ready for JSON."""
     return {
         **dataclasses.asdict(experiment.settings),
-        "environment": experiment.settings.env,
+        "environment": experiment.settings.evaluated_in,
         "storage": experiment.experience.kind,
         "config": configuration.as_json(experiment.config),
         "dataset": described_data(experiment.dataset),

@@ -25,6 +25,7 @@ from rljax.training import trust as trusting
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
 from rljax.training.settings import Settings, settings_of
+from rljax.training.trust import PARTS
 
 if TYPE_CHECKING:
     from rljax.envs.host.spaces import Spaces
@@ -255,9 +256,9 @@ def load_all(
     """The policies of all learners of the run in `out`: the last ones, or with `best` those of their best evaluations.
 
     `compute` is the number of thinking steps; None is the number in training. `parts` are the settings of the run that
-    may name code, "agent" and "env": those that the caller uses. Raises `ValueError` where `out` is not a run, where
-    it names code that another user's command named (unless `trust`), and where `compute` is given but the policies do
-    not think in steps. Raises `CheckpointError` where there is no usable checkpoint.
+    may name code, of `rljax.training.trust.PARTS` those that the caller uses. Raises `ValueError` where `out` is not a
+    run, where it names code that another user's command named (unless `trust`), and where `compute` is given but the
+    policies do not think in steps. Raises `CheckpointError` where there is no usable checkpoint.
     """
     folder = Path(configuration.text("the folder of a run", out))
     described = read_config(folder)
@@ -337,24 +338,18 @@ def evaluate_run(
     for flag, number in {"--episodes": episodes, "--hold": 1 if hold is None else hold}.items():
         if number < 1:
             raise ValueError(f"{flag} is {number}, it must be at least 1.")
-    parts = ("agent", "env") if env is None else ("agent",)
+    parts = PARTS if env is None else ("agent",)
     policies = load_all(out, best=best, compute=compute, trust=trust, parts=parts)
     agent, config = evaluation.deciding(policies.module, policies.config, hold)
     emitted = evaluation.sequence_length(config)
-    name, number = env or policies.settings.env, len(policies.settings.seeds)
+    name, number = env or policies.settings.evaluated_in, len(policies.settings.seeds)
     seen = observed(name, policies.experience)
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
-    if envs.is_compiled(name):
-        environment = envs.make(seen)
-        evaluator: Any = evaluation.CompiledEvaluator(agent, environment, number)
-        spec = environment.spec
-    else:
-        limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
-        options = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
-        hosted = envs.make_hosted(envs.evaluated(seen), number * episodes, **options)
-        evaluator, spec = evaluation.HostedEvaluator(agent, hosted, number), hosted.spec
-    _require_fit(policies.spec, spec)
+    limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
+    limits = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
+    evaluator = evaluation.make(agent, seen, number, episodes, limits)
+    _require_fit(policies.spec, evaluator.spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, config)
     close(evaluator)

@@ -9,7 +9,7 @@ SHAPE = json_files.list_of(WHOLE)
 PARTS = json_files.list_of(json_files.object_of(name=NAME, shape=SHAPE, dtype=NAME))
 CONFIG = {
     **dict.fromkeys(("agent", "env", "environment", "storage"), NAME),
-    **dict.fromkeys(("data", "base", "from_run"), NAME | NULL),
+    **dict.fromkeys(("data", "base", "from_run", "eval_env"), NAME | NULL),
     "steps": WHOLE,
     "then_online": WHOLE | NULL,
     **dict.fromkeys(("log_every", "eval_every", "eval_episodes", "keep_checkpoints"), NUMBER),

@@ -18,6 +18,7 @@ from rljax.envs.timed import Timed
 from rljax.runs.policy import Policy, close, load_all
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
+from rljax.training.trust import PARTS
 
 
 def play(
@@ -75,9 +76,9 @@ def tell(
 
 def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
     """The run's environment, the environment as its agent observes it, a learner's policy, and the episode's seed."""
-    policies = load_all(out, best=best, trust=trust, parts=("agent", "env"))
+    policies = load_all(out, best=best, trust=trust, parts=PARTS)
     policy = Policy(policies, learner)
-    name = policies.settings.env
+    name = policies.settings.evaluated_in
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in.")
     (start,) = environment_seeds(seed, EVALUATE, number=1)

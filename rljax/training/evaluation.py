@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax import envs
 from rljax.agent import Agent, Array, EnvSpec, Step, act, choose, first_memory
 from rljax.distributed import processes
 from rljax.distributed.devices import local
@@ -145,7 +146,7 @@ class HostedEvaluator:
 
     def __init__(self, agent: Agent, environments: Hosted, num_learners: int) -> None:
         """`environments` holds P x N environments, in the order of the learners."""
-        self.hosted, self.num_learners = environments, num_learners
+        self.hosted, self.num_learners, self.spec = environments, num_learners, environments.spec
         self.hosted.tolerant = num_learners > 1
         self.policies = Policies(Contents(agent))
 
@@ -243,7 +244,7 @@ class CompiledEvaluator:
     """Plays N episodes of each of P learners inside one program."""
 
     def __init__(self, agent: Agent, environment: AutoReset, num_learners: int) -> None:
-        self.num_learners = num_learners
+        self.num_learners, self.spec = num_learners, environment.spec
         self.play = Play(Contents(agent), environment, num_learners)
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
@@ -256,6 +257,25 @@ class CompiledEvaluator:
 
     def close(self) -> None:
         """Do nothing: there are no simulators to close."""
+
+
+def make(
+    agent: Agent,
+    name: str,
+    num_learners: int,
+    episodes: int,
+    limit: Mapping[str, int],
+    inside: AutoReset | None = None,
+) -> HostedEvaluator | CompiledEvaluator:
+    """What plays `episodes` episodes of each learner in the environment `name`, which `inside` is where it is given.
+
+    `limit` may hold "max_episode_steps", for an environment on the host.
+    """
+    if envs.is_compiled(name):
+        return CompiledEvaluator(agent, envs.make(name) if inside is None else inside, num_learners)
+    return HostedEvaluator(
+        agent, envs.make_hosted(envs.evaluated(name), num_learners * episodes, **limit), num_learners
+    )
 
 
 def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:

@@ -20,7 +20,7 @@ from rljax.training import action_cost, configuration, population, schedules, si
 from rljax.training.drivers.driver import Driver, Report
 from rljax.training.evaluation import LIMIT, Episodes, evaluate
 from rljax.training.learner import CYCLE, TRANSITION
-from rljax.training.plan import Experiment, described_spaces, early_end, inheritance, plan, round_up
+from rljax.training.plan import Experiment, inheritance, plan, round_up
 from rljax.training.settings import Settings, check_settings
 
 
@@ -55,7 +55,7 @@ class Training:
         if self.schedule is not None:  # the schedule will change the settings that learners begin with
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
-        self.stages, self.stage, self.spec = made.stages, made.stages[0], made.spec
+        self.stages, self.stage, self.spec, self.spaces = made.stages, made.stages[0], made.spec, made.spaces
         self.evaluator, self.terminal, self.weights = made.evaluator, made.terminal, made.weights
         rows, on_host = None if self.dataset is None else self.dataset.num, not envs.is_compiled(settings.env)
         self.warnings = [*made.warnings, *sizes.warnings(made.stages, settings, self.spec, rows, on_host)]
@@ -121,7 +121,7 @@ class Training:
         """The training's entries in summary.json."""
         return {
             "agent": self.settings.agent,
-            "environment": self.settings.env,
+            "environment": self.settings.evaluated_in,
             "data": self.settings.data,
             "weights": self.weights,
             "seeds": list(self.settings.seeds),
@@ -159,7 +159,7 @@ class Training:
         return {
             "learners": [dataclasses.asdict(member) for member in self.members],
             "spec": dataclasses.asdict(self.spec),
-            "spaces": described_spaces(self.evaluator, self.experiment, self.spec),
+            "spaces": self.spaces,
             "state_bytes": self.needed_bytes,
             "base_digest": None if self.experiment.base is None else self.experiment.base.digest(),
             "inherited": self.inherited,
@@ -371,7 +371,7 @@ class Training:
                 f"settings that follow the run's length have changed from here on ({', '.join(found)}): this run will "
                 "differ from one of the new length."
             )
-        early = early_end(self.module, config, self.settings)
+        early = schedules.early_end(self.module, config, self.settings)
         if early is not None and early not in self.warnings:
             self.warnings.append(early)
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from rljax.distributed import processes
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.goals import goals_of
+from rljax.envs.host.hosted import Hosted
 from rljax.training import configuration, evaluation, population, schedules, sizes
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import Driver
@@ -72,6 +73,7 @@ class Plan:
     stages: list[Stage]
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
+    spaces: dict[str, Any] | None  # of the environment, ready for JSON; None inside the program: agents see the same
     warnings: tuple[str, ...] = ()  # possible problems with the data set and with learning rates
     terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
     weights: dict[str, Any] | None = None  # how unequally rows are drawn, ready for JSON; None where all are equal
@@ -88,13 +90,8 @@ def plan(experiment: Experiment) -> Plan:
     Raises `ValueError` where the agent needs data and has none, where the agent or environment cannot use the data, and
     for everything that environments and agents refuse.
     """
-    settings, module, config, dataset = (
-        experiment.settings,
-        experiment.module,
-        experiment.config,
-        experiment.dataset,
-    )
-    experience = experiment.experience
+    settings, module, dataset = experiment.settings, experiment.module, experiment.dataset
+    config, experience = experiment.config, experiment.experience
     experience.check()
     _require_source(experiment, experience)
     number = len(settings.seeds)
@@ -102,11 +99,10 @@ def plan(experiment: Experiment) -> Plan:
     inside = envs.make(name) if envs.is_compiled(name) else None
     steps_online = settings.then_online if experience.needs_data else settings.steps
     if steps_online and experience.needs_data:
-        _require_rate(settings, module.experience(schedules.in_steps(module, config, settings)))
+        schedules.require_rate(settings, module.experience(schedules.in_steps(module, config, settings)))
     _require_shared(settings, name, bool(steps_online) and inside is None)
-    limit = _limit(settings, dataset)
     sizes.require_environments(settings, experience, inside is None)
-    evaluator, spec = _evaluator(experiment, name, inside, experience, limit)
+    evaluator, spec, hosted = _places(experiment, name, inside)
     if dataset is not None:
         _require_fit(dataset, spec, experience.goals)
     if experiment.base is not None:
@@ -121,7 +117,9 @@ def plan(experiment: Experiment) -> Plan:
         assert dataset is not None
         assert data is not None
         probability = datasets.row_weights(dataset, settings.weights, settings.weights_alpha, settings.weights_share)
-        data, weights = with_weights(data, probability), _described(settings, dataset, probability)
+        own = WEIGHTS[settings.weights]
+        weights = {"name": settings.weights} | ({} if own is None else {own[len("weights_") :]: getattr(settings, own)})
+        data, weights = with_weights(data, probability), weights | datasets.effective_sizes(dataset, probability)
     changed = configuration.replace(config, settings.online or {}, "--online")
     online = None
 
@@ -131,7 +129,8 @@ def plan(experiment: Experiment) -> Plan:
     if steps_online:
         module.check(trained, changed)
         mixture = None if dataset is None else (share_of(settings.offline_share), reward_affine)
-        goals = inside.environment if inside is not None else goals_of(evaluator.hosted)
+        goals = None if hosted is None else goals_of(hosted)
+        goals = goals if inside is None else inside.environment
         online = OnlineExperience(module, mixture, name, goals, settings.from_run is not None)
         online(changed).check()
     stages, end = [], 0
@@ -149,15 +148,18 @@ def plan(experiment: Experiment) -> Plan:
         if inside is not None:
             driver = CompiledDriver(learner, inside, stacked(changed), data)
         else:
-            hosted = envs.make_hosted(name, number * declared.num_envs, **limit)
+            learnt_in = envs.make_hosted(name, number * declared.num_envs, **_limit(settings.env, dataset))
             embedded = declared.streams or (jax.default_backend() == "cpu" and jax.device_count() == 1)
-            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, hosted, stacked(changed), data)
+            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, learnt_in, stacked(changed), data)
         each = declared.steps_per_iteration
         stages.append(Stage(driver, changed, each, end + round_up(steps_online, each)))
-    found = (_other_bounds(dataset, evaluator), early_end(module, config, settings))
+    found = (_other_bounds(dataset, hosted), schedules.early_end(module, config, settings))
     warnings = tuple(warning for warning in found if warning is not None)
     terminal = terminal_values(module, data, experience.goals)
-    return Plan(stages, evaluator, spec, warnings, terminal, weights)
+    spaces = _described_spaces(hosted, experiment, spec)
+    if hosted is not None and hosted is not getattr(evaluator, "hosted", None):
+        hosted.close()
+    return Plan(stages, evaluator, spec, spaces, warnings, terminal, weights)
 
 
 def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
@@ -197,20 +199,6 @@ class Weighted:
         return dataclasses.replace(self.module.experience(config), draw=WeightedRows())
 
 
-def _described(settings: Settings, dataset: datasets.Dataset, probability: np.ndarray) -> dict[str, Any]:
-    """What is drawn more often, and of how many rows and trajectories with equal weights it is worth: 1 / sum p^2."""
-    own = WEIGHTS[settings.weights]
-    trajectories = np.add.reduceat(probability, dataset.episode_starts)
-    return {
-        "name": settings.weights,
-        **({} if own is None else {own.removeprefix("weights_"): getattr(settings, own)}),
-        "rows": dataset.num,
-        "effective_rows": float(1.0 / np.square(probability).sum()),
-        "trajectories": len(trajectories),
-        "effective_trajectories": float(1.0 / np.square(trajectories).sum()),
-    }
-
-
 @dataclasses.dataclass(frozen=True)
 class OnlineExperience:
     """Maps a Config to the declaration for new experience."""
@@ -248,31 +236,53 @@ def _with_goals(name: str, goals: Any, flag: str) -> Any:
     raise ValueError(f"--config.{flag} replaces goals, and {reason}, or --config.{flag} 0.")
 
 
-def _evaluator(
-    experiment: Experiment, name: str, inside: AutoReset | None, experience: Experience, limit: dict[str, int]
-) -> tuple[Any, EnvSpec]:
+class Places(NamedTuple):
+    """Where learners are judged, and where they learn."""
+
+    evaluator: Any  # None where there is no environment
+    spec: EnvSpec  # of the environment where they learn, or of the data where there is none
+    hosted: Hosted | None  # environments of that kind, to ask; None inside the program
+
+
+def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Places:
+    """The evaluator, and the environment `name` where learners learn, which is `inside` where it is in the program."""
     settings, module, dataset = experiment.settings, experiment.module, experiment.dataset
-    number, episodes = len(settings.seeds), settings.eval_episodes
     if name == "none":
         assert dataset is not None
-        return None, _spec(dataset, experience.goals)
-    if inside is not None:
-        return evaluation.CompiledEvaluator(module, inside, number), inside.spec
-    hosted = envs.make_hosted(envs.evaluated(name), number * episodes, **limit)
-    if episodes % hosted.num_tasks:
+        return Places(None, _spec(dataset, experiment.experience.goals), None)
+    judged, episodes = settings.evaluated_in, settings.eval_episodes
+    elsewhere = judged != settings.env
+    seen, number = observed(judged, experiment.experience), len(settings.seeds)
+    known = None if elsewhere else inside
+    evaluator = evaluation.make(module, seen, number, episodes, _limit(judged, dataset), known)
+    hosted = getattr(evaluator, "hosted", None)
+    if hosted is not None and episodes % hosted.num_tasks:
         raise ValueError(
             f"--eval-episodes is {episodes}, and '{hosted.name}' has {hosted.num_tasks} tasks that share them: give a "
             f"multiple, such as {round_up(episodes, hosted.num_tasks)}."
         )
-    return evaluation.HostedEvaluator(module, hosted, number), hosted.spec
+    if not elsewhere:
+        return Places(evaluator, evaluator.spec, hosted)
+    if inside is not None:
+        hosted, spec = None, inside.spec
+    else:
+        hosted = envs.make_hosted(name, 1, **_limit(settings.env, dataset))
+        spec = hosted.spec
+    other = difference(evaluator.spec, spec)
+    if other is not None:
+        raise ValueError(
+            f"--eval-env '{judged}' has {other} = {getattr(evaluator.spec, other)}, and '{settings.env}', where the "
+            f"agent learns, has {getattr(spec, other)}. Name one that fits."
+        )
+    return Places(evaluator, spec, hosted)
 
 
-def _limit(settings: Settings, dataset: datasets.Dataset | None) -> dict[str, int]:
-    """The time limit of the environment that a data set was recorded in. Its reference returns hold for this limit.
+def _limit(name: str, dataset: datasets.Dataset | None) -> dict[str, int]:
+    """The time limit of the environment `name` if a data set was recorded in it: its reference returns hold for this.
 
     Gymnasium may register another limit: D4RL's pen has half of it, the long-horizon sets have more.
     """
-    if dataset is None or dataset.env != settings.env or envs.is_compiled(settings.env):
+    if dataset is None or dataset.env != name or envs.is_compiled(name):
         return {}
     return {} if dataset.max_episode_steps is None else {"max_episode_steps": dataset.max_episode_steps}
 
@@ -315,6 +325,11 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
             f"'{dataset.name}' is cut where one task is done, and agent '{agent}' learns of all goals. Use: "
             f"rljax train {agent} --data {plain}"
         )
+    if settings.eval_env is not None and experience.needs_data and not settings.then_online:
+        raise ValueError(
+            f"--eval-env is for agents that learn in an environment and are judged in another. Agent '{agent}' learns "
+            "from data alone: --env names the environment that judges it."
+        )
     if settings.env == "none" and (dataset is None or settings.then_online or not experience.needs_data):
         raise ValueError("--env none is for learning from data alone; here an environment is needed.")
     if experiment.load_base is not None and not hasattr(experiment.module, "use_base"):
@@ -330,9 +345,9 @@ def inheritance(given: Any, settings: Settings, spec: EnvSpec, wanted: Any) -> d
     return population.inheritance(wanted, given.state, settings.from_parts, str(settings.from_run))
 
 
-def described_spaces(evaluator: Any, experiment: Experiment, spec: EnvSpec) -> dict[str, Any] | None:
+def _described_spaces(hosted: Hosted | None, experiment: Experiment, spec: EnvSpec) -> dict[str, Any] | None:
     """The environment's own spaces, ready for JSON. None inside the program, where agents see the same."""
-    hosted, dataset = getattr(evaluator, "hosted", None), experiment.dataset
+    dataset = experiment.dataset
     if hosted is not None:
         return hosted.spaces.described()
     if experiment.settings.env != "none" or dataset is None or dataset.action_bounds is None:
@@ -340,28 +355,6 @@ def described_spaces(evaluator: Any, experiment: Experiment, spec: EnvSpec) -> d
     from rljax.envs.host.spaces import described_data
 
     return described_data(spec, dataset.action_bounds)
-
-
-def early_end(module: Any, config: Any, settings: Settings) -> str | None:
-    """A warning where the learning rate falls to 0 before the last twentieth of the run."""
-    until = module.experience(schedules.in_steps(module, config, settings)).learns_until
-    if until is None or settings.then_online or np.min(until) > 0.95 * settings.steps:
-        return None
-    return (
-        f"the learning rate of '{settings.agent}' falls to 0 at step {np.min(until):,.0f}, and the run has "
-        f"{settings.steps:,} steps: nothing is learnt after it. --config.decay-steps 1 follows the run's length."
-    )
-
-
-def _require_rate(settings: Settings, experience: Experience) -> None:
-    """Raise `ValueError` where the learning rate falls to 0 before the end of the online stage."""
-    until = np.inf if experience.learns_until is None else np.min(experience.learns_until)
-    if until < settings.steps + settings.then_online:
-        raise ValueError(
-            f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, before the end of "
-            f"{settings.steps:,} updates and {settings.then_online:,} steps online, after which it would learn "
-            "nothing. Train it from the first update on with --config.decay-steps None, which keeps the rate."
-        )
 
 
 def _require_shared(settings: Settings, name: str, stepped_on_host: Any) -> None:
@@ -378,9 +371,9 @@ def _require_shared(settings: Settings, name: str, stepped_on_host: Any) -> None
         raise ValueError("--data-on-host keeps a data set in one machine's memory: several processes cannot share it.")
 
 
-def _other_bounds(dataset: datasets.Dataset | None, evaluator: Any) -> str | None:
+def _other_bounds(dataset: datasets.Dataset | None, hosted: Hosted | None) -> str | None:
     """A warning where the action bounds of a data set differ from those of its environment."""
-    own = getattr(getattr(evaluator, "hosted", None), "action_bounds", None)
+    own = None if hosted is None else hosted.action_bounds
     if dataset is None or dataset.action_bounds is None or own is None or np.allclose(dataset.action_bounds, own):
         return None
     low, high = (f"[{x[0].min():g}, {x[1].max():g}]" for x in (dataset.action_bounds, own))

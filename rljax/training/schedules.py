@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rljax.buffers import Experience
 from rljax.training import configuration
 from rljax.training.settings import Settings
 
@@ -172,3 +173,25 @@ def schedule_of_learner(
     found.append((0, {name: values[learner] for name, values in initial.items()}))
     found.reverse()
     return [entry for entry, before in zip(found, [None, *found], strict=False) if not before or entry[1] != before[1]]
+
+
+def early_end(module: Any, config: Any, settings: Settings) -> str | None:
+    """A warning where the learning rate falls to 0 before the last twentieth of the run."""
+    until = module.experience(in_steps(module, config, settings)).learns_until
+    if until is None or settings.then_online or np.min(until) > 0.95 * settings.steps:
+        return None
+    return (
+        f"the learning rate of '{settings.agent}' falls to 0 at step {np.min(until):,.0f}, and the run has "
+        f"{settings.steps:,} steps: nothing is learnt after it. --config.decay-steps 1 follows the run's length."
+    )
+
+
+def require_rate(settings: Settings, experience: Experience) -> None:
+    """Raise `ValueError` where the learning rate falls to 0 before the end of the online stage."""
+    until = np.inf if experience.learns_until is None else np.min(experience.learns_until)
+    if until < settings.steps + settings.then_online:
+        raise ValueError(
+            f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, before the end of "
+            f"{settings.steps:,} updates and {settings.then_online:,} steps online, after which it would learn "
+            "nothing. Train it from the first update on with --config.decay-steps None, which keeps the rate."
+        )

@@ -42,6 +42,7 @@ class Settings:
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
     log_every: int = 1_000  # steps between lines in metrics.jsonl; Ctrl-C takes effect at these steps
     eval_every: int = 10_000  # steps between evaluations
+    eval_env: str | None = None  # environment that evaluations play in; None: `env`
     eval_episodes: int = 10  # complete episodes per evaluation and learner
     checkpoint_every: int | None = None  # steps between checkpoints; None: about 10 minutes between them
     keep_checkpoints: int = 2  # number of newest checkpoints to keep
@@ -52,6 +53,11 @@ class Settings:
     schedule: Mapping[str, Any] | None = None  # how settings change: see `rljax.training.schedules.schedule`
     tensorboard: bool = False  # write TensorBoard events to the run's folder
     wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
+
+    @property
+    def evaluated_in(self) -> str:
+        """The environment that evaluations play in; "none" where there is none."""
+        return self.eval_env or self.env
 
     def __post_init__(self) -> None:
         """Turn whole numbers of other types, such as 1e6 and NumPy's, into int; raise `ValueError` for others."""

@@ -30,7 +30,7 @@ PICKLED = (
     "this run as always; others, and you on another machine, need --trust."
 )
 BYTES = 32  # of the key
-PARTS = ("agent", "env")  # the settings of a run that can name code
+PARTS = ("agent", "env", "eval_env")  # the settings of a run that can name code
 
 
 def code(settings: Mapping[str, Any], part: str) -> str | None:
@@ -42,7 +42,7 @@ def code(settings: Mapping[str, Any], part: str) -> str | None:
     if not isinstance(name, str):
         return None
     found = registry.file_of(name) if part == "agent" else envs.code_of(name)
-    argument = arguments.outside(name) if part == "env" else None
+    argument = arguments.outside(name) if part != "agent" else None
     if found is not None:
         found = os.path.abspath(found) if found.endswith(".py") else f"module {found}"
     return ", ".join(filter(None, (found, argument))) or None

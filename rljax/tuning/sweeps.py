@@ -55,7 +55,7 @@ def begin(
     anything is trained; `FileExistsError` where `out` exists.
     """
     search_spaces.check(protocol)
-    _require_signals(experiment.settings.env, search_spaces.limits(protocol))
+    _require_signals(experiment.settings.evaluated_in, search_spaces.limits(protocol))
     settings = dataclasses.replace(experiment.settings, seeds=protocol.tuning_seeds)
     experiment = dataclasses.replace(experiment, settings=settings)
     folder = Path(out) if out is not None else experiments.default_folder(settings)

@@ -279,7 +279,7 @@ class Trials:
         settings = self.task.experiment.settings
         about = {
             "agent": settings.agent,
-            "environment": settings.env,
+            "environment": settings.evaluated_in,
             "data": settings.data,
             "steps": settings.steps,
             "tuning_seeds": list(self.task.protocol.tuning_seeds),

@@ -20,7 +20,7 @@ OPTIONS = {
         env None, steps 1000000, data None, preset None, then-online 0, offline-share 0.5, online repeatable, base None,
         weights uniform, weights-alpha 0.1, weights-share 0.1, from None, from-parts,
         data-on-host False, seed 0, seeds 1, grid repeatable, learners-per-launch None, dry-run False, ray None,
-        ray-cpus 1, out None, log-every 1000, eval-every 10000, eval-episodes 10, checkpoint-every None,
+        ray-cpus 1, out None, log-every 1000, eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None,
         keep-checkpoints 2, tensorboard False, wandb None, quiet False, coordinator None,
         num-processes None, process-id None, join-timeout 300, trust False
     """,
@@ -28,7 +28,7 @@ OPTIONS = {
         env None, steps 1000000, data None, preset None, method tpe, trials 64, population 16, tuning-seeds 0 1 2,
         test-seeds 100 101 102 103 104 105 106 107 108 109, space None, every None, eta 3, min-steps None,
         search-seed 0, storage None, study sweep, limits, learners-per-launch None, ray None, ray-cpus 1, out None,
-        log-every 1000, eval-every 10000, eval-episodes 10, checkpoint-every None, quiet False
+        log-every 1000, eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None, quiet False
     """,
     "resume": """
         steps None, then-online None, offline-share None, accept-changed-records False, ray None, ray-cpus 1,

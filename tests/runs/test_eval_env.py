@@ -1,0 +1,86 @@
+"""Runs that learn in one environment and are judged in another one of the same spaces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax import cli
+from rljax.analysis import folders
+from rljax.runs import policy, records
+from rljax.training import evaluation
+from tests import small_runs
+
+LEARNS_IN, HEAVY = "rljax/Pendulum", 'Pendulum-v1?{"g": 30.0}'  # inside the program, and on the host
+
+
+def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
+    there = small_runs.train("td3", LEARNS_IN, 200, tmp_path / "there", eval_env=HEAVY)
+    here = small_runs.train("td3", LEARNS_IN, 200, tmp_path / "here")
+    assert not [x for x in small_runs.different_arrays(there, here) if not x.startswith("['state']['best']")]
+    policies = policy.load_all(there)
+    evaluator = evaluation.make(policies.module, HEAVY, 1, 2, {})
+    played = evaluation.evaluate(evaluator, policies.state, policies.settings, 200, policies.config)
+    evaluator.close()
+    lines, others = (records.read(run, "evaluations")[-1] for run in (there, here))
+    assert lines["returns"] == played.returns[0].tolist()
+    assert np.mean(lines["returns"]) < np.mean(others["returns"]) - 100.0, "three times the weight costs more"
+    assert policy.evaluate_run(there, episodes=2)["environment"] == HEAVY
+    assert policy.evaluate_run(there, episodes=2, env=LEARNS_IN)["environment"] == LEARNS_IN
+    described = records.read_config(there)
+    assert (described["env"], described["environment"], described["eval_env"]) == (LEARNS_IN, HEAVY, HEAVY)
+    assert described["spaces"] is None, "agents see what the environment inside the program shows"
+    of_there = folders.read(there)
+    assert of_there.task == (HEAVY, None)
+    assert of_there.learners[0].settings["env"] == LEARNS_IN
+    small_runs.assert_same(there, small_runs.train("td3", LEARNS_IN, 200, tmp_path / "again", eval_env=HEAVY))
+
+
+def test_it_resumes(tmp_path: Path) -> None:
+    words = ["train", "td3", "--env", HEAVY, "--eval-env", LEARNS_IN, "--quiet", *small_runs.flags("td3")]
+    cli.main([*words, "--steps", "200", "--out", str(tmp_path / "whole")])
+    cli.main([*words, "--steps", "100", "--out", str(tmp_path / "parts")])
+    cli.main(["resume", str(tmp_path / "parts"), "--steps", "200", "--quiet"])
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "parts")
+    spaces = records.read_config(tmp_path / "whole")["spaces"]
+    assert spaces is not None, "those of the environment in which it learns, on the host"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sac", "--env", LEARNS_IN, "--eval-env", "rljax/PointHazards"], "--eval-env 'rljax/PointHazards' has "),
+        (["sac", "--env", "Pendulum-v1", "--eval-env", "MountainCarContinuous-v0"], "Name one that fits."),
+        (["iql", "--data", "DATA", "--env", LEARNS_IN, "--eval-env", HEAVY], "--env names the environment that judges"),
+        (["sac", "--env", LEARNS_IN, "--eval-env", "Pendulums-v1"], "Pendulums-v1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data: dict[str, Any] = {
+        "observations": np.zeros((40, 3), np.float32),
+        "actions": np.zeros((40, 1), np.float32),
+        "rewards": np.zeros(40, np.float32),
+        "next_observations": np.zeros((40, 3), np.float32),
+        "terminals": np.zeros(40, np.bool_),
+        "timeouts": np.arange(40) % 20 == 19,
+    }
+    np.savez(tmp_path / "data.npz", **data)
+    words = [str(tmp_path / "data.npz") if word == "DATA" else word for word in words]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["train", *words, "--steps", "100", "--quiet", "--out", str(tmp_path / "run")])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_code_in_its_name_is_refused_from_others(tmp_path: Path) -> None:
+    run = small_runs.trained("td3", LEARNS_IN, 100, tmp_path / "run")
+    file = run / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eval_env": "evil_module:Evil-v0"}))
+    with pytest.raises(ValueError, match="names code as its eval_env, 'module evil_module'"):
+        policy.evaluate_run(run)
