@@ -415,6 +415,20 @@ def updates() -> list[str]:
     return table(header, rows)
 
 
+def early() -> list[str]:
+    """BC after 750 updates, ours and CORL's, on seeds that the other table does not have."""
+    found = json.loads((RESULTS / "references" / "bc_early.json").read_text())
+    header = ["code", "seeds", "mean return", "episodes below 1,000", "learners with such episodes"]
+    rows = []
+    for name, side in {"ours": "ours", "CORL": "theirs"}.items():
+        returns, low = found["returns"][side], found["below_1000"][side]
+        mean = f"{np.mean(returns):,.0f} +- {np.std(returns, ddof=1):,.0f}"
+        rows.append([name, f"{len(returns)}", mean, f"{sum(low)} of {len(low) * found['episodes']}"])
+        rows[-1].append(f"{sum(x > 0 for x in low)}")
+    value, least, most = found["difference"]
+    return [*table(header, rows), "", f"The difference is {value:+,.0f} [{least:,.0f}, {most:,.0f}]."]
+
+
 def study(path: str) -> list[str]:
     """What a study wrote beside its scores, without its heading."""
     lines = (RESULTS / f"{path}.md").read_text().rstrip("\n").split("\n")
@@ -462,6 +476,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("value_heads", "halfcheetah"): study("value_heads/halfcheetah"),
         ("references", "returns"): study("references/table"),
         ("references", "updates"): updates(),
+        ("references", "early"): early(),
         **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
     }
     written = {key: "\n".join(lines) for key, lines in made.items()}
