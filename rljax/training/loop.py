@@ -236,16 +236,8 @@ class Training:
             self._warn_once(
                 "endless",
                 f"no episode of training has ended in {steps:,} steps of each environment: metrics have no returns. "
-                f"{self._limitless()}",
+                f"{_limitless(self.settings.env, limit)}",
             )
-
-    def _limitless(self) -> str:
-        if self.spec.max_episode_steps is not None:
-            return f"'{self.settings.env}' goes on beyond the time limit that it is registered with."
-        return (
-            f"'{self.settings.env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), "
-            "or max_episode_steps in the class of an environment in a file."
-        )
 
     def _warn_once(self, what: str, warning: str) -> None:
         if what not in self._told:
@@ -278,12 +270,13 @@ class Training:
         self.best_return = np.where(improved, means, self.best_return)
         self.best = population.choose(improved, self.driver.agent_state, self.best)
         self.latest = float(means.mean())
+        limit = self.evaluator.spec.max_episode_steps
         if episodes.cut.any():
             self._warn_once(
                 "cut",
                 f"{episodes.cut.sum()} of {episodes.cut.size} evaluated episodes were cut at "
-                f"{self.spec.max_episode_steps or LIMIT:,} steps, before their end, and so are their returns ('cut' in "
-                f"evaluations.jsonl). {self._limitless()}",
+                f"{limit or LIMIT:,} steps, before their end, and so are their returns ('cut' in evaluations.jsonl). "
+                f"{_limitless(self.settings.evaluated_in, limit)}",
             )
         return [self._line(episodes, learner, seed) for learner, seed in enumerate(self.settings.seeds)]
 
@@ -442,3 +435,12 @@ class Training:
         self.frozen.found = {found["learner"]: found for found in notes.get("diverged", [])}
         if notes.get("values"):
             self.set(notes["values"])
+
+
+def _limitless(env: str, limit: int | None) -> str:
+    if limit is not None:
+        return f"'{env}' goes on beyond the time limit that it is registered with."
+    return (
+        f"'{env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), or "
+        "max_episode_steps in the class of an environment in a file."
+    )
