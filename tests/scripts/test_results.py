@@ -46,7 +46,7 @@ def test_runs_of_a_table_have_one_protocol(results_pages):
     offline = results_pages.results_offline
     for name in set(offline.TABLES) - {"ogbench"}:
         runs = offline.kept(name)
-        stopped = name == "million"  # two of its runs, before their end
+        stopped = name == "million"  # one of its runs, before its end
         shared = min(len(run["steps_evaluated"]) for run in runs) if stopped else None
         assert len({(tuple(run["steps_evaluated"][:shared]), run["episodes_per_evaluation"]) for run in runs}) == 1, (
             name
