@@ -466,6 +466,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("corruptions", "halfcheetah"): study("corruptions/halfcheetah"),
         ("weights", "halfcheetah"): study("weights/halfcheetah"),
         ("offline_to_online", "halfcheetah"): study("offline_to_online/halfcheetah"),
+        ("offline_to_online", "small"): study("offline_to_online/halfcheetah-small"),
         ("combination_lock", "locks"): study("combination_lock/locks"),
         ("defaults", "reach"): study("defaults/reach"),
         ("memory", "chain"): study("memory/chain"),
