@@ -148,9 +148,9 @@ def plan(experiment: Experiment) -> Plan:
         if inside is not None:
             driver = CompiledDriver(learner, inside, stacked(changed), data)
         else:
-            learnt_in = envs.make_hosted(name, number * declared.num_envs, **_limit(settings.env, dataset))
+            stepped = envs.make_hosted(name, number * declared.num_envs, **_limit(settings.env, dataset))
             embedded = declared.streams or (jax.default_backend() == "cpu" and jax.device_count() == 1)
-            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, learnt_in, stacked(changed), data)
+            driver = (EmbeddedDriver if embedded else HostedDriver)(learner, stepped, stacked(changed), data)
         each = declared.steps_per_iteration
         stages.append(Stage(driver, changed, each, end + round_up(steps_online, each)))
     found = (_other_bounds(dataset, hosted), schedules.early_end(module, config, settings))
@@ -253,8 +253,8 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
     judged, episodes = settings.evaluated_in, settings.eval_episodes
     elsewhere = judged != settings.env
     seen, number = observed(judged, experiment.experience), len(settings.seeds)
-    known = None if elsewhere else inside
-    evaluator = evaluation.make(module, seen, number, episodes, _limit(judged, dataset), known)
+    limit = _limit(judged, dataset)
+    evaluator = evaluation.make(module, seen, number, episodes, limit, None if elsewhere else inside)
     hosted = getattr(evaluator, "hosted", None)
     if hosted is not None and episodes % hosted.num_tasks:
         raise ValueError(
