@@ -7,7 +7,7 @@ scripts/reference_updates.py, which compares updates. It imports neither rljax n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ CQL: dict[str, Any] = {
     "log_std_offset": -1.0,
     "critic_initialisation": "orthogonal",
 }
+CALQL: dict[str, Any] = CQL | {"penalty_weight": 10.0, "hidden": (256, 256, 256), "critic_hidden": (256, 256)}
 CQL_ARGUMENTS = "--batch_size 64 --cql_n_actions 4 --policy_lr 3e-4"
 CQL_LOSSES = {
     "qf1_loss+qf2_loss": ("critic/error", 1.0),
@@ -45,49 +46,70 @@ CQL_LOSSES = {
     "alpha_loss": ("temperature/loss", 1.0),
 }
 
-Noise = Mapping[str, list[np.ndarray]]  # the numbers "normal" and "uniform" of each update [N, ...], in our order
+Drawn = Mapping[str, list[np.ndarray]]  # what they draw in all updates, by kind: [N, ...] for each draw, in their order
+Noise = Mapping[str, list[np.ndarray]]  # the same by the functions of `jax.random`, in our order
 
 
-def edac_noise(normal: list[np.ndarray], uniform: list[np.ndarray]) -> Noise:
+def edac_noise(drawn: Drawn) -> Noise:
     """CORL draws for the temperature, the actor and the critics; for the first two it is given the same numbers."""
-    return {"normal": normal[1:], "uniform": []}
+    return {"normal": drawn["normal"][1:]}
 
 
-def cql_noise(normal: list[np.ndarray], uniform: list[np.ndarray]) -> Noise:
+def cql_noise(drawn: Drawn) -> Noise:
     """CORL draws for the actor [N, B, A], the target, and the candidates [N, B, K, A]; we draw the last two at once.
 
     Of our 1 + K numbers of each state the first ones are those of the target, which the present state does not have.
     """
-    actor, target, present, following = normal
+    actor, target, present, following = drawn["normal"]
     both = (
         np.concatenate([first[:, :, None], rest], axis=2) for first, rest in ((target, present), (target, following))
     )
     return {
         "normal": [np.concatenate(list(both), axis=1).swapaxes(1, 2), actor],
-        "uniform": [uniform[0].swapaxes(1, 2)],
+        "uniform": [drawn["uniform"][0].swapaxes(1, 2)],
     }
 
 
-def no_noise(normal: list[np.ndarray], uniform: list[np.ndarray]) -> Noise:
+def diffusion_noise(drawn: Drawn) -> Noise:
+    """Both draw for the target, the noisy actions and the policy; they draw steps of a chain in turn, we at once."""
+    normal = drawn["normal"]
+    chain = len(normal) // 2  # of the target, and of the policy
+    target, noisy, policy = np.stack(normal[:chain], axis=1), normal[chain], np.stack(normal[chain + 1 :], axis=1)
+    _, steps = drawn["integer"]  # the first ones are the places of the batch
+    return {"normal": [target, noisy, policy], "randint": [steps], "bernoulli": [drawn["uniform"][0] > 0.5]}
+
+
+def flow_noise(drawn: Drawn) -> Noise:
+    """Both draw for the next action, the flow and the policy. They draw once more, for a figure."""
+    return {"normal": drawn["normal"][:3], "uniform": drawn["uniform"]}
+
+
+def no_noise(drawn: Drawn) -> Noise:
     """Nothing is drawn."""
-    return {"normal": [], "uniform": []}
+    return {}
 
 
 class Pair(NamedTuple):
-    """A file of CORL or RIQL, and our agent with the same settings."""
+    """A file of another project, and our agent with the same settings."""
 
-    file: str  # in a folder with both projects
-    learner: str  # the class with the method `train`; none in files that use JAX
-    networks: Mapping[str, tuple[str, ...]]  # our networks by name: theirs, one for each member
+    file: str  # in a folder with all projects
+    learner: str  # the class with the method `train`, where the file trains by itself with PyTorch
+    networks: Mapping[str, tuple[str, ...]]  # our networks, or parts of them, by name: theirs, one for each member
     losses: Mapping[str, tuple[str, float]]  # their losses by name: our metric, and how many of theirs it is
     arguments: str
     config: Mapping[str, Any]
     offset: int = 0  # of the number of an update: CORL's ReBRAC moves the actor on its first one, ours on its second
-    noise: Callable[..., Noise] = no_noise  # what theirs draws, as ours draws it
+    noise: Callable[[Drawn], Noise] = no_noise  # what theirs draws, as ours draws it
     repeated: Mapping[int, int] = {}  # draws of an update of theirs that are given the numbers of an earlier one
     method: str = "train"  # of the learner
     fields: Mapping[str, Any] = {}  # of its settings, where its command line lacks them
     fixed: tuple[str, ...] = ()  # parameters of theirs that ours does not learn, and theirs here neither
+    watched: Literal["torch", "rebrac", "fql", "diffusion_ql"] = "torch"  # how, in scripts/reference_watch.py
+
+    @property
+    def uses_jax(self) -> bool:
+        """Whether theirs runs in the Python with JAX, not in the one with PyTorch."""
+        return self.watched in ("rebrac", "fql")
 
 
 PAIRS = {
@@ -123,6 +145,7 @@ PAIRS = {
         "--num_epochs 1 --num_updates_on_epoch {updates} --eval_episodes 0 --policy_noise 0.0 " + REBRAC_ARGUMENTS,
         REBRAC | {"target_noise": 0.0},
         offset=1,
+        watched="rebrac",
     ),
     "edac": Pair(
         "CORL/algorithms/offline/edac.py",
@@ -157,7 +180,7 @@ PAIRS = {
         CQL_LOSSES,
         "--device cpu --env halfcheetah-medium-v2 --buffer_size 100000 --offline_iterations {updates} "
         f"--online_iterations 0 --eval_freq 1000000 {CQL_ARGUMENTS}",
-        CQL | {"penalty_weight": 10.0, "hidden": (256, 256, 256), "critic_hidden": (256, 256)},
+        CALQL,
         noise=cql_noise,
         fixed=("actor.log_std_multiplier", "actor.log_std_offset"),
     ),
@@ -176,5 +199,50 @@ PAIRS = {
             "max_timesteps": UPDATES,
             "eval_episodes": 1,
         },
+    ),
+    "fql": Pair(
+        "FQL/agents/fql.py",
+        "",
+        {
+            "critic": ("modules_critic",),
+            "actor.flow/body": ("modules_actor_bc_flow",),
+            "actor.one_step/body": ("modules_actor_onestep_flow",),
+        },
+        {
+            "critic/critic_loss": ("critic/loss", 1.0),
+            "actor/q": ("actor/q", 1.0),  # not the actor's loss, which passes through 0
+            "actor/bc_flow_loss": ("actor/flow", 1.0),
+            "actor/distill_loss": ("actor/distillation", 1.0),
+        },
+        "",
+        {},
+        noise=flow_noise,
+        watched="fql",
+    ),
+    "dql": Pair(
+        "Diffusion-QL/agents/ql_diffusion.py",
+        "",
+        {
+            "critic": ("critic.q1_model", "critic.q2_model"),
+            "actor/time_0": ("model.time_mlp",),
+            "actor/body": ("model.mid_layer+model.final_layer",),
+        },
+        {
+            "critic_loss": ("critic/loss", 1.0),
+            "actor_loss": ("actor/loss", 1.0),
+            "bc_loss": ("actor/imitation", 1.0),
+        },
+        "",
+        {"average_from": 50},
+        noise=diffusion_noise,
+        fields={
+            "discount": 0.99,
+            "tau": 0.005,
+            "beta_schedule": "vp",
+            "n_timesteps": 5,
+            "step_start_ema": 50,
+            "grad_norm": 9.0,
+        },
+        watched="diffusion_ql",
     ),
 }

@@ -1,4 +1,4 @@
-"""Our agents beside CORL's unmodified files on one recorded data set: the same settings, updates and seeds.
+"""Our agents beside other people's unmodified files on one recorded data set: the same settings, updates and seeds.
 
 The data set is what a policy of SAC does while exploring. Its networks are small, so that it takes minutes:
 
@@ -7,14 +7,14 @@ The data set is what a policy of SAC does while exploring. Its networks are smal
       --config.initialisation lecun_uniform --eval-every 20000 --out runs/recorded
   rljax data record runs/recorded HalfCheetah-medium.hdf5 --from exploring --steps 50000
 
-The peer is a folder with CORL's files (github.com/tinkoff-ai/CORL at 6afec90), and a Python for them. That of rebrac.py
-is another one, because the file uses JAX of its time: see scripts/reference_offline.py.
+The folder of peers is that of scripts/reference_updates.py, and there is a Python for them. That of rebrac.py is
+another one, because the file uses JAX of its time: see scripts/reference_offline.py.
 
-  taskset -c 1 python scripts/references_study.py --data HalfCheetah-medium.hdf5 --corl CORL --peer peer/bin/python \
+  taskset -c 1 python scripts/references_study.py --data HalfCheetah-medium.hdf5 --peers peers --peer peer/bin/python \
       --jax-peer jax-peer/bin/python                    # all comparisons, or those that are named
 
-All seeds of ours are learners of one program. CORL has a process for each seed. Both play 10 episodes after half of
-the updates and at the end. Between the first of CORL's seeds ours trains alone, for the speed. Complete runs are not
+All seeds of ours are learners of one program. Theirs has a process for each seed. Both play 10 episodes after half of
+the updates and at the end. Between the first of their seeds ours trains alone, for the speed. Complete runs are not
 repeated. `--table` writes the table and the figure from the files that are there, and runs nothing.
 """
 
@@ -31,73 +31,64 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import studies
-from reference_pairs import CQL, CQL_ARGUMENTS, EDAC, IQL, REBRAC, REBRAC_ARGUMENTS
+from reference_pairs import CALQL, CQL, CQL_ARGUMENTS, IQL, PAIRS, REBRAC, REBRAC_ARGUMENTS
 
 from rljax.analysis.comparison import mean_difference, mean_interval
 from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
 
-SOURCE = "tinkoff-ai/CORL@6afec90"
+SOURCES = {
+    "CORL": "tinkoff-ai/CORL@6afec90",
+    "RIQL": "YangRui2015/RIQL@cc07d81",
+}
 EPISODES = 10
 SPEED_RUNS = 3  # seeds after which ours trains alone
 SPEED_STEPS = 600  # updates of such a run
 STEPS = (
-    "--device cpu --env halfcheetah-medium-v2 --buffer_size 100000 "
+    "-- --device cpu --env halfcheetah-medium-v2 --buffer_size 100000 "
     "--max_timesteps {updates} --eval_freq {half} --n_episodes 10 --seed {seed}"
 )
-EPOCHS = "--num_epochs 2 --num_updates_on_epoch {half} --train_seed {seed} --eval_seed {seed}"
+EPOCHS = "-- --num_epochs 2 --num_updates_on_epoch {half} --train_seed {seed} --eval_seed {seed}"
 
 
 class Comparison(NamedTuple):
-    """One of our agents and one of CORL's files, with the same settings."""
+    """One of our agents and one of the other files, with the same settings."""
 
     label: str
     agent: str
-    file: str  # in algorithms/offline/
+    file: str  # in the folder of peers
     updates: int
     seeds: int
     config: Mapping[str, Any]  # ours, where it differs from the agent's defaults
-    arguments: str  # of CORL's command line
+    arguments: str  # of scripts/reference_offline.py: the file's own ones follow `--`
 
 
 COMPARISONS = {
-    "td3_bc": Comparison("TD3+BC", "td3_bc", "td3_bc.py", 1_500, 10, {}, STEPS),
-    "iql": Comparison(
-        "IQL",
-        "iql",
-        "iql.py",
+    "td3_bc": Comparison("TD3+BC", "td3_bc", "CORL/algorithms/offline/td3_bc.py", 1_500, 10, {}, STEPS),
+    "iql": Comparison("IQL", "iql", "CORL/algorithms/offline/iql.py", 1_500, 10, IQL, STEPS),
+    "bc": Comparison("BC", "bc", "CORL/algorithms/offline/any_percent_bc.py", 1_500, 10, {}, f"{STEPS} --frac 1.0"),
+    "rebrac": Comparison(
+        "ReBRAC", "rebrac", "CORL/algorithms/offline/rebrac.py", 4_000, 5, REBRAC, f"{EPOCHS} {REBRAC_ARGUMENTS}"
+    ),
+    "cql": Comparison("CQL", "cql", "CORL/algorithms/offline/cql.py", 1_500, 5, CQL, f"{STEPS} {CQL_ARGUMENTS}"),
+    "calql": Comparison(
+        "Cal-QL",
+        "calql",
+        "CORL/algorithms/finetune/cal_ql.py",
+        1_500,
+        5,
+        CALQL,
+        f"{STEPS} {CQL_ARGUMENTS}".replace("--max_timesteps", "--online_iterations 0 --offline_iterations"),
+    ),
+    "riql": Comparison(
+        "RIQL",
+        "riql",
+        "RIQL/RIQL.py",
         1_500,
         10,
-        IQL,
-        STEPS,
-    ),
-    "bc": Comparison("BC", "bc", "any_percent_bc.py", 1_500, 10, {}, f"{STEPS} --frac 1.0"),
-    "rebrac": Comparison(
-        "ReBRAC",
-        "rebrac",
-        "rebrac.py",
-        4_000,
-        5,
-        REBRAC,
-        f"{EPOCHS} {REBRAC_ARGUMENTS}",
-    ),
-    "edac": Comparison(
-        "EDAC",
-        "edac",
-        "edac.py",
-        3_000,
-        5,
-        EDAC,
-        f"--device cpu --buffer_size 100000 {EPOCHS} --hidden_dim 64",
-    ),
-    "cql": Comparison(
-        "CQL",
-        "cql",
-        "cql.py",
-        1_500,
-        5,
-        CQL,
-        f"{STEPS} {CQL_ARGUMENTS}",
+        {},
+        "--set train_seed={seed} eval_seed={seed} num_epochs=2 num_updates_on_epoch={half} max_timesteps={updates} "
+        "eval_every=1 device=cpu buffer_size=100000 env_name=halfcheetah-medium-v2",
     ),
 }
 
@@ -143,15 +134,14 @@ def alone(name: str, seed: int, options: argparse.Namespace) -> float:
 
 
 def theirs(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """What a process of CORL's file came to, which is kept as a file."""
+    """What a process of the other file came to, which is kept as a file."""
     each = COMPARISONS[name]
     out = options.runs / f"{name}-theirs-{seed}.json"
     if not finished(out):
-        file = options.corl / "algorithms" / "offline" / each.file
-        python = options.jax_peer if each.file == "rebrac.py" else options.peer
+        python = options.jax_peer if PAIRS[name].uses_jax else options.peer
         arguments = each.arguments.format(updates=each.updates, half=each.updates // 2, seed=seed).split()
         script = Path(__file__).with_name("reference_offline.py")
-        command = [python, script, options.data, out, file, "--source", SOURCE, "--", *arguments]
+        command = [python, script, options.data, out, options.peers / each.file, "--source", source(each), *arguments]
         with out.with_suffix(".log").open("w") as log:
             found = subprocess.run([str(x) for x in command], stdout=log, stderr=log, check=False)
         if found.returncode:
@@ -160,8 +150,13 @@ def theirs(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     return json.loads(out.read_text())
 
 
+def source(each: Comparison) -> str:
+    """Where the other file is from."""
+    return SOURCES[each.file.split("/")[0]]
+
+
 def finished(out: Path) -> bool:
-    """Whether a process of CORL's file has played all its episodes. One that was interrupted has fewer."""
+    """Whether a process of the other file has played all its episodes. One that was interrupted has fewer."""
     found = json.loads(out.read_text())["evaluations"] if out.exists() else []
     return [len(each["returns"]) for each in found] == [EPISODES] * 2
 
@@ -193,8 +188,8 @@ def compared(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "episodes": EPISODES,
         "seeds": list(range(each.seeds)),
         "config": described["config"],
-        "file": f"peer/algorithms/offline/{each.file}",
-        "source": SOURCE,
+        "file": each.file,
+        "source": source(each),
         "arguments": each.arguments.format(updates=end, half=half, seed="SEED"),
         "returns": returns,
         "differences": differences,
@@ -214,15 +209,15 @@ def means(returns: Any) -> list[float]:
 
 
 def rate(part: Mapping[str, Any], updates: int) -> float:
-    """Updates per second of CORL's loop, between the end of its first evaluation and the beginning of its last one."""
+    """Updates per second of their loop, between the end of its first evaluation and the beginning of its last one."""
     first, *_, last = part["evaluations"]
     return updates / (last["began"] - first["ended"])
 
 
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
-    header = ["agent", "updates", "seeds", "ours", "CORL", "difference", "half-way, difference"]
-    lines = [f"| {' | '.join([*header, 'updates/s, ours', 'CORL', 'ratio'])} |", "|---" * (len(header) + 3) + "|"]
+    header = ["agent", "updates", "seeds", "ours", "theirs", "difference", "half-way, difference"]
+    lines = [f"| {' | '.join([*header, 'updates/s, ours', 'theirs', 'ratio'])} |", "|---" * (len(header) + 3) + "|"]
     for each in study["comparisons"].values():
         cells = [each["label"], f"{each['updates']:,}", str(len(each["seeds"]))]
         cells += [studies.with_interval(mean_interval(each["returns"][whose][1])) for whose in ("ours", "theirs")]
@@ -251,7 +246,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         zero, (value, low, high) = np.mean(each["returns"]["theirs"][1]), each["differences"][1]
         axes.axhline(zero, color="k", linewidth=0.8, linestyle="--")
         axes.errorbar(2, zero + value, [[value - low], [high - value]], color="k", marker="D", markersize=4, capsize=3)
-        axes.set_xticks([0, 1, 2], ["ours", "CORL", "difference"])
+        axes.set_xticks([0, 1, 2], ["ours", "theirs", "difference"])
         axes.set(xlim=(-0.5, 2.5), title=f"{each['label']}, {each['updates']:,} updates")
     for axes in panels[number:]:
         axes.set_visible(False)
@@ -265,8 +260,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*COMPARISONS, []], help="comparisons; default: all")
     parser.add_argument("--data", help="the recorded file")
-    parser.add_argument("--corl", type=Path, help="the folder with CORL's files")
-    parser.add_argument("--peer", type=Path, default=sys.executable, help="the Python for CORL's files")
+    parser.add_argument("--peers", type=Path, help="the folder with the other projects")
+    parser.add_argument("--peer", type=Path, default=sys.executable, help="the Python for their files")
     parser.add_argument("--jax-peer", type=Path, default=sys.executable, help="the Python for rebrac.py")
     parser.add_argument("--table", action="store_true", help="only write the table and the figure")
     parser.add_argument("--runs", type=Path, default=Path("runs/references"))

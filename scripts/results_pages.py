@@ -170,7 +170,7 @@ CORES = (
     ("4 of CQL, the same", "cql, 4 learners"),
 )
 AGENTS = {"td3_bc": "TD3+BC", "iql": "IQL", "bc": "BC", "rebrac": "ReBRAC", "edac": "EDAC", "cql": "CQL"}
-AGENTS |= {"calql": "Cal-QL", "riql": "RIQL"}
+AGENTS |= {"calql": "Cal-QL", "riql": "RIQL", "fql": "FQL", "dql": "Diffusion-QL"}
 COMPUTE = ("LightsOut-3x3", "LightsOut-4x4", "cube-single")
 GRIDS = {"LightsOut-5x5": (2048, "5M"), "LightsOut-5x5-dense": (2048, ""), "LightsOut-10x10-test": (2048, "")}
 GRIDS |= {"BoxPick-6x6": (1024, "1M"), "BoxPick-6x6-quarter": (1024, "")}
@@ -409,7 +409,7 @@ def updates() -> list[str]:
     rows = []
     for name, found in json.loads((RESULTS / "references" / "updates.json").read_text())["agents"].items():
         off = [max(loss[span] for loss in found["losses"].values()) for span in ("first 10", "all")]
-        cells = [f"{found['updates']}", *(f"{x:.0e}" for x in off), f"{found['parameters']:.1%}"]
+        cells = [f"{found['updates']}", *(f"{x:.0e}" for x in off), f"{found['parameters']:.2%}"]
         rows.append([AGENTS[name], *cells])
     header = ["agent", "updates", "losses, first 10 updates", "losses, all updates", "parameters at the end"]
     return table(header, rows)

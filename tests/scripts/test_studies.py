@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -207,7 +208,7 @@ def test_updates_draw_given_numbers_in_place_of_random_ones(script):
     shapes = [(5, 2, 3), (5, 2, 3), (5, 2, 4, 3), (5, 2, 4, 3)]  # 5 updates, batches of 2, 4 candidates of 3 numbers
     actor, target, present, following = normal = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
     uniform = rng.uniform(size=(5, 2, 4, 3)).astype(np.float32)
-    noise = pairs.cql_noise(normal, [uniform])
+    noise = pairs.cql_noise({"normal": normal, "uniform": [uniform]})
 
     @jax.jit
     def drawn(noise):
@@ -223,3 +224,43 @@ def test_updates_draw_given_numbers_in_place_of_random_ones(script):
     np.testing.assert_array_equal(both[1:, 2:], following[3].swapaxes(0, 1))
     np.testing.assert_array_equal(candidates, uniform[3].swapaxes(0, 1))
     assert jax.random.normal(jax.random.key(0), (2,)).shape == (2,), "afterwards numbers are random again"
+
+
+def test_draws_of_another_agent_are_seen_in_order_and_some_repeated(script):
+    watch = script("reference_watch")
+    place = SimpleNamespace(draw=iter(np.arange(6.0).reshape(6, 1)).__next__)
+    updates = []
+    for _ in range(2):
+        with watch.watched([("normal", place, "draw")], {1: 0}) as drawn:
+            seen = [place.draw() for _ in range(3)]
+        np.testing.assert_array_equal(seen, drawn["normal"])
+        updates.append(drawn)
+    (draws,) = watch.stacked(updates).values()
+    np.testing.assert_array_equal(draws, [[[0], [2]], [[0], [2]], [[1], [3]]], "the second is the first again")
+    np.testing.assert_array_equal(place.draw(), [4.0], "afterwards nothing is repeated")
+
+
+def test_diffusion_draws_its_chains_at_once(script):
+    pairs = script("reference_pairs")
+    rng = np.random.default_rng(0)
+    normal = [rng.normal(size=(5, 2, 3)) for _ in range(7)]  # 5 updates, batches of 2, chains of 2 steps from noise
+    drawn = {"normal": normal, "integer": [np.zeros((5, 2)), np.ones((5, 2))], "uniform": [np.linspace(0, 1, 5)]}
+    noise = pairs.diffusion_noise(drawn)
+    target, noisy, policy = (each[4] for each in noise["normal"])  # of the last update
+    np.testing.assert_array_equal(target, [each[4] for each in normal[:3]])
+    np.testing.assert_array_equal(noisy, normal[3][4])
+    np.testing.assert_array_equal(policy, [each[4] for each in normal[4:]])
+    np.testing.assert_array_equal(noise["randint"], [np.ones((5, 2))], "not those that chose the batch")
+    np.testing.assert_array_equal(noise["bernoulli"], [[False, False, False, True, True]])
+
+
+def test_an_actor_of_several_networks_takes_the_parameters_of_one(script):
+    updates = script("reference_updates")
+    module = registry.load_agent("fql")
+    state = module.init(jax.random.key(0), EnvSpec("data", (3,), 2), module.Config(hidden=(4,)))
+    names = [f"first/actor.flow/{name}" for name, _ in updates.leaves(updates.parameters_of(state, "actor.flow"))]
+    assert "first/actor.flow/0/body/hidden_0/kernel" in names
+    given = {name: np.full(1, i) for i, name in enumerate(names)}
+    taken = updates.replaced(state, "actor.flow", given)
+    assert [float(x[0]) for _, x in updates.leaves(updates.parameters_of(taken, "actor.flow"))] == [0, 1, 2, 3]
+    assert taken.actor.one_step is state.actor.one_step
