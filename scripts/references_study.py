@@ -70,7 +70,7 @@ COMPARISONS = {
     "rebrac": Comparison(
         "ReBRAC", "rebrac", "CORL/algorithms/offline/rebrac.py", 4_000, 5, REBRAC, f"{EPOCHS} {REBRAC_ARGUMENTS}"
     ),
-    "cql": Comparison("CQL", "cql", "CORL/algorithms/offline/cql.py", 1_500, 5, CQL, f"{STEPS} {CQL_ARGUMENTS}"),
+    "cql": Comparison("CQL", "cql", "CORL/algorithms/offline/cql.py", 1_500, 10, CQL, f"{STEPS} {CQL_ARGUMENTS}"),
     "calql": Comparison(
         "Cal-QL",
         "calql",
