@@ -104,12 +104,12 @@ class Pair(NamedTuple):
     method: str = "train"  # of the learner
     fields: Mapping[str, Any] = {}  # of its settings, where its command line lacks them
     fixed: tuple[str, ...] = ()  # parameters of theirs that ours does not learn, and theirs here neither
-    watched: Literal["torch", "rebrac", "fql", "diffusion_ql"] = "torch"  # how, in scripts/reference_watch.py
+    watcher: Literal["torch", "rebrac", "fql", "diffusion_ql"] = "torch"  # one of those in scripts/reference_watch.py
 
     @property
     def uses_jax(self) -> bool:
         """Whether theirs runs in the Python with JAX, not in the one with PyTorch."""
-        return self.watched in ("rebrac", "fql")
+        return self.watcher in ("rebrac", "fql")
 
 
 PAIRS = {
@@ -145,7 +145,7 @@ PAIRS = {
         "--num_epochs 1 --num_updates_on_epoch {updates} --eval_episodes 0 --policy_noise 0.0 " + REBRAC_ARGUMENTS,
         REBRAC | {"target_noise": 0.0},
         offset=1,
-        watched="rebrac",
+        watcher="rebrac",
     ),
     "edac": Pair(
         "CORL/algorithms/offline/edac.py",
@@ -217,7 +217,7 @@ PAIRS = {
         "",
         {},
         noise=flow_noise,
-        watched="fql",
+        watcher="fql",
     ),
     "dql": Pair(
         "Diffusion-QL/agents/ql_diffusion.py",
@@ -243,6 +243,6 @@ PAIRS = {
             "step_start_ema": 50,
             "grad_norm": 9.0,
         },
-        watched="diffusion_ql",
+        watcher="diffusion_ql",
     ),
 }

@@ -42,14 +42,12 @@ def watch(which: str, data: Path, peers: Path, out: Path) -> None:
     sys.path[:0] = [str(file.parent), str(peers / pair.file.split("/")[0])]
     module = reference_offline.loaded(file)
     sys.argv = [pair.file, *pair.arguments.format(updates=UPDATES).split()]
-    found = WATCHERS[pair.watched](module, pair, recorded.serve())
-    arrays: dict[str, Any] = {f"first/{name}": x for name, x in found.first.items()} | {
-        f"last/{name}": x for name, x in found.last.items()
-    }
+    found = WATCHERS[pair.watcher](module, pair, recorded.serve())
+    noise = pair.noise(stacked(found.draws))
+    arrays: dict[str, Any] = {f"first/{name}": x for name, x in found.first.items()}
+    arrays |= {f"last/{name}": x for name, x in found.last.items()}
     arrays |= {f"loss/{name}": np.array([added(each, name) for each in found.losses]) for name in pair.losses}
-    arrays |= {
-        f"{kind}/{i}": x for kind, draws in pair.noise(stacked(found.draws)).items() for i, x in enumerate(draws)
-    }
+    arrays |= {f"{kind}/{i}": x for kind, draws in noise.items() for i, x in enumerate(draws)}
     observations, actions = (np.stack([batch[i] for batch in found.batches]) for i in (0, 1))
     np.savez(out, observations=observations, actions=actions, **arrays)
 
@@ -65,7 +63,7 @@ def stacked(draws: Sequence[Mapping[str, list[np.ndarray]]]) -> Drawn:
 
 
 @contextlib.contextmanager
-def watched(
+def recorded_draws(
     functions: list[tuple[str, Any, str]], repeated: Mapping[int, int] = {}
 ) -> Iterator[dict[str, list[np.ndarray]]]:
     """The numbers that these functions draw inside, by kind, in order; some normal ones are those of an earlier draw.
@@ -75,12 +73,12 @@ def watched(
     drawn: dict[str, list[Any]] = {kind: [] for kind, _, _ in functions}
     with contextlib.ExitStack() as stack:
         for kind, place, name in functions:
-            draw = watched_draw(drawn[kind], getattr(place, name), repeated if kind == "normal" else {})
+            draw = recording(drawn[kind], getattr(place, name), repeated if kind == "normal" else {})
             stack.enter_context(mock.patch.object(place, name, draw))
         yield drawn
 
 
-def watched_draw(drawn: list[Any], function: Any, repeated: Mapping[int, int]) -> Any:
+def recording(drawn: list[Any], function: Any, repeated: Mapping[int, int]) -> Any:
     """The function, which appends what it draws to the list, or draws what it drew before."""
 
     def draw(*given: Any, **options: Any) -> Any:
@@ -109,7 +107,7 @@ def watch_torch(module: Any, pair: Pair, _: Mapping[str, np.ndarray]) -> Watched
                 part_of(self, name).requires_grad_(False)
             seen.extend([self, torch_parameters(self, pair)])
         batches.append([x.numpy() for x in batch])
-        with watched(functions, pair.repeated) as drawn:
+        with recorded_draws(functions, pair.repeated) as drawn:
             losses.append(train(self, batch))
         draws.append(drawn)
         return losses[-1]
@@ -129,8 +127,12 @@ def watch_diffusion_ql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) 
     learner = module.Diffusion_QL(*sizes, 1.0, "cpu", **pair.fields)
     sampler = importlib.import_module("utils.data_sampler").Data_Sampler(rows, "cpu")
     sample, batches, losses, draws = sampler.sample, [], [], []
-    functions = [("normal", torch, "randn"), ("normal", torch, "randn_like"), ("integer", torch, "randint")]
-    functions.append(("uniform", np.random, "uniform"))
+    functions = [
+        ("normal", torch, "randn"),
+        ("normal", torch, "randn_like"),
+        ("integer", torch, "randint"),
+        ("uniform", np.random, "uniform"),
+    ]
 
     def kept(size: int) -> Any:
         batches.append(sample(size))
@@ -139,7 +141,7 @@ def watch_diffusion_ql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) 
     sampler.sample = kept
     first = torch_parameters(learner, pair)
     for _ in range(UPDATES):
-        with watched(functions) as drawn:
+        with recorded_draws(functions) as drawn:
             found = learner.train(sampler, 1, 256)
         losses.append({name: values[0] for name, values in found.items()})
         draws.append(drawn)
@@ -215,7 +217,7 @@ def watch_rebrac(module: Any, pair: Pair, _: Mapping[str, np.ndarray]) -> Watche
 
     def parameters(given: Mapping[str, Any]) -> dict[str, np.ndarray]:
         actor, critic = given["actor"]["params"], given["critic"]["params"]["VmapCritic_0"]
-        return jax_parameters("actor", actor) | jax_parameters("critic", critic, members=2)
+        return jax_parameters("actor", actor) | jax_parameters("critic", critic, members=True)
 
     first, last = parameters(updates[0][0]), parameters(updates[-1][1])
     return Watched(first, last, [each[2] for each in updates], losses, [{}])
@@ -236,7 +238,7 @@ def watch_fql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) -> Watche
 
     @jax.jit
     def update(learner: Any, batch: Any) -> Any:
-        with watched([("normal", jax.random, "normal"), ("uniform", jax.random, "uniform")]) as drawn:
+        with recorded_draws([("normal", jax.random, "normal"), ("uniform", jax.random, "uniform")]) as drawn:
             learner, found = learner.update(batch)
         # Flax draws as well, to know the shapes of parameters.
         return learner, found, {kind: [x for x in some if x.shape[0] == size] for kind, some in drawn.items()}
@@ -246,7 +248,7 @@ def watch_fql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) -> Watche
         for name, (theirs,) in pair.networks.items():
             tree = learner.network.params[theirs]
             if name == "critic":
-                found |= jax_parameters(name, tree["value_net"], members=2)
+                found |= jax_parameters(name, tree["value_net"], members=True)
                 continue
             network, *inside = name.split("/")
             layers = jax_parameters(network, tree["mlp"], *inside)
@@ -267,7 +269,7 @@ def watch_fql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) -> Watche
     return Watched(first, parameters(), batches, losses, draws)
 
 
-def jax_parameters(name: str, tree: Mapping[str, Any], *inside: str, members: int = 0) -> dict[str, np.ndarray]:
+def jax_parameters(name: str, tree: Mapping[str, Any], *inside: str, members: bool = False) -> dict[str, np.ndarray]:
     """Parameters of a Flax module under our names; with members, arrays are stacked along their first axis."""
     found = {}
     last = f"Dense_{sum(layer.startswith('Dense') for layer in tree) - 1}"

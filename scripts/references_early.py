@@ -16,8 +16,8 @@ names begin with `ours`: learners of one program are independent of each other.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,14 @@ def compared(folder: Path) -> dict[str, Any]:
     }
 
 
+def main() -> None:
+    """Compare both sides, and write what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the folder with both sides")
+    parser.add_argument("--output", type=Path, default=Path("results/references/bc_early.json"))
+    options = parser.parse_args()
+    options.output.write_text(json.dumps(compared(options.folder), indent=1) + "\n")
+
+
 if __name__ == "__main__":
-    out = Path("results/references/bc_early.json")
-    out.write_text(json.dumps(compared(Path(sys.argv[1])), indent=1) + "\n")
+    main()

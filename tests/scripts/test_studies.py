@@ -231,7 +231,7 @@ def test_draws_of_another_agent_are_seen_in_order_and_some_repeated(script):
     place = SimpleNamespace(draw=iter(np.arange(6.0).reshape(6, 1)).__next__)
     updates = []
     for _ in range(2):
-        with watch.watched([("normal", place, "draw")], {1: 0}) as drawn:
+        with watch.recorded_draws([("normal", place, "draw")], {1: 0}) as drawn:
             seen = [place.draw() for _ in range(3)]
         np.testing.assert_array_equal(seen, drawn["normal"])
         updates.append(drawn)
