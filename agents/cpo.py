@@ -125,10 +125,10 @@ def check(spec: EnvSpec, config: Config) -> None:
     torsos.check(spec, layers(config), config.actor_hidden, config.critic_hidden)
 
 
-def layers(config: Config) -> torsos.Settings:
+def layers(config: Config) -> torsos.TorsoSettings:
     """The settings of the torsos."""
     style = (config.activation, config.initialisation, False, config.grid, config.encoder)
-    return torsos.Settings(config.torso, config.compute, None, *style)
+    return torsos.TorsoSettings(config.torso, config.compute, None, *style)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

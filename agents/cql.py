@@ -138,7 +138,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, **dict.fromkeys(given, (None, None)))
     agent.require_order(config, "gap_min", "gap_max")
     agent.require_at_least(config, num_actions=1, num_critics=1, bc_steps=0, num_parts=1)
-    heads.check_bins(heads.Settings(config.value_head, config.bins, config.v_min, config.v_max))
+    heads.check_bins(heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max))
     if config.batch_size % config.num_parts:
         raise ValueError(f"--config.num-parts is {config.num_parts}, it must divide the batch of {config.batch_size}.")
 
@@ -149,7 +149,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
     style, critic_style = ((config.activation, x) for x in (config.initialisation, config.critic_initialisation))
     actor = networks.create(networks.MLP(config.hidden, 2 * spec.action_size, *style), key_actor, observation)
-    head = heads.Settings(config.value_head, config.bins, config.v_min, config.v_max)
+    head = heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max)
     ensemble = networks.Ensemble(config.num_critics, config.critic_hidden, *critic_style, config.layer_norm)
     critic = networks.create_critic(ensemble, head, spec, key_critic, observation, action)
     start = (config.init_temperature, config.init_multiplier)

@@ -157,10 +157,10 @@ def check(spec: EnvSpec, config: Config) -> None:
         raise ValueError(f"--config.action-input does not go with --config.{other}: it is an input beside a vector.")
 
 
-def layers(config: Config) -> torsos.Settings:
+def layers(config: Config) -> torsos.TorsoSettings:
     """The settings of the torsos."""
     style = (config.activation, config.initialisation, config.layer_norm)
-    return torsos.Settings(config.torso, config.compute, config.progressive, *style, config.grid, config.encoder)
+    return torsos.TorsoSettings(config.torso, config.compute, config.progressive, *style, config.grid, config.encoder)
 
 
 def head(config: Config) -> heads.Head:

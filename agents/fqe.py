@@ -99,13 +99,13 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_unmixed("fqe", spec)
     agent.require_range(config, discount=(0, 1), target_rate=(0, 1), critic_lr=(0, None))
     agent.require_at_least(config, num_critics=1, num_starts=1, initial_every=1)
-    heads.check_bins(heads.Settings(config.value_head, config.bins, config.v_min, config.v_max))
+    heads.check_bins(heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max))
     encoders.check(spec, encoding(config))
 
 
-def encoding(config: Config) -> encoders.Settings:
+def encoding(config: Config) -> encoders.EncoderSettings:
     """The settings of the encoder."""
-    return encoders.Settings(config.encoder, config.activation, config.initialisation)
+    return encoders.EncoderSettings(config.encoder, config.activation, config.initialisation)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -113,7 +113,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation, action = spec.example(), jnp.zeros(spec.action_shape, spec.action_dtype)
     style = (config.activation, config.initialisation)
     ensemble = networks.ensemble(spec, config.num_critics, config.hidden, *style, config.layer_norm)
-    classes = heads.Settings(config.value_head, config.bins, config.v_min, config.v_max)
+    classes = heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max)
     encoded = encoders.encoded(spec, encoding(config), ensemble)
     critic = networks.create_critic(encoded, classes, spec, key, observation, action)
     number = config.num_starts

@@ -136,10 +136,10 @@ def check(spec: EnvSpec, config: Config) -> None:
     torsos.check(spec, layers(config), config.hidden)
 
 
-def layers(config: Config) -> torsos.Settings:
+def layers(config: Config) -> torsos.TorsoSettings:
     """The settings of the torsos."""
     thinking = (config.torso, config.compute, config.progressive)
-    return torsos.Settings(*thinking, config.activation, config.initialisation, "last" if config.layer_norm else False)
+    return torsos.TorsoSettings(*thinking, config.activation, config.initialisation, "last" if config.layer_norm else False)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -135,13 +135,13 @@ def check(spec: EnvSpec, config: Config) -> None:
     if config.dropout is not None:
         agent.require_range(config, dropout=(0, 0.99))
     agent.require_at_least(config, num_critics=1)
-    heads.check_bins(heads.Settings(config.value_head, config.bins, config.v_min, config.v_max))
+    heads.check_bins(heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max))
     encoders.check(spec, encoding(config))
 
 
-def encoding(config: Config) -> encoders.Settings:
+def encoding(config: Config) -> encoders.EncoderSettings:
     """The settings of the encoders."""
-    return encoders.Settings(config.encoder, config.activation, config.initialisation)
+    return encoders.EncoderSettings(config.encoder, config.activation, config.initialisation)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -157,7 +157,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         choices=spec.choices,
     )
     ensemble = networks.ensemble(spec, config.num_critics, config.hidden, *style, config.layer_norm, output_scale=gain)
-    classes = heads.Settings(config.value_head, config.bins, config.v_min, config.v_max)
+    classes = heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max)
     encoded = encoders.encoded(spec, encoding(config), ensemble)
     critic = networks.create_critic(encoded, classes, spec, key_critic, observation, action)
     head = networks.MLP(config.hidden, 1, *style, output_scale=gain)

@@ -125,11 +125,11 @@ def check(spec: EnvSpec, config: Config) -> None:
     torsos.check(spec, layers(config), config.actor_hidden, *([] if shares(config) else [config.critic_hidden]))
 
 
-def layers(config: Config) -> torsos.Settings:
+def layers(config: Config) -> torsos.TorsoSettings:
     """The settings of the torsos."""
     style = (config.activation, config.initialisation, False, config.grid, config.encoder)
     kept = (config.memory, config.memory_hidden, config.memory_length, config.memory_span)
-    return torsos.Settings(config.torso, config.compute, config.progressive, *style, *kept)
+    return torsos.TorsoSettings(config.torso, config.compute, config.progressive, *style, *kept)
 
 
 def squashes(spec: EnvSpec, config: Config) -> bool:

@@ -139,17 +139,17 @@ def check(spec: EnvSpec, config: Config) -> None:
     torsos.check(spec, layers(config), config.actor_hidden, config.critic_hidden)
 
 
-def layers(config: Config) -> torsos.Settings:
+def layers(config: Config) -> torsos.TorsoSettings:
     """The settings of the torsos."""
     thinking = (config.torso, config.compute, config.progressive)
     style = (config.activation, config.initialisation, False, config.grid, config.encoder)
-    return torsos.Settings(*thinking, *style)
+    return torsos.TorsoSettings(*thinking, *style)
 
 
-def control(config: Config) -> multipliers.Settings:
+def control(config: Config) -> multipliers.MultiplierSettings:
     """The settings of the multiplier."""
     gains = (config.gain_p, config.gain_i, config.gain_d)
-    return multipliers.Settings(config.multiplier, config.cost_limit, config.multiplier_rate, gains)
+    return multipliers.MultiplierSettings(config.multiplier, config.cost_limit, config.multiplier_rate, gains)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

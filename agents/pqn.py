@@ -103,11 +103,11 @@ def check(spec: EnvSpec, config: Config) -> None:
     torsos.check(spec, layers(config))
 
 
-def layers(config: Config) -> torsos.Settings:
+def layers(config: Config) -> torsos.TorsoSettings:
     """The settings of the layers before the values of actions."""
     style = (config.activation, config.initialisation, config.layer_norm)
     kept = (config.memory, config.memory_hidden, config.memory_length, config.memory_span)
-    return torsos.Settings("mlp", 1, None, *style, None, config.encoder, *kept)
+    return torsos.TorsoSettings("mlp", 1, None, *style, None, config.encoder, *kept)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -147,12 +147,12 @@ def check(spec: EnvSpec, config: Config) -> None:
     torsos.check(spec, layers(config), config.hidden)
 
 
-def layers(config: Config) -> torsos.Settings:
+def layers(config: Config) -> torsos.TorsoSettings:
     """The settings of torso and memory."""
     thinking = (config.torso, config.compute, None)
     style = (config.activation, config.initialisation, config.layer_norm, config.grid, config.encoder)
     kept = (config.memory, config.memory_hidden, config.memory_length, config.memory_span)
-    return torsos.Settings(*thinking, *style, *kept)
+    return torsos.TorsoSettings(*thinking, *style, *kept)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -140,9 +140,9 @@ def check(spec: EnvSpec, config: Config) -> None:
     encoders.check(spec, encoding(config))
 
 
-def encoding(config: Config) -> encoders.Settings:
+def encoding(config: Config) -> encoders.EncoderSettings:
     """The settings of the encoders."""
-    return encoders.Settings(config.encoder, config.activation, config.initialisation)
+    return encoders.EncoderSettings(config.encoder, config.activation, config.initialisation)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -180,10 +180,10 @@ def limit(spec: EnvSpec, config: Config) -> Array:
     return config.cost_limit / steps * (1.0 - discount**steps) / (1.0 - discount)
 
 
-def control(config: Config, limit: Any) -> multipliers.Settings:
+def control(config: Config, limit: Any) -> multipliers.MultiplierSettings:
     """How the multiplier moves."""
     gains = (config.gain_p, config.gain_i, config.gain_d)
-    return multipliers.Settings(config.multiplier, limit, config.multiplier_rate, gains)
+    return multipliers.MultiplierSettings(config.multiplier, limit, config.multiplier_rate, gains)
 
 
 def perceive(state: State, observation: Array, first: Array, config: Config) -> State:

@@ -127,10 +127,10 @@ def check(spec: EnvSpec, config: Config) -> None:
     torsos.check(spec, layers(config), config.hidden)
 
 
-def layers(config: Config) -> torsos.Settings:
+def layers(config: Config) -> torsos.TorsoSettings:
     """The settings of the actor's layers: a GRU after the hidden ones."""
     style = (config.activation, config.initialisation)
-    return torsos.Settings("mlp", 1, None, *style, memory="gru", memory_hidden=config.memory_hidden)
+    return torsos.TorsoSettings("mlp", 1, None, *style, memory="gru", memory_hidden=config.memory_hidden)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -4,7 +4,7 @@ V critic, pi actor, gamma discount, lambda trace decay, tau entropy cost, end_t:
   delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)                         [1, algorithm of stream AC]
   e_V     <- gamma lambda e_V  + grad V(s_t)
   e_pi    <- gamma lambda e_pi + grad [log pi(a_t|s_t) + tau sign(delta_t) H(pi(.|s_t))]
-  V, pi   <- V + alpha_V delta_t e_V,  pi + alpha_pi delta_t e_pi            ObGD, rljax/networks/traces.py
+  V, pi   <- V + alpha_V delta_t e_V,  pi + alpha_pi delta_t e_pi            ObGD, rljax/networks/optimisation/traces.py
   e_V, e_pi <- 0 where end_t
 
 Observations are standardised by statistics of all so far, this one included. Rewards are divided by the std of their

@@ -3,7 +3,7 @@
 Q critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) max_a Q(s'_t, a) - Q(s_t, a_t)           [1, algorithm of stream Q]
   e       <- gamma lambda e + grad Q(s_t, a_t)
-  Q       <- Q + alpha delta_t e                                             ObGD, rljax/networks/traces.py
+  Q       <- Q + alpha delta_t e                                             ObGD, rljax/networks/optimisation/traces.py
   e       <- 0 where end_t, and where a_t was not the greedy action
 
 Actions are greedy except for a share epsilon of uniform ones, which falls linearly. Observations are standardised by

@@ -3,7 +3,7 @@
 Q critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) Q(s'_t, a_{t+1}) - Q(s_t, a_t)           [1, algorithm of stream SARSA]
   e       <- gamma lambda e + grad Q(s_t, a_t)
-  Q       <- Q + alpha delta_t e                                             ObGD, rljax/networks/traces.py
+  Q       <- Q + alpha delta_t e                                             ObGD, rljax/networks/optimisation/traces.py
   e       <- 0 where end_t
 
 a_{t+1} is drawn before this update. A transition waits for its successor's action, unless it is an episode's last one.

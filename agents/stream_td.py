@@ -3,7 +3,7 @@
 V critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)                         [1, algorithm of stream TD]
   e       <- gamma lambda e + grad V(s_t)
-  V       <- V + alpha delta_t e                                             ObGD, rljax/networks/traces.py
+  V       <- V + alpha delta_t e                                             ObGD, rljax/networks/optimisation/traces.py
   e       <- 0 where end_t
 
 It predicts and does not control: actions are uniform, also in evaluation. Observations are standardised by statistics

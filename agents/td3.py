@@ -113,9 +113,9 @@ def check(spec: EnvSpec, config: Config) -> None:
     encoders.check(spec, encoding(config))
 
 
-def encoding(config: Config) -> encoders.Settings:
+def encoding(config: Config) -> encoders.EncoderSettings:
     """The settings of the encoders."""
-    return encoders.Settings(config.encoder, config.activation, config.initialisation)
+    return encoders.EncoderSettings(config.encoder, config.activation, config.initialisation)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -113,7 +113,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, target_noise=(0, None), target_noise_clip=(0, None), exploration_noise=(0, None))
     agent.require_at_least(config, policy_delay=1, num_critics=1)
     agent.require_subset(config.min_critics, config.num_critics)
-    heads.check_bins(heads.Settings(config.value_head, config.bins, config.v_min, config.v_max))
+    heads.check_bins(heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -122,7 +122,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
     style = (config.activation, config.initialisation)
     actor = networks.create(networks.MLP(config.hidden, spec.action_size, *style), key_actor, observation)
-    head = heads.Settings(config.value_head, config.bins, config.v_min, config.v_max)
+    head = heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max)
     ensemble = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
     critic = networks.create_critic(ensemble, head, spec, key_critic, observation, action)
     return State(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
 
 import jax
@@ -21,6 +21,7 @@ import numpy as np
 from flax import struct
 
 from rljax.requirements import (
+    check_types,
     require_above,
     require_at_least,
     require_below,
@@ -32,6 +33,7 @@ from rljax.requirements import (
 
 Array = jax.Array
 Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
+Loss = tuple[Array, Metrics]  # a scalar [] to be minimised
 T = TypeVar("T")
 
 # Transforms of a data set's rewards before any agent sees them; definitions and sources: `rljax.datasets.preprocess`.
@@ -216,7 +218,8 @@ class Agent(Protocol):
       and returns `(action, extras, memory)`. Whoever acts keeps the memory, one per environment. A memory that only
       exploring actions depend on is a `networks.noise.Lasting`; `act` then also works without it.
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
-      on it. `first` [E] marks those that begin an episode. It is called where the experience says `perceives=True`.
+      on it. `first` [E] marks those that begin an episode. Normalising observations needs no such function: a
+      declaration with `normalise_observations=True` is enough.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the first update on it.
     - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions [..., A]. Runs from a
       data set report its mean over terminal rows. Adversarial corruptions of data sets minimise this value.
@@ -258,6 +261,17 @@ class Agent(Protocol):
 PARTS = ("Config", "experience", "check", "init", "act", "update")  # required of every agent
 
 
+def check(agent: Any, spec: EnvSpec, config: Any) -> None:
+    """Raise `ValueError` for settings outside the ranges of their types, and for all that the agent refuses."""
+    check_types(config)
+    agent.check(spec, config)
+
+
+def same_fields(config: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The values of a Config's fields by name: of those `names` that it has."""
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
+
+
 def first_memory(agent: Any, spec: EnvSpec, config: Any, *leading: int) -> Any:
     """Memories with which episodes begin, with these leading axes; None where the agent remembers nothing."""
     memory = agent.remember(spec, config) if hasattr(agent, "remember") else None
@@ -292,14 +306,17 @@ class Base(struct.PyTreeNode):
     config: Any  # the other agent's Config, floats as arrays []
     agent: Any = struct.field(pytree_node=False)  # the other agent's module
     spec: EnvSpec = struct.field(pytree_node=False)  # of the environment in which the policy was trained
+    inputs: Any = struct.field(pytree_node=False)  # one of `rljax.networks.inputs`: it normalises observations
+    statistics: Any  # of the other agent's observations
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
-        """Actions [..., A] for observations [..., O...]."""
-        return act(self.agent, self.state, observation, key, self.config, explore)[0]
+        """Actions [..., A] for observations [..., O...] as the environment shows them."""
+        seen_by_agent = self.inputs(self.statistics, observation)
+        return act(self.agent, self.state, seen_by_agent, key, self.config, explore)[0]
 
     def digest(self) -> str:
         """A hash of all numbers of the policy."""
-        return digest((self.state, self.config))
+        return digest((self.state, self.statistics, self.config))
 
 
 def digest(tree: Any) -> str:

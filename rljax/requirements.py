@@ -1,13 +1,97 @@
 """Checks of an agent's settings: each raises `ValueError` that names the setting and says what it must be.
 
-Agents call them as `agent.require_range` and so on. Those of environments are in `rljax.agent`.
+The type of a setting may say its range: `discount: agent.Share = 0.99` lies in [0, 1]. `check_types` checks all of
+them. What no type says, an agent checks itself with `agent.require_range` and so on.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import functools
+import types
+import typing
+from typing import Annotated, Any
 
 import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Between:
+    """Finite numbers in a closed range; None is no limit."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def require(self, config: Any, name: str) -> None:
+        """Raise `ValueError` for values of the field `name` outside the range."""
+        require_range(config, **{name: (self.low, self.high)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Above:
+    """Finite numbers above a limit."""
+
+    limit: float
+
+    def require(self, config: Any, name: str) -> None:
+        """Raise `ValueError` for values of the field `name` that are not above the limit."""
+        require_above(config, **{name: self.limit})
+
+
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
+    """Whole numbers from a limit on."""
+
+    limit: int
+
+    def require(self, config: Any, name: str) -> None:
+        """Raise `ValueError` for a value of the field `name` below the limit."""
+        require_at_least(config, **{name: self.limit})
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerWidths:
+    """Widths of layers, each at least 1."""
+
+    def require(self, config: Any, name: str) -> None:
+        """Raise `ValueError` for a width of the field `name` below 1."""
+        require_widths(config, name)
+
+
+Real = Annotated[float, Between()]  # any finite number
+NonNegative = Annotated[float, Between(0, None)]
+Share = Annotated[float, Between(0, 1)]
+Positive = Annotated[float, Above(0)]
+LogStd = Annotated[float, Between(-30, 30)]  # of a policy
+Count = Annotated[int, AtLeast(1)]
+Whole = Annotated[int, AtLeast(0)]
+Widths = Annotated[tuple[int, ...], LayerWidths()]
+
+
+def check_types(config: Any) -> None:
+    """Raise `ValueError` unless each field lies in the range that its type says, for every learner.
+
+    A field that may be None, such as `Real | None`, is not checked where it is.
+    """
+    for name, requirements in _requirements(type(config)).items():
+        if getattr(config, name) is not None:
+            for requirement in requirements:
+                requirement.require(config, name)
+
+
+@functools.cache
+def _requirements(cls: type) -> dict[str, list[Any]]:
+    """The requirements that the types of a Config's fields say, by field."""
+    kinds = (Between, Above, AtLeast, LayerWidths)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    requirements = {}
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        parts = typing.get_args(hint) if is_union else (hint,)
+        stated = [x for part in parts for x in getattr(part, "__metadata__", ())]
+        requirements[field.name] = [x for x in stated if isinstance(x, kinds)]
+    return requirements
 
 
 def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> None:

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from rljax import datasets
-from rljax.agent import RewardTransform, act
+from rljax.agent import RewardTransform
 from rljax.buffers.experience import rows_of, spread_rows
 from rljax.runs import policy
+from rljax.training import agent_state
 from rljax.training.plan import require_same_spaces
 from rljax.training.terminal_values import has_values
 
@@ -45,7 +46,7 @@ def losses(folder: Path, dataset: datasets.Dataset, discount: float, *, trust: b
 
     @jax.jit
     def differences(state: Any, observation: Any, action: Any) -> Any:
-        chosen, *_ = act(module, state, observation, key, config, explore=False)
+        chosen, *_ = agent_state.act(module, state, observation, key, config, explore=False)
         different = (chosen != action) if spec.discrete else jnp.square(chosen - action)
         return different.astype(jnp.float32).mean()
 
@@ -55,10 +56,10 @@ def losses(folder: Path, dataset: datasets.Dataset, discount: float, *, trust: b
 
         @jax.jit
         def errors(state: Any, data: Any) -> Any:
-            chosen, *_ = act(module, state, data.next_observation, key, config, explore=False)
-            following = module.value(state, data.next_observation, chosen, config)
+            chosen, *_ = agent_state.act(module, state, data.next_observation, key, config, explore=False)
+            following = agent_state.value(module, state, data.next_observation, chosen, config)
             target = scale * data.reward + shift + discount * (1.0 - data.terminated) * following
-            return jnp.square(module.value(state, data.observation, data.action, config) - target).mean()
+            return jnp.square(agent_state.value(module, state, data.observation, data.action, config) - target).mean()
 
         found[ERROR] = float(errors(state, data))
     return found

@@ -5,13 +5,13 @@ def experience(config: Config) -> buffers.Replay:
 """
 
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
-from rljax.buffers.dataset import PART, Dataset, PartRows, UniformRows, WeightedRows, with_weights
+from rljax.buffers.dataset import PART, Dataset, DatasetSettings, PartRows, UniformRows, WeightedRows, with_weights
 from rljax.buffers.draws import Hindsight, NStep, Uniform
 from rljax.buffers.experience import Column, Experience, Stream, rows_of
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
-from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
-from rljax.buffers.replay import Replay
+from rljax.buffers.prioritised import Prioritised, priorities, replay_draw, weighted
+from rljax.buffers.replay import Replay, ReplaySettings
 from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
 from rljax.buffers.sequences import Sequences
 
@@ -19,6 +19,7 @@ __all__ = [
     "PART",
     "Column",
     "Dataset",
+    "DatasetSettings",
     "Experience",
     "Goals",
     "Hindsight",
@@ -28,6 +29,7 @@ __all__ = [
     "PartRows",
     "Prioritised",
     "Replay",
+    "ReplaySettings",
     "ReturnToGo",
     "Rollout",
     "Sequences",
@@ -37,10 +39,10 @@ __all__ = [
     "UniformRows",
     "WeightedRows",
     "beside",
-    "chosen",
     "discounted_sums",
     "minibatches",
     "priorities",
+    "replay_draw",
     "rows_of",
     "weighted",
     "with_weights",

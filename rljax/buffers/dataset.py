@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, RewardTransform, Transition
-from rljax.buffers.experience import Experience, declaration, random_rows, rows_of
-from rljax.buffers.replay import Replay
+from rljax.agent import Array, RewardTransform, Transition, config
+from rljax.buffers.experience import D, Experience, declaration, random_rows, rows_of
+from rljax.buffers.replay import Replay, ReplaySettings
+from rljax.networks.inputs import OfData, Raw
 
 ALIAS = "alias_table"  # name in a data set's extras: its alias table [N, 2], see `with_weights`
 PART = "part"  # label of joined data: which of the joined data sets a row is from, counted from 0
@@ -123,9 +124,22 @@ class Dataset(Experience):
     draw: DatasetDraw = UniformRows()  # how batches are drawn
     online: Replay | None = None  # how the agent learns in an environment after the data set
     learns_until: float | None = None  # updates after which the learning rate is 0; None where it stays above 0
+    counts_successors: bool = False  # the statistics of observations are those of next observations too
 
     kind: ClassVar[str] = "dataset"
     needs_data: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls: type[D], config: Any, **others: Any) -> D:
+        """The declaration of a Config; see `Experience.of`. Numbers of environments are those of `online`."""
+        return super().of(config, num_envs=1, num_steps=1, **others)
+
+    @property
+    def inputs(self) -> Raw:
+        """Normalised by statistics of the data set, which never move, not even online after it."""
+        if not self.normalise_observations:
+            return Raw()
+        return OfData(self.counts_successors, self.goals)
 
     @property
     def mixes_data(self) -> bool:
@@ -162,6 +176,18 @@ class Dataset(Experience):
         del buffer
         assert data is not None
         return self.draw.take(data, self.draw.random(keys, data.reward.shape[0], self))
+
+
+@config
+class DatasetSettings(ReplaySettings):
+    """Settings of every agent that learns from data, and perhaps goes on online: the base of its Config."""
+
+    reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
+    replay_size: int = 1_000_000  # online: newest transitions that are kept beside the data set
+    warmup_steps: int = 0  # online: environment steps with uniform actions and no update
+    num_envs: int = 1  # online: environments stepped side by side
+    num_steps: int = 1  # online: steps of each environment per iteration
+    normalise_observations: bool = False  # by the data set's mean and std
 
 
 def trajectory_ends(data: Transition) -> np.ndarray:

@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import MEMORY, Array, RewardTransform, Transition, float_fields
+from rljax.agent import MEMORY, Array, RewardTransform, Transition, float_fields, same_fields
 from rljax.buffers.frames import each
+from rljax.networks.inputs import OfStream, Raw, Running
 
 T = TypeVar("T")
+D = TypeVar("D", bound="Experience")
 
 LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
@@ -70,7 +72,7 @@ class Experience:
     num_envs: int = 1  # environments of each learner, stepped side by side
     num_steps: int = 1  # steps of each environment in one iteration
     num_updates: int = 1  # updates in one iteration, each on a separate batch
-    perceives: bool = False  # the agent's `perceive` sees every observation before it acts
+    normalise_observations: bool = False  # the agent sees normalised observations: see `inputs`
     remembers: bool = False  # batches hold memories: `extras["memory"]`, for agents with `remember`
     signals: tuple[str, ...] = ()  # what the environment gives beside the reward, in the `extras` of a batch: a cost
     time_feature: bool = False  # observations end with the share of the time limit that has passed
@@ -78,6 +80,24 @@ class Experience:
 
     kind: ClassVar[str]  # its name in run folders: "replay", "rollout", "stream" or "dataset"
     needs_data: ClassVar[bool] = False  # training cannot begin without a data set
+
+    @classmethod
+    def of(cls: type[D], config: Any, **others: Any) -> D:
+        """The declaration whose fields have the values of the Config's fields of the same names.
+
+        `others` are fields that the Config does not have, or that are to have other values.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**same_fields(config, names) | others)
+
+    @property
+    def inputs(self) -> Raw:
+        """How observations are normalised before the agent sees them.
+
+        With `normalise_observations` it is by running statistics of all observations, unless a
+        kind of declaration has others.
+        """
+        return Running() if self.normalise_observations else Raw()
 
     @property
     def steps_per_iteration(self) -> int:
@@ -215,6 +235,11 @@ class Stream(Experience):
     def streams(self) -> bool:
         """True: a stream learns from each transition at once."""
         return True
+
+    @property
+    def inputs(self) -> Raw:
+        """Normalised by exact moments of the one stream, in which each observation is counted once."""
+        return OfStream(self.time_feature) if self.normalise_observations else Raw()
 
     def check(self) -> None:
         """Raise `ValueError` for more than one environment, step or update at a time."""

@@ -147,7 +147,7 @@ def priorities(error: Array, batch: Transition) -> Metrics:
     return {"priorities": jnp.abs(error).max(axis=0)} if "row" in batch.extras else {}
 
 
-def chosen(
+def replay_draw(
     *,
     discount: Any,
     n_step: int = 1,

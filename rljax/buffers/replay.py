@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, Transition
+from rljax.agent import Array, Transition, config
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.draws import Draw, Uniform
 from rljax.buffers.experience import Experience, apart, declaration, rows_of
@@ -300,3 +300,16 @@ class Replay(Experience):
     def augmented(self, batches: Transition, keys: Array) -> Transition:
         """The batches [P, U, B, ...] with their pictures moved, where `shift` asks for it."""
         return shifted(batches, keys, self.shift) if self.shift else batches
+
+
+@config
+class ReplaySettings:
+    """Settings of every agent that learns from new experience: the base of its Config."""
+
+    batch_size: int = 256  # transitions per update
+    replay_size: int = 1_000_000  # newest transitions that are kept
+    warmup_steps: int = 0  # environment steps with uniform actions and no update
+    num_envs: int = 1  # environments stepped side by side
+    num_steps: int = 1  # steps of each environment per iteration
+    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    normalise_observations: bool = False  # by running mean and std of observations

@@ -12,6 +12,7 @@ from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers.dataset import drawn_rows
 from rljax.buffers.experience import Experience, apart, beginnings, declaration
 from rljax.networks.distributions import permutation
+from rljax.networks.inputs import OfRollout, Raw
 
 DATA = "data"  # in the extras of a rollout: rows of the data set
 
@@ -117,6 +118,11 @@ class Rollout(Experience):
     learns_until: float | None = None  # environment steps after which the learning rate is 0; None: it stays above 0
 
     kind: ClassVar[str] = "rollout"
+
+    @property
+    def inputs(self) -> Raw:
+        """Normalised by statistics that move once per rollout: log-probabilities stay those of its policy."""
+        return OfRollout() if self.normalise_observations else Raw()
 
     @property
     def on_policy(self) -> bool:

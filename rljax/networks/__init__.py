@@ -9,11 +9,11 @@ from rljax.networks.ensembles import (
     DiscreteEnsemble,
     create_critic,
     ensemble,
-    fitted,
-    judged,
+    fit_bins,
     largest,
     member,
     members,
+    outputs_and_head,
     smallest,
     smallest_of_subset,
 )
@@ -41,6 +41,9 @@ from rljax.networks.layers import (
     patches,
     polyak,
 )
+from rljax.networks.optimisation.trained import Trained, parameters_of
+
+AnyNetwork = Network | Trained  # what can be applied: a trained network, or one without an optimiser
 
 __all__ = [
     "ACTIVATIONS",
@@ -48,6 +51,7 @@ __all__ = [
     "SPARSITY",
     "Activation",
     "Actor",
+    "AnyNetwork",
     "Convolutional",
     "Dense",
     "DiscreteEnsemble",
@@ -58,20 +62,22 @@ __all__ = [
     "Network",
     "Norm",
     "Precision",
+    "Trained",
     "centred",
     "copy",
     "create",
     "create_critic",
     "ensemble",
     "feedforward",
-    "fitted",
+    "fit_bins",
     "initialisers",
     "joined",
-    "judged",
     "largest",
     "member",
     "members",
     "mish",
+    "outputs_and_head",
+    "parameters_of",
     "patches",
     "polyak",
     "require_fit",

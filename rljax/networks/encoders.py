@@ -7,7 +7,7 @@ the body itself. Everything else becomes one vector of features [..., m], on whi
     other arrays         flattened
     dictionaries         the features of all parts, concatenated in the order of their names, without the action mask
 
-The convolutions, by `Settings.encoder`:
+The convolutions, by `EncoderSettings.encoder`:
 
     nature  32 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1, a dense layer of 512                     [1]
     impala  three stages of 16, 32 and 32 channels, each a convolution, a pooling that halves the picture and two
@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import MASK, Array, EnvSpec
+from rljax.agent import MASK, Array, EnvSpec, same_fields
 from rljax.networks import ACTIVATIONS, Activation, Dense, Encoded, Initialisation, Norm, initialisers
 from rljax.networks.layers import LayerNorm, Module
 
@@ -49,7 +49,7 @@ NATURE_FROM = 36  # pixels of the shorter side: the least that nature's convolut
 LEAST = {"nature": NATURE_FROM, "efficient": 25}  # 3 of others
 
 
-class Settings(NamedTuple):
+class EncoderSettings(NamedTuple):
     """What an agent chooses for its encoder."""
 
     encoder: Kind = "auto"  # the convolutions
@@ -57,24 +57,29 @@ class Settings(NamedTuple):
     initialisation: Initialisation = "torch"
     layer_norm: Norm = False  # of the dense layer, and of nature's and small's convolutions over their channels [4]
 
+    @classmethod
+    def of(cls, config: Any) -> EncoderSettings:
+        """Those of a Config's `encoder`, `activation` and `initialisation`, without normalised layers."""
+        return cls(**same_fields(config, ("encoder", "activation", "initialisation")))
+
 
 def needed(spec: EnvSpec) -> bool:
     """Whether observations need an encoder: whether they are anything else than one vector."""
     return not spec.is_vector
 
 
-def encoded(spec: EnvSpec, settings: Settings, body: nn.Module) -> nn.Module:
+def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Module:
     """`body` behind an encoder. It takes an observation of the environment and what else the body takes."""
     return Encoded(encoder(spec, settings), body) if needed(spec) else body
 
 
-def encoder(spec: EnvSpec, settings: Settings) -> Encoder:
+def encoder(spec: EnvSpec, settings: EncoderSettings) -> Encoder:
     """The encoder of an environment's observations, to features [..., m]."""
     check(spec, settings)
     return Encoder(spec, settings)
 
 
-def check(spec: EnvSpec, settings: Settings) -> None:
+def check(spec: EnvSpec, settings: EncoderSettings) -> None:
     """Raise `ValueError` where the convolutions do not fit the pictures."""
     for part in jax.tree.leaves(spec.observation):
         if len(part.shape) != 3:
@@ -90,7 +95,7 @@ def check(spec: EnvSpec, settings: Settings) -> None:
                 )
 
 
-def chosen(settings: Settings, shape: tuple[int, ...]) -> Kind:
+def chosen(settings: EncoderSettings, shape: tuple[int, ...]) -> Kind:
     """The convolutions for pictures of a shape [H, W, K]."""
     if settings.encoder != "auto":
         return settings.encoder
@@ -102,7 +107,7 @@ class Encoder(Module):
     """From observations of one environment to features."""
 
     spec: EnvSpec
-    settings: Settings
+    settings: EncoderSettings
 
     @nn.compact
     def __call__(self, observation: Any) -> Array:
@@ -127,7 +132,7 @@ class Encoder(Module):
 class Pictures(Module):
     """Convolutions and a dense layer."""
 
-    settings: Settings
+    settings: EncoderSettings
 
     @nn.compact
     def __call__(self, pictures: Array) -> Array:

@@ -12,6 +12,7 @@ from flax import linen as nn
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.networks import heads
 from rljax.networks.layers import Encoded, Ensemble, Network, create
+from rljax.networks.optimisation.trained import Trained, parameters_of
 
 T = TypeVar("T")
 
@@ -74,42 +75,44 @@ class BinnedEnsemble(Ensemble):
         return (heads.TwoHot if self.kind == "two_hot" else heads.HLGauss)(self.features, low, high)
 
 
-def create_critic(module: nn.Module, head: heads.Settings, spec: EnvSpec, key: Array, *inputs: Any) -> Network:
+def create_critic(module: nn.Module, head: heads.HeadSettings, spec: EnvSpec, key: Array, *inputs: Any) -> Network:
     """Initialise critics, an `Ensemble` or one that is `Encoded`, for example inputs: (observation, action).
 
     They have the head that the settings ask for. Ends of bins that are None are not a number until `fitted`.
     """
-    if head.kind == "squared":
+    if head.value_head == "squared":
         return create(module, key, *inputs)
     ensemble: Any = module.body if isinstance(module, Encoded) else module
     names = ("size", "hidden", "activation", "initialisation", "layer_norm", "output_scale", "precision")
     choices = (spec.choices or (spec.action_size,)) if spec.discrete else ()
     style = {name: getattr(ensemble, name) for name in names}
-    binned = BinnedEnsemble(**style, features=head.bins, kind=head.kind, choices=choices)
+    binned = BinnedEnsemble(**style, features=head.bins, kind=head.value_head, choices=choices)
     ends = [jnp.asarray(jnp.nan if end is None else end, jnp.float32) for end in (head.v_min, head.v_max)]
     module = module.clone(body=binned) if isinstance(module, Encoded) else binned
     return create(module, key, *inputs, bounds=jnp.ones(2)).replace(options={"bounds": jnp.stack(ends)})
 
 
-def fitted(state: T, data: Transition, discount: Array | float, scale: Array | float = 1.0) -> T:
-    """A State whose critics have no unknown ends of bins: they lie around the discounted returns of the data [N, ...].
+def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array | float = 1.0) -> T:
+    """Critics, a `Network` or a `Trained` one, whose unknown ends of bins lie around the returns of data [N, ...].
 
-    `scale` multiplies rewards. The State itself where its critics have no bins.
+    The returns are discounted, and `scale` multiplies rewards. Critics without bins are returned as they are.
     """
-    critic: Network = state.critic  # type: ignore[attr-defined]
+    if isinstance(critic, Trained):
+        return critic.replace(parameters=fit_bins(critic.parameters, data, discount, scale))
     body = _body(critic)
     if not isinstance(body, BinnedEnsemble):
-        return state
-    found = heads.bounds_of_bins(heads.range_of_returns(data, discount, scale), body.features)
-    known = critic.options["bounds"]
-    bounds = jnp.where(jnp.isnan(known), found, known)
-    new = {"critic": critic, "target_critic": state.target_critic}  # type: ignore[attr-defined]
-    changed = {name: x.replace(options={"bounds": jnp.copy(bounds)}) for name, x in new.items()}
-    return state.replace(**changed)  # type: ignore[attr-defined]
+        return critic
+    network: Any = critic
+    around_returns = heads.bounds_of_bins(heads.range_of_returns(data, discount, scale), body.features)
+    known = network.options["bounds"]
+    return network.replace(options={"bounds": jnp.where(jnp.isnan(known), around_returns, known)})
 
 
-def judged(critic: Network, observation: Any, action: Array) -> tuple[Array, heads.Scalar | heads.TwoHot]:
+def outputs_and_head(
+    critic: Network | Trained, observation: Any, action: Array
+) -> tuple[Array, heads.Scalar | heads.TwoHot]:
     """The outputs of critics for actions [..., A], [C, ...] or [C, ..., K], and the head that reads them."""
+    critic = parameters_of(critic)
     body = _body(critic)
     if not isinstance(body, BinnedEnsemble):
         return critic(observation, action), heads.Scalar("squared")
@@ -138,7 +141,7 @@ def largest(values: Array, axis: int = 0) -> Array:
 
 
 def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
-    """The smallest value [...] of `number` critics, which are drawn from the C of `values` [C, ...]; None: of all.
+    """The smallest value [...] of `number` critics, drawn by `key` from the C of `values` [C, ...]; None: of all.
 
     One subset serves the whole batch, as in REDQ (Chen et al., arXiv:2101.05982, algorithm 1).
     """
@@ -148,14 +151,14 @@ def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
     return values[chosen].min(axis=0)
 
 
-def member(ensemble: Network, index: int) -> Network:
+def member(ensemble: Network | Trained, index: int) -> Network:
     """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
-    return _of_one(ensemble, lambda x: x[index : index + 1])
+    return _of_one(parameters_of(ensemble), lambda x: x[index : index + 1])
 
 
-def members(ensemble: Network) -> Network:
+def members(ensemble: Network | Trained) -> Network:
     """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
-    return _of_one(ensemble, lambda x: x[:, None])
+    return _of_one(parameters_of(ensemble), lambda x: x[:, None])
 
 
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:

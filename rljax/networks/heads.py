@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, Transition, require_at_least, require_range
+from rljax.agent import Array, Metrics, Transition, require_at_least, require_range, same_fields
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
 MARGIN = 0.1  # share of the range of returns by which bins from data go on, at either end; own choice
@@ -244,16 +244,21 @@ class Quantile:
 Kind = Literal["squared", "two_hot", "hl_gauss"]  # of critics whose targets are numbers
 
 
-class Settings(NamedTuple):
+class HeadSettings(NamedTuple):
     """What agents let their users set of such critics."""
 
-    kind: Kind
-    bins: int
-    v_min: Array | float | None  # ends of the bins; None: from the data
-    v_max: Array | float | None
+    value_head: Kind = "squared"
+    bins: int = 101
+    v_min: Array | float | None = None  # ends of the bins; None: from the data
+    v_max: Array | float | None = None
+
+    @classmethod
+    def of(cls, config: Any) -> HeadSettings:
+        """Those of a Config's fields of the same names."""
+        return cls(**same_fields(config, cls._fields))
 
 
-def check_bins(settings: Settings) -> None:
+def check_bins(settings: HeadSettings) -> None:
     """Raise `ValueError` for bins that cannot work."""
     require_at_least(settings, bins=2 * OUTER + 3)
     given = [name for name in ("v_min", "v_max") if getattr(settings, name) is not None]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax.agent import Array
+from rljax.networks.optimisation.trained import parameters_of
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
 Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
@@ -440,8 +441,10 @@ def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> A
 def polyak(online: Any, target: Any, rate: Array | float) -> Any:
     """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf.
 
-    Collections of a `Network`, such as batch statistics, are averaged like its parameters.
+    `online` may be `Trained`. Collections of a `Network`, such as batch statistics, are averaged
+    like its parameters.
     """
+    online = parameters_of(online)
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
 
 

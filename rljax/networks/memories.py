@@ -55,14 +55,14 @@ from rljax.agent import MEMORY, Array, Transition
 from rljax.networks.layers import Module, Network
 from rljax.networks.layers import create as create_network
 from rljax.networks.memory_layers import GRU, IRU, LRU, LSTM, GTrXL, Kind
-from rljax.networks.torsos import Settings
+from rljax.networks.torsos import TorsoSettings
 
 __all__ = ["Kind", "Remembering", "create", "embedded", "following", "initial", "layers", "step", "successors"]
 
 PARTS = 8  # of the environments of a rollout: a part at a time is seen again, see `following`
 
 
-def initial(settings: Settings, *leading: int) -> Any:
+def initial(settings: TorsoSettings, *leading: int) -> Any:
     """Memories [..., M...] at the beginning of an episode, with these leading axes; None where there is none."""
     widths = settings.memory_hidden
     zeros = tuple(jnp.zeros((*leading, width)) for width in widths)
@@ -79,7 +79,7 @@ def initial(settings: Settings, *leading: int) -> Any:
     return None
 
 
-def layers(settings: Settings) -> nn.Module:
+def layers(settings: TorsoSettings) -> nn.Module:
     """The layers of a memory."""
     widths, style, span = settings.memory_hidden, settings.initialisation, settings.memory_span
     match settings.memory:
@@ -103,7 +103,7 @@ class Remembering(Module):
     """
 
     body: nn.Module
-    settings: Settings
+    settings: TorsoSettings
     head: nn.Module | None = None
 
     @nn.compact
@@ -130,7 +130,7 @@ class Remembering(Module):
 
 
 def create(
-    body: nn.Module, settings: Settings, key: Array, observation: Any, head: nn.Module | None = None
+    body: nn.Module, settings: TorsoSettings, key: Array, observation: Any, head: nn.Module | None = None
 ) -> tuple[Network, Any]:
     """A fresh network for an example of observations [O...], and its output [m]; see `Remembering`.
 
@@ -209,7 +209,7 @@ def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
     return seen, jax.lax.fori_loop(0, -(-several.sum() // size), compute, found)
 
 
-def _leading(settings: Settings, memory: Any) -> tuple[int, ...]:
+def _leading(settings: TorsoSettings, memory: Any) -> tuple[int, ...]:
     """The leading axes of memories."""
     one, several = jax.tree.leaves(initial(settings))[0], jax.tree.leaves(memory)[0]
     return several.shape[: several.ndim - one.ndim]

@@ -49,7 +49,7 @@ import jax
 from flax import linen as nn
 
 from rljax import agent, networks
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, same_fields
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined, memory_layers
 from rljax.networks.layers import LayerNorm, Module
 from rljax.networks.thinking import DRC, IRU, Recall, Span
@@ -60,7 +60,7 @@ THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
 MOST_STEPS = 100_000  # of thinking
 
 
-class Settings(NamedTuple):
+class TorsoSettings(NamedTuple):
     """What an agent chooses for its torsos. Error messages name a field as the flag `--config.FIELD`."""
 
     torso: Kind  # which one
@@ -76,15 +76,20 @@ class Settings(NamedTuple):
     memory_length: int = 64  # steps that gtrxl sees
     memory_span: int | None = None  # steps that the other memories bridge at the start; None: as published
 
+    @classmethod
+    def of(cls, config: Any, **others: Any) -> TorsoSettings:
+        """Those of a Config's fields of the same names; `others` are fields that differ from them."""
+        return cls(**same_fields(config, cls._fields) | others)
+
     def before(self, spec: EnvSpec, body: nn.Module) -> nn.Module:
         """`body` behind the encoder of an environment's observations. A DRC takes the pictures themselves."""
         if self.torso == "drc":
             return body
         style = (self.activation, self.initialisation, self.layer_norm)
-        return encoders.encoded(spec, encoders.Settings(self.encoder, *style), body)
+        return encoders.encoded(spec, encoders.EncoderSettings(self.encoder, *style), body)
 
 
-def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
+def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:
     """Raise `ValueError` for settings that fit no torso. `hidden` has the parts of each network."""
     kind, compute, grid = settings.torso, settings.compute, settings.grid
     if compute < 1:
@@ -112,7 +117,7 @@ def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
     if kind != "drc":
         if grid is not None:
             raise ValueError(f"--config.grid is for --config.torso drc, not {kind}.")
-        encoders.check(spec, encoders.Settings(settings.encoder))
+        encoders.check(spec, encoders.EncoderSettings(settings.encoder))
     elif spec.parts:
         raise ValueError(
             f"--config.torso drc takes one picture, '{spec.name}' shows {agent.shown(spec)}. Use: --config.torso mlp"
@@ -126,7 +131,7 @@ def check(spec: EnvSpec, settings: Settings, *hidden: tuple[int, ...]) -> None:
         raise ValueError(f"observations of shape {shape} hold no pictures of --config.grid {grid[0]} {grid[1]} cells.")
 
 
-def check_memory(settings: Settings) -> None:
+def check_memory(settings: TorsoSettings) -> None:
     """Raise `ValueError` for the settings of a torso that fit no memory."""
     kind, hidden, span = settings.memory, settings.memory_hidden, settings.memory_span
     agent.require_widths(settings, "memory_hidden")
@@ -149,12 +154,12 @@ def check_memory(settings: Settings) -> None:
         raise ValueError(f"all layers of --config.memory {kind} must have the same width, not {shown}.")
 
 
-def torso(spec: EnvSpec, settings: Settings, hidden: tuple[int, ...]) -> nn.Module:
+def torso(spec: EnvSpec, settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
     """The torso alone, behind an encoder: observations [..., O...] to features [..., m]."""
     return settings.before(spec, _torso(settings, hidden))
 
 
-def _torso(settings: Settings, hidden: tuple[int, ...]) -> nn.Module:
+def _torso(settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
     style = (settings.activation, settings.initialisation)
     match settings.torso:
         case "mlp":
@@ -171,20 +176,20 @@ def _torso(settings: Settings, hidden: tuple[int, ...]) -> nn.Module:
 
 
 def network(
-    spec: EnvSpec, settings: Settings, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
+    spec: EnvSpec, settings: TorsoSettings, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
 ) -> nn.Module:
     """An encoder, a torso and a dense layer: observations [..., O...] to [..., features]."""
     return settings.before(spec, _network(settings, hidden, features, output_scale))
 
 
-def _network(settings: Settings, hidden: tuple[int, ...], features: int, output_scale: float) -> nn.Module:
+def _network(settings: TorsoSettings, hidden: tuple[int, ...], features: int, output_scale: float) -> nn.Module:
     if settings.torso == "mlp":
         return _torso(settings, hidden).clone(features=features, output_scale=output_scale)
     return Headed(_torso(settings, hidden), features, settings.initialisation, output_scale)
 
 
 def ensemble(
-    spec: EnvSpec, settings: Settings, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
+    spec: EnvSpec, settings: TorsoSettings, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
 ) -> nn.Module:
     """`size` copies of `network` with one encoder, to [C, ...], or [C, ..., K] with K > 1 features."""
     if settings.torso == "mlp":
@@ -193,7 +198,7 @@ def ensemble(
     return settings.before(spec, Ensemble(size, _network(settings, hidden, features, output_scale)))
 
 
-def last(settings: Settings, features: int, output_scale: float = 1.0) -> nn.Module:
+def last(settings: TorsoSettings, features: int, output_scale: float = 1.0) -> nn.Module:
     """The dense layer after a torso that several networks share: [..., m] to [..., features]."""
     return networks.MLP((), features, initialisation=settings.initialisation, output_scale=output_scale)
 
@@ -276,7 +281,7 @@ def during(networks_: Any, span: Span) -> Any:
     return jax.tree.map(bind, networks_, is_leaf=lambda x: isinstance(x, networks.Network))
 
 
-def progressive(loss: Callable[..., tuple[Array, Any]], settings: Settings) -> Callable[..., tuple[Array, Any]]:
+def progressive(loss: Callable[..., tuple[Array, Any]], settings: TorsoSettings) -> Callable[..., tuple[Array, Any]]:
     """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random part of them.
 
     `loss(networks, ..., key)` returns a scalar and metrics, and so does the returned function. alpha is

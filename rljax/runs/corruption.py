@@ -25,6 +25,7 @@ import numpy as np
 from rljax import datasets
 from rljax.agent import Array, Transition, shown
 from rljax.runs import policy
+from rljax.training import agent_state
 
 Element = Literal["observation", "action", "reward", "dynamics"]
 FIELDS: dict[str, str] = {  # element -> field of Transition, in the order in which [2] corrupts them
@@ -198,7 +199,8 @@ def _has_values(victim: _Victim, dataset: datasets.Dataset) -> bool:
     if not hasattr(victim.module, "value"):
         return False
     example = jnp.zeros((2, dataset.observation_size)), jnp.zeros((2, dataset.action_size))
-    return jax.eval_shape(victim.module.value, victim.state, *example, victim.config).shape == (2,)
+    value = functools.partial(agent_state.value, victim.module)
+    return jax.eval_shape(value, victim.state, *example, victim.config).shape == (2,)
 
 
 @functools.partial(jax.jit, static_argnames=("module", "element"))
@@ -210,12 +212,12 @@ def _descended(
 
     def cost(z: Array) -> Array:
         if element == "action":
-            return (weight * module.value(state, observation, action + z * std, config)).sum()
+            return (weight * agent_state.value(module, state, observation, action + z * std, config)).sum()
         moved = observation + z * std
         if element == "observation":
-            return (weight * module.value(state, moved, action, config)).sum()
-        greedy = module.act(state, moved, jax.random.key(0), config, explore=False)[0]
-        return (weight * module.value(state, moved, greedy, config)).sum()
+            return (weight * agent_state.value(module, state, moved, action, config)).sum()
+        greedy = agent_state.act(module, state, moved, jax.random.key(0), config, explore=False)[0]
+        return (weight * agent_state.value(module, state, moved, greedy, config)).sum()
 
     def step(_: int, z: Array) -> Array:
         slope = jax.grad(cost)(z)

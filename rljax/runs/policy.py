@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from rljax import agent as contract
 from rljax import datasets, envs
-from rljax.agent import Base, EnvSpec, act, choose, difference, first_memory
+from rljax.agent import Base, EnvSpec, choose, difference, first_memory
 from rljax.buffers import Experience
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.timed import share_of_time
 from rljax.networks.noise import Lasting
 from rljax.runs import checkpoints, records, statistics
 from rljax.runs.records import read_config
-from rljax.training import action_cost, configuration, evaluation, registry, schedules
+from rljax.training import action_cost, agent_state, configuration, evaluation, registry, schedules
 from rljax.training import trust as trusting
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
@@ -109,7 +110,7 @@ class Policy:
         module = policies.module
 
         def choose(state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any) -> Any:
-            action, _, memory = act(module, state, observation, key, config, explore, memory)
+            action, _, memory = agent_state.act(module, state, observation, key, config, explore, memory)
             return action, memory
 
         self._act = jax.jit(choose, static_argnames="explore")
@@ -272,7 +273,7 @@ def load_all(
         if THINKING not in configuration.as_json(config):
             raise ValueError(f"agent '{settings.agent}' does not think in steps: it has no --compute to choose.")
         config = configuration.replace(config, {THINKING: compute}, "--compute")
-        module.check(spec, config)
+        contract.check(module, spec, config)
     path = checkpoints.newest(folder / "checkpoints")
     values = checkpoints.notes(path).get("values") or {}
     config = schedules.in_steps(module, dataclasses.replace(config, **values), settings)
@@ -280,11 +281,11 @@ def load_all(
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     used = None if settings.base is None else base(settings.base, trust=trust)
 
-    def init(key: Any, config: Any) -> Any:
-        state = module.init(key, spec, config)
-        return state if used is None else module.use_base(state, used, config)
+    def create(key: Any, config: Any) -> Any:
+        return agent_state.create(module, key, spec, config, inputs, used)
 
-    template = jax.eval_shape(jax.vmap(init), keys, stacked)
+    inputs = module.experience(config).inputs
+    template = jax.eval_shape(jax.vmap(create), keys, stacked)
     state = checkpoints.restore(path, "best" if best else "agent", template)
     others = (int(path.name), described.get("reference"), described.get("spaces"))
     return Policies(settings, spec, module, stacked, state, *others)
@@ -305,7 +306,7 @@ def base(out: str | Path, *, trust: bool = False) -> Base:
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     if policies.remembers:
         raise ValueError(f"--base {out} is a policy that remembers, and a base acts on single observations.")
-    return Base(state, config, policies.module, policies.spec)
+    return Base(state.state, config, policies.module, policies.spec, state.inputs, state.statistics)
 
 
 def load(out: str | Path, *, learner: int = 0, best: bool = False, trust: bool = False) -> Policy:

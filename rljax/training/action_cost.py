@@ -9,7 +9,8 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from rljax.agent import Agent, EnvSpec, act, first_memory
+from rljax.agent import Agent, EnvSpec, first_memory
+from rljax.training import agent_state
 
 BATCH = 256  # actions counted together: computations on parameters alone are shared by the whole batch
 
@@ -24,7 +25,7 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
 
     def chosen(state: Any, observation: Any, key: Any, config: Any) -> Any:
         memory = first_memory(agent, spec, config, BATCH)
-        return act(agent, state, observation, key, config, explore=False, memory=memory)[0]
+        return agent_state.act(agent, state, observation, key, config, explore=False, memory=memory)[0]
 
     state, config = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (state, config))
     arguments = (state, spec.shaped(BATCH), jax.eval_shape(lambda: jax.random.key(0)), config)

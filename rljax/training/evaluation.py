@@ -19,13 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax import agent as contract
 from rljax import envs
-from rljax.agent import Agent, Array, EnvSpec, Step, act, choose, first_memory
+from rljax.agent import Agent, Array, EnvSpec, Step, choose, first_memory
 from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
+from rljax.training import agent_state
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.learner import per_learner
 from rljax.training.programs import Contents, compiled, shared
@@ -66,7 +68,7 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
 
     def decide(state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any) -> tuple[Array, Any]:
         key = jax.random.fold_in(key, time)
-        action, _, memory = act(agent, state, observation, key, config, explore=False, memory=memory)
+        action, _, memory = agent_state.act(agent, state, observation, key, config, explore=False, memory=memory)
         return action, memory
 
     return jax.vmap(decide, in_axes=(0, 0, 0, None, 0, 0))
@@ -104,7 +106,7 @@ class Held:
 
     def act(self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any) -> Any:
         """The action that is held, or a new one."""
-        action, _, after = act(self.agent, state, observation, key, config, explore, memory["agent"])
+        action, _, after = contract.act(self.agent, state, observation, key, config, explore, memory["agent"])
         ends = memory["lasted"] % self.steps == 0
         chosen = {"agent": after, "action": action, "lasted": jnp.zeros_like(memory["lasted"])}
         memory = choose(ends, chosen, memory)

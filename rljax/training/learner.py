@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,6 @@ from rljax.agent import (
     Step,
     Transition,
     Weighted,
-    act,
     choose,
     first_memory,
     mask_of,
@@ -33,6 +32,9 @@ from rljax.agent import (
 from rljax.buffers import Experience
 from rljax.buffers.prioritised import Pending
 from rljax.networks import distributions
+from rljax.networks.inputs import Raw
+from rljax.training import agent_state
+from rljax.training.agent_state import AgentState
 from rljax.training.programs import Contents
 
 LARGEST = 2**31 - 1  # of int32
@@ -73,34 +75,25 @@ class Tally(struct.PyTreeNode):
     first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite; -1 where there is none
 
 
-class Hyperparameters(NamedTuple):
+class Hyperparameters(struct.PyTreeNode):
     """The hyperparameters of P learners: the agent's Config, and the experience that it declares. Floats are [P]."""
 
     config: Any
     experience: Experience
+    inputs: Raw = struct.field(pytree_node=False)  # how the agent's observations are normalised
 
 
 class LearnerState(struct.PyTreeNode):
     """Everything that P learners have learnt and collected. Keys never change: counters are folded into them."""
 
-    agent: Any  # the agent's State, [P, ...]
+    agent: AgentState  # [P, ...]
     storage: Any  # the buffer that the experience creates; None where it stores nothing
     tally: Tally
     key_act: Array  # [P]
     key_update: Array  # [P]
     steps: Array  # [] int32: number of steps of each environment so far; see `counted`
     updates: Array  # [] int32: number of updates of each learner so far; see `counted`
-
-    @property
-    def pending(self) -> Pending | None:
-        """Priorities that the next step writes; None where transitions are not drawn by priority."""
-        return None
-
-
-class PrioritisedState(LearnerState):
-    """The state of learners whose transitions are drawn by priority. The checkpoints of others do not know of it."""
-
-    pending: Pending | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
+    pending: Pending | None = None  # priorities that the next step writes; None where none are drawn by
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,27 +121,28 @@ class Learner:
 
         Where the declaration holds a single number, all learners share it.
         """
-        declared = (self.declare or self.agent.experience)(config)
+        by_agent = self.agent.experience(config)
+        declared = by_agent if self.declare is None else self.declare(config)
         each = jax.tree.map(lambda x: x if jnp.ndim(x) else jnp.full(self.num_learners, x, jnp.float32), declared)
-        return Hyperparameters(config, each)
+        return Hyperparameters(config, each, by_agent.inputs)
 
     def init(self, keys: Array, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
         """Initialise learners from one key each, [P]. `data` [N, ...] is the data set, where there is one."""
-        config, experience = hyper
+        config, experience = hyper.config, hyper.experience
         key_agent, key_act, key_update = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
-        init = self.over_learners(lambda key, config: self.agent.init(key, self.spec, config))
-        agent_state = init(key_agent, config)
-        if self.base is not None:
-            use_base = self.agent.use_base  # type: ignore[attr-defined]
-            agent_state = self.over_learners(use_base, (0, None, 0))(agent_state, self.base, config)
-        example = self._example(agent_state, key_act, hyper)
+
+        def create(key: Array, config: Any, base: Base | None) -> AgentState:
+            return agent_state.create(self.agent, key, self.spec, config, hyper.inputs, base)
+
+        fresh_agent = self.over_learners(create, (0, 0, None))(key_agent, config, self.base)
+        example = self._example(fresh_agent, key_act, hyper)
         stored = experience.create(example, self.spec.stack)
         zero = jnp.zeros((), jnp.int32)
         batches = example
         if not experience.streams:
             batches = jax.eval_shape(lambda *of: of[3].sample(*of[:3]), stored, data, key_update, experience)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
-        metrics = jax.eval_shape(self._update_agents, agent_state, batch, key_update, zero, config)[1]
+        metrics = jax.eval_shape(self._update_agents, fresh_agent, batch, key_update, zero, config)[1]
         rows = batches.extras.get("row")
         if (metrics.pop("priorities", None) is None) != (rows is None):
             raise ValueError(
@@ -157,32 +151,34 @@ class Learner:
             )
         if experience.streams:
             metrics[TRANSITION] = zero
-        fresh = LearnerState(
-            agent=agent_state,
+        return LearnerState(
+            agent=fresh_agent,
             storage=stored,
             tally=empty_tally(tuple(metrics), self.num_learners),
             key_act=key_act,
             key_update=key_update,
             steps=zero,
             updates=zero,
+            pending=None if rows is None else Pending.none(rows),
         )
-        return fresh if rows is None else PrioritisedState(**vars(fresh), pending=Pending.none(rows))
+
+    def perceives(self, state: LearnerState) -> bool:
+        """Whether the agents, or what normalises their observations, see each one before an action."""
+        return agent_state.perceives(self.agent, state.agent.inputs)
 
     def perceive(self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters) -> LearnerState:
-        """Pass observations [P, E, ...] to the agents' `perceive`; `first` [P, E] marks those that begin an episode.
+        """Count observations [P, E, ...] before an action; `first` [P, E] marks those that begin an episode.
 
-        Drivers call this only where the experience says `perceives`: once for every observation, before acting on it.
+        Drivers call this once for every observation, and only where the learner `perceives`.
         """
         if hyper.experience.streams:  # after a value that is not finite no episode begins: learning has ended
             first = first & (state.tally.first_bad[TRANSITION] < 0)[:, None]
-        perceive = self.over_learners(self.agent.perceive)  # type: ignore[attr-defined]
+        perceive = self.over_learners(functools.partial(agent_state.perceive, self.agent))
         return state.replace(agent=perceive(state.agent, observation, first, hyper.config))
 
     def prepare(self, state: LearnerState, data: Transition, config: Any) -> LearnerState:
-        """Show the whole data set [N, ...] to agents that have `prepare`, before the first update."""
-        prepare = getattr(self.agent, "prepare", None)
-        if prepare is None:
-            return state
+        """Show the whole data set [N, ...] to the agents, before the first update."""
+        prepare = functools.partial(agent_state.prepare, self.agent)
         return state.replace(agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config))
 
     def remembers(self, hyper: Hyperparameters) -> bool:
@@ -204,7 +200,7 @@ class Learner:
 
         `memory` [P, E, ...] is that of `recall`. It is in the extras, before and after the action.
         """
-        config, experience = hyper
+        config, experience = hyper.config, hyper.experience
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
         def explore() -> tuple[Array, dict[str, Any]]:
@@ -313,10 +309,10 @@ class Learner:
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
 
         def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, Array | None]:
-            agent_state, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
+            updated, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
             priorities = metrics.pop("priorities", None)
             tally = add_to_tally(state.tally, metrics, state.updates)
-            return state.replace(agent=agent_state, tally=tally, updates=counted(state.updates)), priorities
+            return state.replace(agent=updated, tally=tally, updates=counted(state.updates)), priorities
 
         inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (batches, key_noise))
         if number == 1:
@@ -350,22 +346,23 @@ class Learner:
     @functools.cached_property
     def _explore(self) -> Callable[..., Any]:
         def explore(state: Any, observation: Any, key: Array, config: Any, memory: Any) -> Any:
-            return act(self.agent, state, observation, key, config, True, memory)
+            return agent_state.act(self.agent, state, observation, key, config, True, memory)
 
         return jax.jit(self.over_learners(explore), inline=True)
 
     @functools.cached_property
     def _update_agents(self) -> Callable[..., Any]:
-        return jax.jit(self.over_learners(self.agent.update, (0, 0, 0, None, 0)), inline=True)
+        update = functools.partial(agent_state.update, self.agent)
+        return jax.jit(self.over_learners(update, (0, 0, 0, None, 0)), inline=True)
 
-    def _example(self, agent_state: Any, keys: Array, hyper: Hyperparameters) -> Transition:
+    def _example(self, fresh_agent: Any, keys: Array, hyper: Hyperparameters) -> Transition:
         def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
             return jax.ShapeDtypeStruct((self.num_learners, hyper.experience.num_envs, *shape), dtype)
 
         observation = self.spec.shaped(self.num_learners, hyper.experience.num_envs)
         rows = (self.num_learners, hyper.experience.num_envs)
         memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
-        action, extras, _ = jax.eval_shape(self._explore, agent_state, observation, keys, hyper.config, memory)
+        action, extras, _ = jax.eval_shape(self._explore, fresh_agent, observation, keys, hyper.config, memory)
         if hyper.experience.remembers:
             extras = extras | {MEMORY: memory}
         if hyper.experience.stores_time:

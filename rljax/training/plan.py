@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rljax import agent as contract
 from rljax import datasets, envs
 from rljax.agent import Base, EnvSpec, Transition, difference, shown
 from rljax.buffers import Dataset, Experience, Mixed, Replay, Rollout, UniformRows, WeightedRows, with_weights
@@ -108,7 +109,7 @@ def plan(experiment: Experiment) -> Plan:
     if experiment.base is not None:
         require_same_spaces(experiment.base.spec, f"--base {settings.base}", spec)
     trained = spec if name == "none" else dataclasses.replace(spec, name=name)  # evaluation may use another name
-    module.check(trained, config)
+    contract.check(module, trained, config)
     signals.require(experience.signals, spec.signals, settings.agent, name)
 
     data, reward_affine = (None, (1.0, 0.0)) if dataset is None else prepared(dataset, experience)
@@ -127,7 +128,7 @@ def plan(experiment: Experiment) -> Plan:
         return configuration.stack(schedules.in_steps(module, config, settings), number)
 
     if steps_online:
-        module.check(trained, changed)
+        contract.check(module, trained, changed)
         mixture = None if dataset is None else (share_of(settings.offline_share), reward_affine)
         goals = None if hosted is None else goals_of(hosted)
         goals = goals if inside is None else inside.environment
@@ -302,10 +303,6 @@ def _require_source(experiment: Experiment, experience: Experience) -> None:
     if dataset is not None:
         signals.require(experience.signals, dataset.spec.signals, agent, dataset.name)
         datasets.require_labels(dataset, experience.labels, agent)
-    if not hasattr(experiment.module, "perceive"):
-        for declared in (experience, experience.online):
-            if declared is not None and declared.perceives:
-                raise ValueError(f"agent '{agent}' declares `perceives=True` in `experience`, and has no `perceive`.")
     own_draw = isinstance(experience, Dataset) and not isinstance(experience.draw, UniformRows)
     if settings.weights != "uniform" and own_draw:
         raise ValueError(

@@ -12,6 +12,7 @@ import numpy as np
 
 from rljax.agent import Array
 from rljax.training import configuration
+from rljax.training.agent_state import parts_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,15 +133,14 @@ def _remember(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
 def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> dict[str, Any]:
     """The parts [P, ...] of another run's State `given` [P', ...] with which P new learners begin.
 
-    They are the `parts` of the State, or without any all that both States have, except their optimisers. `wanted` is
-    the new learners' State, or its shapes. A run of one learner gives to all, another one to as many as it has.
+    They are the `parts` by name, or without any all that both have: see `agent_state.parts_of`. `wanted` are the new
+    learners' AgentState, or its shapes. A run of one learner gives to all, another one to as many as it has.
 
     Raises `ValueError` where the numbers of learners, the names or the shapes of parts do not fit. `source` names the
     other run in messages.
     """
-    names = [field.name for field in dataclasses.fields(wanted)]
-    others = {field.name for field in dataclasses.fields(given)}
-    common = [name for name in names if name in others and not name.endswith("optimiser")]
+    here, there = parts_of(wanted), parts_of(given)
+    common = [name for name in here if name in there]
     unknown = [part for part in parts if part not in common]
     if unknown or not common:
         raise ValueError(
@@ -152,17 +152,18 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
         raise ValueError(f"--from {source} has {size} learners: give --seeds {size}, or name a run of one learner.")
     found = {}
     for name in parts or common:
-        old, new = (jax.tree_util.tree_leaves_with_path(getattr(state, name)) for state in (given, wanted))
+        old, new = (jax.tree_util.tree_leaves_with_path(parts[name]) for parts in (there, here))
         shapes = [{jax.tree_util.keystr(path): x.shape[1:] for path, x in leaves} for leaves in (old, new)]
         if shapes[0] != shapes[1]:
             place = next(key for key in {**shapes[1], **shapes[0]} if shapes[0].get(key) != shapes[1].get(key))
-            there, here = (each.get(place, "absent") for each in shapes)
+            shape_there, shape_here = (each.get(place, "absent") for each in shapes)
             raise ValueError(
-                f"--from {source}: its {name} does not fit: {name}{place} is {there} there and {here} here. Give the "
+                f"--from {source}: its {name} does not fit: {name}{place} is {shape_there} there and {shape_here} "
+                "here. Give the "
                 "settings of its networks, such as --config.hidden and --config.num-critics, or name the parts that "
                 f"fit with --from-parts: of {', '.join(common)}."
             )
-        structure = jax.tree.structure(getattr(wanted, name))
+        structure = jax.tree.structure(here[name])
         leaves = [np.broadcast_to(np.asarray(x), (number, *x.shape[1:])) for _, x in old]
         found[name] = structure.unflatten(leaves)
     return found

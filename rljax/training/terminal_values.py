@@ -16,6 +16,7 @@ import numpy as np
 from rljax.agent import Array, Transition
 from rljax.buffers.experience import rows_of, spread_rows
 from rljax.distributed.devices import Spread, local
+from rljax.training import agent_state
 from rljax.training.programs import Contents, compiled, shared
 
 MOST_ROWS = 1_024  # a larger sample would cost more and tell no more
@@ -59,7 +60,7 @@ class Means:
         """The mean value [P] of rows [N], for States and Configs stacked over P."""
 
         def mean(state: Any, config: Any) -> Array:
-            return self.agent.module.value(state, rows.observation, rows.action, config).mean()
+            return agent_state.value(self.agent.module, state, rows.observation, rows.action, config).mean()
 
         return jax.vmap(mean)(state, config)
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rljax import agent as contract
 from rljax.agent import float_fields
 from rljax.distributed import hardware, lock, ray_cluster
 from rljax.distributed.lock import Lock
@@ -356,7 +357,7 @@ def _measure(experiment: Experiment, launch: Launch) -> tuple[int, int]:
     first = Launch(population.of_learners(launch.config, [0]), launch.seeds[:1], launch.shape)
     trial = Training(_of(experiment, first))
     try:
-        trial.module.check(trial.spec, launch.config)
+        contract.check(trial.module, trial.spec, launch.config)
         trial.check_memory()
         return trial.shared_bytes, trial.needed_bytes - trial.shared_bytes
     finally:

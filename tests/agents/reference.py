@@ -19,7 +19,6 @@ import pytest
 
 from rljax import networks
 from rljax.agent import EnvSpec, Transition, Weighted
-from rljax.networks import normalise
 
 MLP = list[np.ndarray]
 
@@ -78,10 +77,12 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
     def part(name: str, shapes: Any) -> Any:
         if name == "spec":
             return spec
+        if isinstance(shapes, networks.Trained):
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes.optimiser_state)
+            parameters = known[name] if name in known else jax.tree.map(draw, shapes.parameters)
+            return networks.Trained(parameters, zeros)
         if isinstance(shapes, networks.Network | networks.Actor) or name == "actor":  # which may be more than a network
             return jax.tree.map(draw, shapes)
-        if isinstance(shapes, normalise.Statistics):
-            return normalise.create(spec.observation_shape)
         return known[name] if name in known else jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
     shapes = jax.eval_shape(lambda key: agent.init(key, spec, config), jax.random.key(0))
@@ -90,7 +91,8 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
 
 def mlp(network: networks.Network) -> MLP:
     """The parameters of a network with two hidden layers, in float64."""
-    layers = [network.params[name] for name in ("hidden_0", "hidden_1", "output")]
+    params = networks.parameters_of(network).params
+    layers = [params[name] for name in ("hidden_0", "hidden_1", "output")]
     return [np.asarray(layer[part], np.float64) for layer in layers for part in ("kernel", "bias")]
 
 
@@ -102,7 +104,8 @@ def layers(params: Any) -> MLP:
 
 def field(network: networks.Network) -> list[MLP]:
     """The parameters of a `generative.Field`: its body, and what embeds each time, if anything does."""
-    return [layers(network.params[name]) for name in ("body", "time_0", "time_1") if name in network.params]
+    params = networks.parameters_of(network).params
+    return [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
 
 
 def of_field(parts: list[MLP], action: np.ndarray, observation: np.ndarray, *times: np.ndarray) -> np.ndarray:
@@ -144,6 +147,7 @@ def limited(gradient: Any, limit: float | None) -> Any:
 
 def critics(network: networks.Network) -> list[MLP]:
     """The parameters of each member of an ensemble."""
+    network = networks.parameters_of(network)
     stacked = mlp(networks.Network(network.params["members"], network.module))
     return [[array[c] for array in stacked] for c in range(len(stacked[0]))]
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import agent as contract
 from rljax.agent import float_fields
 from tests.agents.test_contract import AGENTS, KEY, last_step, quick_alone, scalars, subject
 
@@ -65,7 +66,7 @@ def is_refused(name: str, config: Any) -> bool:
     """Whether an agent or its declaration refuses a Config, in a message that names the flag."""
     module, spec = subject(name).module, subject(name).spec
     try:
-        module.check(spec, config)
+        contract.check(module, spec, config)
         module.experience(config).check()
     except ValueError as error:
         return "--config." in str(error)

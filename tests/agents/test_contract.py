@@ -22,7 +22,8 @@ from jax.interpreters import partial_eval
 from rljax import agent as contract
 from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
 from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
-from rljax.networks import normalise
+from rljax.networks import Network, Trained, parameters_of
+from rljax.networks.inputs import Raw
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
 from tests.agents.reference import own_constant
@@ -61,7 +62,7 @@ def source(name: str) -> str:
     return (ROOT / "agents" / f"{name}.py").read_text()
 
 
-PREPARED, VALUED = ([name for name in AGENTS if f"\ndef {part}(" in source(name)] for part in ("prepare", "value"))
+VALUED = [name for name in AGENTS if "\ndef value(" in source(name)]
 PRIORITISED = [name for name in AGENTS if "    prioritised: float" in source(name)]
 # Settings under which what is declared has floats that the defaults do not have
 DRAWS: dict[str, list[dict[str, Any]]] = {
@@ -128,10 +129,10 @@ def last_step(config: Any) -> int:
     return getattr(config, "policy_delay", 1) - 1
 
 
-def is_trained(name: str) -> bool:
-    """Whether a field of a State holds what losses teach: neither targets, nor optimisers', nor what counts inputs."""
-    fixed = ("optimiser", "statistics", "returns", "discrete", "steps", "waiting", "action_size", "starts", "source")
-    return not (name.startswith("target_") or name.endswith(fixed))
+def trained(state: Any) -> list[Trained]:
+    """All that optimisers move in a State."""
+    nodes = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, Trained))
+    return [node for node in nodes if isinstance(node, Trained)]
 
 
 def targets(state: Any) -> list[tuple[str, str]]:
@@ -234,38 +235,32 @@ def test_declaration_follows_the_config(name: str) -> None:
 
 
 @agents
-def test_only_agents_that_perceive_ask_for_it(name: str) -> None:
+def test_declares_normalised_observations_where_it_is_asked_to(name: str) -> None:
     module, config = subject(name).module, subject(name).config
-    for normalises in (False, True):
-        experience = module.experience(dataclasses.replace(config, normalise_observations=normalises))
-        assert experience.perceives == (normalises and hasattr(module, "perceive"))
-        assert experience.online is None or not experience.online.perceives
+    if own_constant(name, "NORMALISES_ITSELF", False):
+        return
+    declared = [
+        module.experience(dataclasses.replace(config, normalise_observations=x)).inputs for x in (False, True)
+    ]
+    assert [type(inputs) is Raw for inputs in declared] == [True, False]
 
 
 @pytest.mark.parametrize("name", VALUED)
-def test_value_is_the_critics_mean_on_normalised_inputs(name: str) -> None:
+def test_value_is_the_critics_mean(name: str) -> None:
     module, spec, config, batch, state, *_ = subject(name)
     for shape in ((), (4,), (2, 3)):
         action = jax.ShapeDtypeStruct((*shape, *spec.action_shape), spec.action_dtype)
         arrays = [spec.shaped(*shape), action]
         assert jax.eval_shape(module.value, state, *arrays, config).shape == shape
-    value = jax.jit(module.value)
-    statistics = jax.jit(normalise.update)(state.statistics, 3.0 * np.asarray(batch.observation) + 1.0)
-    state, by_data = state.replace(statistics=statistics), hasattr(module, "prepare")
-    mean, std = np.asarray(statistics.mean), np.sqrt(np.asarray(statistics.variance))
-    seen = (np.asarray(batch.observation) - mean) / (std + 1e-3 if by_data else std)
-    for normalises, observation in ((False, batch.observation), (True, seen)):
-        each = np.asarray(applied(state.critic, observation, batch.action))  # [C, B]
-        found = value(
-            state, batch.observation, batch.action, dataclasses.replace(config, normalise_observations=normalises)
-        )
-        assert found.shape == batch.reward.shape
-        np.testing.assert_allclose(found, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
+    each = np.asarray(applied(state.critic, batch.observation, batch.action))  # [C, B]
+    mean = jax.jit(module.value)(state, batch.observation, batch.action, config)
+    assert mean.shape == batch.reward.shape
+    np.testing.assert_allclose(mean, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
 
 
 @agents
 def test_accepts_its_defaults(name: str) -> None:
-    subject(name).module.check(subject(name).spec, subject(name).module.Config())
+    contract.check(subject(name).module, subject(name).spec, subject(name).module.Config())
 
 
 @pytest.mark.parametrize("name", [name for name in AGENTS if "agent.require_continuous(" in source(name)])
@@ -282,14 +277,6 @@ def test_refuses_discrete_actions(name: str) -> None:
         subject(name).module.check(spec, subject(name).config)
 
 
-@pytest.mark.parametrize("name", PREPARED)
-def test_data_are_counted_only_where_they_normalise(name: str) -> None:
-    module, _, config, batch, state, *_ = subject(name)
-    assert not config.normalise_observations
-    prepared = module.prepare(state, batch, config)
-    assert prepared is state or (own_constant(name, "KEEPS_ROWS", False) and prepared.statistics is state.statistics)
-
-
 @agents
 def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
     config = subject(name).config
@@ -298,7 +285,7 @@ def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(config, given[0], 0.0)
     assert jax.tree.unflatten(jax.tree.structure(config), jax.tree.leaves(config)) == config
-    subject(name).module.check(subject(name).spec, config)
+    contract.check(subject(name).module, subject(name).spec, config)
 
 
 def test_no_two_agents_define_equal_pytrees() -> None:
@@ -383,7 +370,7 @@ def test_settings_that_shape_the_program_are_compiled_anew() -> None:
     """The count of the test above can rise."""
     _, _, config, batch, state, update, *_, traces = subject("td3")
     before = len(traces)
-    jax.eval_shape(update, state, batch, KEY, 0, dataclasses.replace(config, normalise_observations=True))
+    jax.eval_shape(update, state, batch, KEY, 0, dataclasses.replace(config, policy_delay=3))
     assert len(traces) == before + 1
 
 
@@ -431,10 +418,16 @@ def test_update_teaches_every_parameter(name: str) -> None:
     for step in range(last_step(config) + 1):
         new, metrics = update(new, batch, KEY, step, config)
     assert all(np.isfinite(value) for value in scalars(metrics).values())
-    for field in dataclasses.fields(state):
-        if is_trained(field.name) and field.metadata.get("pytree_node", True):
-            pairs = zip(*map(jax.tree.leaves, (getattr(state, field.name), getattr(new, field.name))), strict=True)
-            assert all(np.any(np.asarray(old) != np.asarray(changed)) for old, changed in pairs), field.name
+    for old, changed in zip(trained(state), trained(new), strict=True):
+        pairs = zip(*map(jax.tree.leaves, (old.parameters, changed.parameters)), strict=True)
+        assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs)
+
+
+@agents
+def test_every_network_is_trained_or_a_target(name: str) -> None:
+    state = subject(name).state
+    fields = [x.name for x in dataclasses.fields(state) if isinstance(getattr(state, x.name), Network)]
+    assert all(field.startswith("target_") for field in fields)
 
 
 @pytest.mark.parametrize("name", PRIORITISED)
@@ -450,7 +443,7 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
         for weights, weight in given.items()
     }
     assert_close(weighted["ones"][0], plain)
-    assert_close(weighted["zeros"][0].critic, state.critic)
+    assert_close(weighted["zeros"][0].critic.parameters, state.critic.parameters)
     inputs = (batch.observation,) if name == "dqn" else (batch.observation, batch.action)
     q = np.asarray(applied(state.critic, *inputs))  # [C, B], or [C, B, A], or [C, B, 2]: mean and std
     if q.ndim == 3:
@@ -467,7 +460,7 @@ def test_targets_follow_at_their_rate(name: str) -> None:
         expected = jax.tree.map(
             lambda old, towards: np.asarray(old) + config.target_rate * (np.asarray(towards) - np.asarray(old)),
             getattr(state, target),
-            getattr(new, online),
+            parameters_of(getattr(new, online)),
         )
         for left, right in zip(*map(jax.tree.leaves, (getattr(new, target), expected)), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
@@ -477,7 +470,9 @@ def test_targets_follow_at_their_rate(name: str) -> None:
 def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
     _, spec, config, _, state, *_, init, _ = subject(name)
     for target, online in targets(state):
-        for left, right in zip(*map(jax.tree.leaves, (getattr(state, target), getattr(state, online))), strict=True):
+        for left, right in zip(
+            *map(jax.tree.leaves, (getattr(state, target), parameters_of(getattr(state, online)))), strict=True
+        ):
             np.testing.assert_array_equal(left, right)
     leaves = init.trace(KEY, spec, config).jaxpr.jaxpr.outvars
     assert len(set(map(id, leaves))) == len(leaves), "two leaves in one buffer cannot both be donated"

@@ -228,7 +228,7 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["gradient", "pid"])
 def test_a_multiplier_rises_above_the_limit_falls_below_it_and_waits_for_episodes(kind: Any) -> None:
-    settings = multipliers.Settings(kind, 25.0, 0.1, (0.1, 0.01, 0.01))
+    settings = multipliers.MultiplierSettings(kind, 25.0, 0.1, (0.1, 0.01, 0.01))
     multiplier = multipliers.create(0.5, settings)
     values = []
     for cost in [100.0] * 5 + [0.0] * 60:

@@ -53,7 +53,7 @@ def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
 
 def test_a_member_behind_an_encoder_keeps_the_encoder() -> None:
     spec = EnvSpec("test/Pictures-v0", (6, 7, 2), 2, observation_dtype="uint8")
-    module = encoders.encoded(spec, encoders.Settings("small"), networks.Ensemble(3, (4,)))
+    module = encoders.encoded(spec, encoders.EncoderSettings("small"), networks.Ensemble(3, (4,)))
     critic = networks.create(module, jax.random.key(0), spec.example(), jnp.zeros(2))
     generator = np.random.default_rng(0)
     seen = generator.integers(0, 255, (5, 6, 7, 2)).astype(np.uint8)

@@ -282,7 +282,7 @@ def test_bins_have_room_around_the_returns(returns: tuple[float, float]) -> None
     ],
 )
 def test_refuses_bins_that_cannot_work(changes: dict[str, Any], message: str) -> None:
-    settings = heads.Settings("hl_gauss", 101, None, None)
+    settings = heads.HeadSettings("hl_gauss", 101, None, None)
     heads.check_bins(settings)
     with pytest.raises(ValueError, match=message):
         heads.check_bins(settings._replace(**changes))

@@ -20,10 +20,10 @@ FIRST = np.zeros((STEPS, ENVS), bool)
 FIRST[3, 0] = FIRST[5, 1] = FIRST[0, 2] = FIRST[6, 2] = True
 
 
-def settings(kind: Any, layers: int = 2, **changes: Any) -> torsos.Settings:
+def settings(kind: Any, layers: int = 2, **changes: Any) -> torsos.TorsoSettings:
     """Two layers of a memory."""
     sizes: dict[str, Any] = {"memory_hidden": (WIDTH,) * layers, "memory_length": LENGTH}
-    return torsos.Settings("mlp", 2, None, "tanh", "torch", memory=kind, **sizes)._replace(**changes)
+    return torsos.TorsoSettings("mlp", 2, None, "tanh", "torch", memory=kind, **sizes)._replace(**changes)
 
 
 @functools.cache

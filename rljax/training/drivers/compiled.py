@@ -120,7 +120,7 @@ class Loop:
 
     def _act(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         learners = carry.learners
-        if hyper.experience.perceives:
+        if self.learner.perceives(learners):
             learners = self.learner.perceive(learners, carry.observation, carry.first, hyper)
         memory = self.learner.recall(carry.extras, carry.first, hyper)
         action, extras = self.learner.act(learners, carry.observation, hyper, memory)

@@ -11,7 +11,9 @@ import numpy as np
 
 from rljax.agent import EnvSpec
 from rljax.distributed.devices import Spread, local
-from rljax.networks import normalise, traces
+from rljax.networks import normalise
+from rljax.networks.optimisation import traces
+from rljax.training import agent_state
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
@@ -69,7 +71,7 @@ def continued(fresh: LearnerState, learnt: Learnt) -> LearnerState:
     """Fresh learners that go on from `learnt`."""
     if isinstance(learnt, LearnerState):
         return fresh.replace(agent=learnt.agent, updates=learnt.updates)
-    return fresh.replace(agent=dataclasses.replace(fresh.agent, **learnt)) if learnt else fresh
+    return fresh.replace(agent=agent_state.with_parts(fresh.agent, learnt)) if learnt else fresh
 
 
 def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:

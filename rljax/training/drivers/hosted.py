@@ -206,7 +206,7 @@ class HostedDriver:
 
     def _act_on(self, observation: Any, first: np.ndarray) -> None:
         self.observation = observation
-        if self.hyper.experience.perceives:
+        if self.learner.perceives(self.learnt):
             self.learnt = self.calls.perceive(self.learnt, observation, first, self.hyper)
         self._act(self.calls.recall(self.extras, first, self.hyper) if self.remembers else None)
 

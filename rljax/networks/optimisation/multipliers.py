@@ -30,7 +30,7 @@ Kind = Literal["gradient", "pid"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class MultiplierSettings:
     """How a multiplier moves. Numbers may be tracers."""
 
     kind: Kind
@@ -53,7 +53,7 @@ class Costs(struct.PyTreeNode):
     running: Array  # [E] sums without discount
 
 
-def create(first: Any, settings: Settings) -> Multiplier:
+def create(first: Any, settings: MultiplierSettings) -> Multiplier:
     """The multiplier before the first episode: `first` [], and 0 for "pid"."""
     if settings.kind == "pid":
         return Multiplier(jnp.zeros(()), (jnp.zeros(()), jnp.zeros(())))
@@ -61,7 +61,7 @@ def create(first: Any, settings: Settings) -> Multiplier:
     return Multiplier(value, optax.adam(settings.rate).init(value))
 
 
-def update(multiplier: Multiplier, cost: Weighted, settings: Settings) -> Multiplier:
+def update(multiplier: Multiplier, cost: Weighted, settings: MultiplierSettings) -> Multiplier:
     """The multiplier after episodes with this mean cost J; unchanged where its weight is 0."""
     excess = cost.value - settings.limit
     if settings.kind == "pid":

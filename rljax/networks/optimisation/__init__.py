@@ -1,0 +1,1 @@
+"""How parameters move: optimiser steps, the trust region, eligibility traces, Lagrange multipliers."""

@@ -1,0 +1,61 @@
+"""Parameters together with the state of the optimiser that moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from flax import struct
+
+from rljax.agent import Array, Metrics
+
+
+class Trained(struct.PyTreeNode):
+    """A network, several of them or an array, with its optimiser's state.
+
+    The optimiser itself is no part of it: an agent makes it from its Config in each update, so
+    that a learning rate can be traced.
+
+      critic = Trained.create(network, optax.adam(config.critic_lr))
+      critic, metrics = critic.step(optax.adam(config.critic_lr), critic_loss, state, batch)
+    """
+
+    parameters: Any  # all leaves are floats
+    optimiser_state: optax.OptState
+
+    @classmethod
+    def create(cls, parameters: Any, optimiser: optax.GradientTransformation) -> Trained:
+        """Parameters before the optimiser's first step."""
+        return cls(parameters, optimiser.init(parameters))
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """The output of the network, where the parameters are one network."""
+        return self.parameters(*inputs, **options)
+
+    def step(
+        self,
+        optimiser: optax.GradientTransformation,
+        loss: Callable[..., tuple[Array, Metrics]],
+        *arguments: Any,
+    ) -> tuple[Trained, Metrics]:
+        """Take one step down the gradient of `loss(parameters, *arguments)`.
+
+        The loss returns a scalar [] and its metrics, which are handed on.
+        """
+        gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
+        return self.apply(optimiser, gradient), metrics
+
+    def apply(self, optimiser: optax.GradientTransformation, gradient: Any, **signals: Any) -> Trained:
+        """Take one step along a `gradient` of the parameters' shapes.
+
+        `signals` are further arguments of optimisers that take some, such as those with traces.
+        """
+        changes, optimiser_state = optimiser.update(gradient, self.optimiser_state, self.parameters, **signals)
+        return Trained(optax.apply_updates(self.parameters, changes), optimiser_state)
+
+
+def parameters_of(network: Any) -> Any:
+    """The parameters of a `Trained`; anything else is returned as it is."""
+    return network.parameters if isinstance(network, Trained) else network
