@@ -41,7 +41,7 @@ from rljax.networks.layers import (
     patches,
     polyak,
 )
-from rljax.networks.optimisation.trained import Trained, parameters_of
+from rljax.networks.optimisation.trained import Trained, clipped, parameters_of
 
 AnyNetwork = Network | Trained  # what can be applied: a trained network, or one without an optimiser
 
@@ -64,6 +64,7 @@ __all__ = [
     "Precision",
     "Trained",
     "centred",
+    "clipped",
     "copy",
     "create",
     "create_critic",

@@ -138,6 +138,15 @@ def scale_rewards(
     return returns, scaled_rewards(returns, reward, limit)
 
 
+def scale_rollout(
+    returns: Returns, batch: Transition, discount: Array | float
+) -> tuple[Returns, Transition]:
+    """A rollout [T, E, ...] with its rewards counted and scaled; see `scale_rewards`."""
+    ended = batch.terminated | batch.truncated
+    returns, reward = scale_rewards(returns, batch.reward, ended, discount)
+    return returns, batch.replace(reward=reward)
+
+
 def scaled_rewards(returns: Returns, reward: Array, limit: float = 10.0) -> Array:
     """Rewards [...] divided by the std of the discounted return, clipped to [-limit, limit]. Nothing is counted."""
     return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -limit, limit)

@@ -49,7 +49,7 @@ import jax
 from flax import linen as nn
 
 from rljax import agent, networks
-from rljax.agent import Array, EnvSpec, same_fields
+from rljax.agent import Array, EnvSpec, config, same_fields
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined, memory_layers
 from rljax.networks.layers import LayerNorm, Module
 from rljax.networks.thinking import DRC, IRU, Recall, Span
@@ -87,6 +87,27 @@ class TorsoSettings(NamedTuple):
             return body
         style = (self.activation, self.initialisation, self.layer_norm)
         return encoders.encoded(spec, encoders.EncoderSettings(self.encoder, *style), body)
+
+
+@config
+class WithTorso:
+    """Settings of agents whose users choose a torso: a base of their Config."""
+
+    encoder: encoders.Kind = "auto"  # convolutions, where pictures are observed
+    torso: Kind = "mlp"  # of all networks: rljax/networks/torsos.py
+    compute: int = 1  # T, thinking steps of torsos that take any number of them
+    progressive: float | None = None  # weight of the loss after some steps; arXiv:2202.05826
+    grid: tuple[int, int] | None = None  # rows and columns that a drc sees in a vector
+
+
+@config
+class WithMemory(WithTorso):
+    """Settings of agents whose users choose a memory, too: a base of their Config."""
+
+    memory: memory_layers.Kind = "none"  # what is kept from step to step: rljax/networks/memories.py
+    memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
+    memory_length: int = 64  # steps that gtrxl sees
+    memory_span: int | None = None  # steps that others bridge at the start; None: as published
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:

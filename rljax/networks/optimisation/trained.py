@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import struct
 
@@ -47,6 +48,22 @@ class Trained(struct.PyTreeNode):
         gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.apply(optimiser, gradient), metrics
 
+    def fit(
+        self,
+        optimiser: optax.GradientTransformation,
+        loss: Callable[..., tuple[Array, Metrics]],
+        batches: tuple[Any, ...],
+    ) -> tuple[Trained, Metrics]:
+        """Take one step on each of N batches: the loss's further arguments, with a leading axis [N].
+
+        Metrics are [N].
+        """
+
+        def learn(trained: Trained, batch: tuple[Any, ...]) -> tuple[Trained, Metrics]:
+            return trained.step(optimiser, loss, *batch)
+
+        return jax.lax.scan(learn, self, batches)
+
     def apply(self, optimiser: optax.GradientTransformation, gradient: Any, **signals: Any) -> Trained:
         """Take one step along a `gradient` of the parameters' shapes.
 
@@ -54,6 +71,14 @@ class Trained(struct.PyTreeNode):
         """
         changes, optimiser_state = optimiser.update(gradient, self.optimiser_state, self.parameters, **signals)
         return Trained(optax.apply_updates(self.parameters, changes), optimiser_state)
+
+
+def clipped(
+    optimiser: optax.GradientTransformation, max_norm: Array | float
+) -> optax.GradientTransformation:
+    """An optimiser on gradients whose norm over all parameters is at most `max_norm`; 0: no limit."""
+    limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
+    return optax.chain(optax.clip_by_global_norm(limit), optimiser)
 
 
 def parameters_of(network: Any) -> Any:
