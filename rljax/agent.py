@@ -134,6 +134,11 @@ class EnvSpec:
         """The shapes and dtypes of observations with these leading axes."""
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), self.observation)
 
+    def leading(self, observation: Any) -> tuple[int, ...]:
+        """The leading axes of observations [..., O...]."""
+        several, single = jax.tree.leaves(observation)[0], jax.tree.leaves(self.observation)[0]
+        return several.shape[: several.ndim - len(single.shape)]
+
     def cast(self, observation: Any) -> Any:
         """Observations as arrays of the promised dtypes."""
         return jax.tree.map(lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation)

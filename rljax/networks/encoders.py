@@ -73,6 +73,11 @@ def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Mod
     return Encoded(encoder(spec, settings), body) if needed(spec) else body
 
 
+def encoder_or_none(spec: EnvSpec, settings: EncoderSettings) -> Encoder | None:
+    """The encoder of an environment's observations; None where they are vectors."""
+    return encoder(spec, settings) if needed(spec) else None
+
+
 def encoder(spec: EnvSpec, settings: EncoderSettings) -> Encoder:
     """The encoder of an environment's observations, to features [..., m]."""
     check(spec, settings)

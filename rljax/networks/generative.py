@@ -12,7 +12,7 @@ noise at 1 [3].
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,10 +46,13 @@ class Field(Module):
     layer_norm: bool | Literal["last"] = False
     precision: networks.Precision = "float32"
     embedding: int = 0
+    encoder: nn.Module | None = None  # of observations that are no vectors; it runs in every call
 
     @nn.compact
-    def __call__(self, action: Array, observation: Array, *times: Array) -> Array:
-        """Map actions [..., A], observations [..., O] and times [...] to [..., features]."""
+    def __call__(self, action: Array, observation: Any, *times: Array) -> Array:
+        """Map actions [..., A], observations [..., O...] and times [...] to [..., features]."""
+        if self.encoder is not None:
+            observation = self.encoder(observation)
         style = (self.activation, self.initialisation, 1.0, self.layer_norm, self.precision)
         inputs = []
         for i, time in enumerate(times):
