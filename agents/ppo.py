@@ -122,7 +122,10 @@ def shares(config: Config) -> bool:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters: small actions (or equal logits) at first."""
     key_actor, key_critic = jax.random.split(key)
-    settings, actions = TorsoSettings.of(config), policies.RawActions.of(spec, config.policy)
+    settings, actions = (
+        TorsoSettings.of(config),
+        policies.RawActions.of(spec, config.policy),
+    )
     inputs, torso = spec.example(), None
     if shares(config):
         body = torsos.torso(spec, settings, config.actor_hidden)
@@ -161,7 +164,12 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] or [...] for observations [..., O...]: sampled, or the mode."""
     networks = state.actor_critic.parameters
@@ -251,7 +259,10 @@ def update(
         features = memories.embedded(networks.torso, batch)
         policy_loss, policy_metrics = actor_loss(networks, features, state, batch, key, config)
         value_loss, value_metrics = critic_loss(networks, features, batch, config)
-        return policy_loss + config.value_cost * value_loss, policy_metrics | value_metrics
+        return (
+            policy_loss + config.value_cost * value_loss,
+            policy_metrics | value_metrics,
+        )
 
     def epoch(trained: networks.Trained, key: Array) -> tuple[networks.Trained, Metrics]:
         key_order, key_entropy = jax.random.split(key)

@@ -173,7 +173,11 @@ def policy(
 
 # [1, eq. 5]
 def critic_loss(
-    critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
+    critic: networks.Network,
+    state: State,
+    batch: Transition,
+    key: Array,
+    config: Config,
 ) -> Loss:
     """Squared error of all critics to the soft target, summed over critics."""
     pi = policy(state.actor, batch.next_observation, config)
@@ -189,7 +193,11 @@ def critic_loss(
     q = critic(batch.observation, batch.action)  # [C, B]
     error = q - jax.lax.stop_gradient(target)
     loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
-    metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    metrics = {
+        "critic/loss": loss,
+        "critic/q": q.mean(),
+        "critic/target": target.mean(),
+    }
     return loss, metrics | buffers.priorities(error, batch)
 
 

@@ -46,7 +46,6 @@ def replay(config: Any, **changes: Any) -> buffers.Replay:
         num_envs=config.num_envs,
         num_steps=config.num_steps,
         num_updates=config.num_updates,
-        perceives=config.counts,
         **changes,
     )
 
@@ -119,7 +118,7 @@ class OnPolicy(Fake):
     def experience(self, config: Any) -> Any:
         """A rollout, whatever warm-up and size a replay would have."""
         sizes = {name: getattr(config, name) for name in ("num_envs", "num_steps", "batch_size")}
-        return buffers.Rollout(**sizes, perceives=config.counts)
+        return buffers.Rollout(**sizes)
 
     def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
         """Remember the times [T, E] of a rollout."""

@@ -41,7 +41,7 @@ from rljax.networks.layers import (
     patches,
     polyak,
 )
-from rljax.networks.optimisation.trained import Trained, clipped, parameters_of
+from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
 AnyNetwork = Network | Trained  # what can be applied: a trained network, or one without an optimiser
 
@@ -66,6 +66,7 @@ __all__ = [
     "centred",
     "clipped",
     "copy",
+    "cosine_rate",
     "create",
     "create_critic",
     "ensemble",

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, Transition, require_at_least, require_range, same_fields
+from rljax.agent import Array, Metrics, Transition, config, require_at_least, require_range, same_fields
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
 MARGIN = 0.1  # share of the range of returns by which bins from data go on, at either end; own choice
@@ -256,6 +256,16 @@ class HeadSettings(NamedTuple):
     def of(cls, config: Any) -> HeadSettings:
         """Those of a Config's fields of the same names."""
         return cls(**same_fields(config, cls._fields))
+
+
+@config
+class WithHead:
+    """Settings of agents whose users choose how critics learn values: a base of their Config."""
+
+    value_head: Kind = "squared"  # by squared error, or by classes; arXiv:2403.03950
+    bins: int = 101  # of two_hot and hl_gauss: classes of values; own choice
+    v_min: float | None = None  # lower end of the bins; None: below the data's returns
+    v_max: float | None = None  # upper end of the bins; None: above the data's returns
 
 
 def check_bins(settings: HeadSettings) -> None:

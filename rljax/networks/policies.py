@@ -1,19 +1,25 @@
-"""Policies of on-policy agents: distributions over raw actions.
+"""Policies that several agents share: over raw actions, and imitations of data.
 
-A raw action becomes the environment's action when it leaves the agent: it is clipped to [-1, 1],
-or squashed by tanh. Log-probabilities are those of the raw action, or of the squashed one.
+`RawActions` are those of on-policy agents. A raw action becomes the environment's action when it
+leaves the agent: it is clipped to [-1, 1], or squashed by tanh. Log-probabilities are those of the
+raw action, or of the squashed one. An `Imitation` is the policy of agents that weigh or copy
+actions of a data set.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
-from rljax.agent import Array, EnvSpec
+from rljax import networks
+from rljax.agent import Array, EnvSpec, config, mask_of, same_fields
 from rljax.networks import distributions
+from rljax.networks.distributions import Actor
+from rljax.requirements import LogStd, NonNegative, require_order, require_range
 
 Kind = Literal["gaussian", "tanh_gaussian"]  # of continuous actions
 
@@ -72,3 +78,89 @@ class RawActions:
             return entropy
         sample: Any = pi.sample(seed=key)
         return entropy + distributions.tanh_log_slope(sample)
+
+
+@config
+class WithImitation:
+    """Settings of agents whose policy imitates actions of data: a base of their Config."""
+
+    log_std_min: LogStd = -5.0  # lower clip of log std; arXiv:2110.06169
+    log_std_max: LogStd = 2.0  # upper clip of log std; arXiv:2110.06169
+    exploration_noise: NonNegative = 0.03  # std around a deterministic policy; CORL
+    dropout: float | None = None  # of the actor's hidden units; IQL on Adroit: 0.1
+
+
+class Imitation(NamedTuple):
+    """A policy that imitates actions of data, by settings of `WithImitation`.
+
+    It is a Gaussian around tanh of the actor's output with one std for all states, a softmax of it
+    for discrete actions, or deterministic. All functions take an `Actor`.
+    """
+
+    log_std_min: Any
+    log_std_max: Any
+    exploration_noise: Any
+    dropout: Any
+
+    @classmethod
+    def of(cls, config: Any) -> Imitation:
+        """The policy of a Config's settings."""
+        return cls(**same_fields(config, cls._fields))
+
+    def check(self) -> None:
+        """Raise `ValueError` for settings that do not fit each other."""
+        require_order(self, "log_std_min", "log_std_max")
+        if self.dropout is not None:
+            require_range(self, dropout=(0, 0.99))
+
+    def mean(
+        self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
+    ) -> Array:
+        """mu(s) [..., A] of continuous actions for observations [..., O...]."""
+        return jnp.tanh(actor.mean(observation, dropout=dropout))
+
+    def choice(
+        self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
+    ) -> distributions.Distribution:
+        """The policy over allowed discrete actions for observations [..., O...]."""
+        logits = actor.mean(observation, dropout=dropout)
+        return distributions.discrete(logits, actor.choices, mask_of(observation))
+
+    def std(self, actor: Actor) -> Array | float:
+        """The policy's std [A], or the std [] of the noise around a deterministic policy."""
+        if actor.log_std is None:
+            return self.exploration_noise
+        return jnp.exp(jnp.clip(actor.log_std, self.log_std_min, self.log_std_max))
+
+    def act(self, actor: Actor, observation: Any, key: Array, explore: bool) -> Array:
+        """Actions [..., A] or [...]: the mean or mode, or a sample where it explores."""
+        if actor.discrete:
+            pi = self.choice(actor, observation)
+            action = pi.sample(seed=key) if explore else pi.mode()
+            return jnp.asarray(action, jnp.int32)
+        action = self.mean(actor, observation)
+        if not explore:
+            return action
+        noise = self.std(actor) * jax.random.normal(key, action.shape)
+        return jnp.clip(action + noise, -1.0, 1.0)
+
+    def distance(self, actor: Actor, observation: Any, action: Array, key: Array) -> Array:
+        """-log pi(a|s), or |mu(s) - a|^2 of a deterministic policy, [B]; `key` is for dropout."""
+        dropout = None if self.dropout is None else networks.Dropout(key, self.dropout)
+        if actor.discrete:
+            return jnp.negative(self.choice(actor, observation, dropout).log_prob(action))
+        mean = self.mean(actor, observation, dropout)
+        if actor.log_std is None:
+            return jnp.square(mean - action).sum(axis=-1)
+        pi = distributions.gaussian(mean, self.std(actor))
+        return jnp.negative(pi.log_prob(action))
+
+
+def create_actor(spec: EnvSpec, module: nn.Module, key: Array, gaussian: bool = True) -> Actor:
+    """A fresh actor with this network, [O...] -> [A]; deterministic unless `gaussian` or discrete."""
+    return Actor(
+        mean=networks.create(module, key, spec.example()),
+        log_std=jnp.zeros(spec.action_size) if gaussian and not spec.discrete else None,
+        discrete=spec.discrete,
+        choices=spec.choices,
+    )

@@ -310,6 +310,7 @@ class Guided:
 
 def actor(parts: Any) -> list[Any]:
     """The parameters of an actor with a mean and maybe a log std, in float64."""
+    parts = networks.parameters_of(parts)
     return [mlp(parts.mean)] + ([] if parts.log_std is None else [np.asarray(parts.log_std, np.float64)])
 
 

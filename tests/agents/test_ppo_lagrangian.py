@@ -14,7 +14,8 @@ import pytest
 
 from rljax.agent import EnvSpec, Part, Transition, Weighted
 from rljax.agents import ppo_lagrangian
-from rljax.networks import distributions, multipliers
+from rljax.networks import distributions
+from rljax.networks.optimisation import multipliers
 from rljax.runs import run
 from tests.agents import reference
 

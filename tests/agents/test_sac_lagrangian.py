@@ -14,7 +14,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Part, Transition
 from rljax.agents import sac_lagrangian
-from rljax.networks import multipliers
+from rljax.networks.optimisation import multipliers
 from rljax.runs import run
 from tests.agents import reference, test_sac
 

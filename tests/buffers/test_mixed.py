@@ -140,7 +140,7 @@ def test_draws_that_need_new_experience_alone_are_refused(draw: Any, flag: str) 
 
 
 def test_a_mixture_is_all_that_the_replay_was() -> None:
-    changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 4, "warmup_steps": 5, "perceives": True}
+    changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 4, "warmup_steps": 5, "normalise_observations": True}
     replay = buffers.Replay(replay_size=20, batch_size=16, columns=(buffers.Source(),), **changes)
     made = buffers.Mixed.of(replay, "pooled", (2.0, 1.0))
     assert made == mixed(columns=(buffers.Source(),), offline_share="pooled", reward_affine=(2.0, 1.0), **changes)

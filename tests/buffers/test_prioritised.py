@@ -257,14 +257,14 @@ def test_is_refused_with_a_data_set_and_with_goals() -> None:
         buffers.Mixed.of(declare(30, 3), 0.5, (1.0, 0.0))
     message = r"^--config\.prioritised draws by errors on rewards that --config\.hindsight would have to replace: "
     with pytest.raises(ValueError, match=message):
-        buffers.chosen(discount=0.9, hindsight=0.5, prioritised=[0.0, 0.5])
+        buffers.replay_draw(discount=0.9, hindsight=0.5, prioritised=[0.0, 0.5])
 
 
 def test_the_draw_follows_the_settings() -> None:
-    assert buffers.chosen(discount=0.9) == buffers.Uniform()
-    assert buffers.chosen(discount=0.9, n_step=3) == buffers.NStep(steps=3, discount=0.9)
-    assert buffers.chosen(discount=0.9, hindsight=0.5) == buffers.Hindsight(share=0.5, discount=0.9)
-    found = buffers.chosen(discount=0.9, n_step=3, prioritised=0.5, correction=0.6, correction_steps=9.0)
+    assert buffers.replay_draw(discount=0.9) == buffers.Uniform()
+    assert buffers.replay_draw(discount=0.9, n_step=3) == buffers.NStep(steps=3, discount=0.9)
+    assert buffers.replay_draw(discount=0.9, hindsight=0.5) == buffers.Hindsight(share=0.5, discount=0.9)
+    found = buffers.replay_draw(discount=0.9, n_step=3, prioritised=0.5, correction=0.6, correction_steps=9.0)
     expected = buffers.Prioritised(steps=3, discount=0.9, exponent=0.5, correction=0.6, correction_steps=9.0)
     assert found == expected
 

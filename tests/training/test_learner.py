@@ -114,13 +114,13 @@ def test_warm_up_stays_a_branch() -> None:
 def test_nothing_is_learnt_before_the_warm_up_is_over(changes: Any, first: int, updates: int) -> None:
     """`first` is the first iteration, from 1, that ends with enough stored."""
     driver = driven([0, 1], 0, **changes)
-    fresh = jax.tree.map(np.array, driver.agent_state)
+    fresh = jax.tree.map(np.array, driver.agent_state.state)
     driver.advance(first - 1)
     assert int(driver.learners.updates) == 0
-    assert_equal(driver.agent_state, fresh)
+    assert_equal(driver.agent_state.state, fresh)
     driver.advance(1)
     assert int(driver.learners.updates) == updates
-    assert not np.allclose(driver.agent_state.weight, fresh.weight)
+    assert not np.allclose(driver.agent_state.state.weight, fresh.weight)
     driver.advance(5)
     assert int(driver.learners.updates) == 6 * updates
     config = driver.hyper.config
@@ -175,11 +175,11 @@ def test_learning_goes_on_beyond_2_to_the_31_environment_steps(driver_of: Any, n
     else:
         near = driver.learners.replace(steps=jnp.int32(edge), updates=jnp.int32(EDGE - 2))
         driver.carry = driver.carry.replace(learners=near)
-    frozen = np.asarray(driver.agent_state.weight).copy()
+    frozen = np.asarray(driver.agent_state.state.weight).copy()
     driver.advance(6)
     assert before > 0
     assert int(driver.learners.updates) == 2**30 + 6 - 3, "an update in each iteration"
-    assert not np.allclose(driver.agent_state.weight, frozen)
+    assert not np.allclose(driver.agent_state.state.weight, frozen)
     rows = slice(12, 18) if num_envs == 1 else slice(None)
     assert np.asarray(driver.learners.storage.data.extras["acted"])[:, rows].all(), "no uniform actions"
     assert int(driver.learners.steps) == (edge + 6 if num_envs > 1 else 2**30 + 6 - 3)
@@ -199,17 +199,17 @@ def expected(state: Any, rate: float, weight: np.ndarray, updates: int) -> list[
 
 def test_updates_of_one_iteration_follow_each_other_on_batches_of_their_own() -> None:
     driver = driven([0, 1], 0, num_updates=4)
-    fresh = jax.tree.map(np.array, driver.agent_state)
+    fresh = jax.tree.map(np.array, driver.agent_state.state)
     driver.advance(8 + 1)
     assert int(driver.learners.updates) == UPDATES
     for i in range(2):
-        state = one(driver.agent_state, i)
+        state = one(driver.agent_state.state, i)
         weights = expected(state, 0.1, fresh.weight[i].astype(np.float64), UPDATES)
         np.testing.assert_allclose(state.weight, weights[-1], rtol=1e-5)
         np.testing.assert_allclose(state.losses, [weight.sum() for weight in weights], rtol=1e-5)
         assert len({tuple(row) for row in state.rewards}) == UPDATES
         assert np.isin(state.rewards, np.asarray(driver.learners.storage.data.reward[i])).all()
-    noise = np.asarray(driver.agent_state.noise)
+    noise = np.asarray(driver.agent_state.state.noise)
     assert np.unique(noise).size == noise.size, "a key for each update of each learner"
 
 
@@ -275,19 +275,19 @@ def test_learner_learns_the_same_alone_and_in_a_population(name: str) -> None:
     stored, single = (jax.tree.map(lambda x: x[:40], rows) for rows in (stored, single))  # of the warm-up
     assert_equal(stored, single, rtol=1e-5, atol=1e-6)
     assert_equal(one(together.agent_state, 1), one(alone.agent_state, 0), rtol=1e-3, atol=1e-5)
-    kernel = jax.tree.leaves(together.agent_state.actor)[1]
+    kernel = jax.tree.leaves(together.agent_state.state.actor)[1]
     assert not np.allclose(kernel[0], kernel[1], atol=1e-2), "other seeds are other learners"
 
 
 def test_floats_per_learner() -> None:
     rates = [0.1, 0.5, 0.0]
     together = driven([4, 4, 4], 20, learning_rate=rates)
-    weights = np.asarray(together.agent_state.weight)
+    weights = np.asarray(together.agent_state.state.weight)
     for i, rate in enumerate(rates):
         alone = driven([4], 20, learning_rate=rate)
         assert_equal(one(together.agent_state, i), one(alone.agent_state, 0), rtol=1e-5)
         assert not np.allclose(weights[i], weights[i - 1], rtol=0.1)
-    fresh = driven([4], 0).agent_state.weight[0]
+    fresh = driven([4], 0).agent_state.state.weight[0]
     np.testing.assert_array_equal(weights[2], fresh)  # a rate of 0
 
 
@@ -315,7 +315,7 @@ def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
     assert_equal(*data)
     keyless = [d.learners.replace(key_act=None, key_update=None) for d in (first, second)]
     assert_equal(*keyless)
-    assert not np.array_equal(driven([9], 30, num_envs=2).agent_state.weight[0], first.agent_state.weight[0])
+    assert not np.array_equal(driven([9], 30, num_envs=2).agent_state.state.weight[0], first.agent_state.state.weight[0])
 
 
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
@@ -352,7 +352,7 @@ def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
         driver.start([0, 1])
         driver.advance(4)  # on the host the next iteration begins with learning
     assert int(driver.learners.updates) == 3
-    for learner_times in np.asarray(driver.agent_state.rewards)[:, :3]:  # [updates, T x E]
+    for learner_times in np.asarray(driver.agent_state.state.rewards)[:, :3]:  # [updates, T x E]
         np.testing.assert_array_equal(learner_times.reshape(12, 3), np.arange(1, 13)[:, None].repeat(3, axis=1))
     actions = np.asarray(driver.learners.storage.data.extras["acted"])
     assert actions.all(), "no uniform actions, whatever warm-up other storages have"
@@ -363,13 +363,13 @@ def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
 
 def test_report_is_the_mean_of_the_updates_since_the_last() -> None:
     driver = driven([0, 1], 8 + 3, delay=2)
-    losses = np.asarray(driver.agent_state.losses)
+    losses = np.asarray(driver.agent_state.state.losses)
     result = driver.report()
     np.testing.assert_allclose(result.metrics["loss"], losses[:, :4].mean(axis=1), rtol=1e-6)
     np.testing.assert_array_equal(result.metrics["delayed"], [2.0, 2.0])  # of updates 1 and 3, the others have none
     assert result.updates == 4
     driver.advance(3)
-    losses = np.asarray(driver.agent_state.losses)
+    losses = np.asarray(driver.agent_state.state.losses)
     result = driver.report()
     np.testing.assert_allclose(result.metrics["loss"], losses[:, 4:7].mean(axis=1), rtol=1e-6)
     np.testing.assert_array_equal(result.metrics["delayed"], [5.0, 5.0])
@@ -434,27 +434,11 @@ def test_each_observation_is_perceived_once(kind: Any) -> None:
         driver.start([0, 1])
         driver.advance(9)
     newest = driver.observation if kind is HostedDriver else driver.carry.observation
-    state, stored = driver.agent_state, np.asarray(driver.learners.storage.data.observation)[:, : 9 * 2 * 3]
+    state, stored = driver.agent_state.state, np.asarray(driver.learners.storage.data.observation)[:, : 9 * 2 * 3]
     seen = np.concatenate([stored, np.asarray(newest)], axis=1)
     np.testing.assert_array_equal(state.count, [57, 57])
     np.testing.assert_array_equal(state.firsts, (seen[..., 0] == 0).sum(axis=1))
     np.testing.assert_allclose(state.total, seen.sum(axis=1), rtol=1e-5)
-
-
-@pytest.mark.parametrize("num_learners", [1, 2])
-def test_an_agent_perceives_where_its_experience_says_so(num_learners: int) -> None:
-    class Blind(Fake):
-        perceive: Any = None
-
-    def perceives(module: Any, **changes: Any) -> bool:
-        learners = Learner(module, EnvSpec("Some", (2,), 1), num_learners)
-        return learners.hyperparameters(settings(num_learners, **changes)).experience.perceives
-
-    assert perceives(Fake(), counts=True)
-    assert not perceives(Fake(), counts=False)
-    assert not perceives(Blind())
-    driven(range(num_learners), 3, Blind())  # is never asked
-    assert not driven(range(num_learners), 3, counts=False).agent_state.count.any()
 
 
 def test_single_learner_has_the_axis_too() -> None:

@@ -137,26 +137,6 @@ def test_a_rate_of_0_before_the_end_is_said() -> None:
 # What an agent declares and does not have.
 
 
-@pytest.mark.parametrize("when", ["from data", "online", "in an environment"])
-def test_an_agent_that_perceives_has_perceive(when: str) -> None:
-    class Blind(Fake):
-        perceive: Any = property()
-
-        def experience(self, config: Any) -> Any:
-            if when == "in an environment":
-                return replay(config)
-            at_once = when == "from data"
-            online = replay(dataclasses.replace(config, counts=not at_once))
-            return buffers.Dataset(batch_size=4, perceives=at_once, online=online)
-
-    dataset = None if when == "in an environment" else recorded()
-    data = None if dataset is None else "recorded.npz"
-    asked = Settings("blind", "rljax/Pendulum", 4, data=data, then_online=0 if data is None else 4)
-    message = r"^agent 'blind' declares `perceives=True` in `experience`, and has no `perceive`\.$"
-    with pytest.raises(ValueError, match=message):
-        plan(Experiment(asked, Blind(), Fake.Config(counts=True), dataset))
-
-
 # A data set beside new experience.
 
 

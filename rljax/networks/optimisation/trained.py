@@ -81,6 +81,13 @@ def clipped(
     return optax.chain(optax.clip_by_global_norm(limit), optimiser)
 
 
+def cosine_rate(rate: Array | float, step: Array, steps: Array | float | None) -> Array | float:
+    """A learning rate [] after `step` updates: half a cosine, 0 from `steps` on; None: constant."""
+    if steps is None:
+        return rate
+    return rate * 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.minimum(step / steps, 1.0)))
+
+
 def parameters_of(network: Any) -> Any:
     """The parameters of a `Trained`; anything else is returned as it is."""
     return network.parameters if isinstance(network, Trained) else network

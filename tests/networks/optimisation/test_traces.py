@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from rljax.networks import traces
+from rljax.networks.optimisation import traces
 
 DISCOUNT, DECAY, KAPPA = 0.99, 0.8, 2.0
 SHAPES = {"kernel": (7, 5), "bias": (5,)}

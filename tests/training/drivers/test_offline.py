@@ -54,9 +54,9 @@ def _plain(leaf: Any) -> np.ndarray:
 
 def test_updates_are_the_agents_on_the_drawn_batches() -> None:
     trained = driver([3])
-    start = jax.tree.map(np.asarray, driver([3]).agent_state)
+    start = jax.tree.map(np.asarray, driver([3]).agent_state.state)
     trained.advance(4)
-    state, rewards = trained.agent_state, np.asarray(trained.agent_state.rewards)[0]
+    state, rewards = trained.agent_state.state, np.asarray(trained.agent_state.state.rewards)[0]
     weight = start.weight[0]
     for step in range(4):
         weight = weight + np.float32(0.4) * (rewards[step].mean() * (step + 1) - weight)
@@ -72,23 +72,23 @@ def test_several_updates_of_an_iteration_come_from_one_gather() -> None:
     trained = driver([0], num_updates=3)
     trained.advance(2)
     assert trained.report().updates == 6
-    assert np.asarray(trained.agent_state.rewards)[0, :6].min() >= 1
+    assert np.asarray(trained.agent_state.state.rewards)[0, :6].min() >= 1
 
 
 def test_agents_are_prepared_once_by_the_whole_data_set() -> None:
     trained = driver([0, 1])
     trained.advance(3)
-    np.testing.assert_array_equal(trained.agent_state.count, [ROWS, ROWS])
-    np.testing.assert_array_equal(trained.agent_state.total, np.tile(dataset().observation.sum(axis=0), (2, 1)))
+    np.testing.assert_array_equal(trained.agent_state.state.count, [ROWS, ROWS])
+    np.testing.assert_array_equal(trained.agent_state.state.total, np.tile(dataset().observation.sum(axis=0), (2, 1)))
 
 
 def test_seed_learns_the_same_alone_and_in_company() -> None:
     together, alone = driver([5, 2]), driver([2])
     for trained in (together, alone):
         trained.advance(6)
-    np.testing.assert_array_equal(np.asarray(together.agent_state.rewards)[1], np.asarray(alone.agent_state.rewards)[0])
+    np.testing.assert_array_equal(np.asarray(together.agent_state.state.rewards)[1], np.asarray(alone.agent_state.state.rewards)[0])
     np.testing.assert_allclose(
-        np.asarray(together.agent_state.weight)[1], np.asarray(alone.agent_state.weight)[0], rtol=1e-5
+        np.asarray(together.agent_state.state.weight)[1], np.asarray(alone.agent_state.state.weight)[0], rtol=1e-5
     )
 
 
@@ -145,10 +145,10 @@ def test_what_was_learnt_from_data_goes_on_in_an_environment() -> None:
     before = driver([0, 1])
     before.advance(3)
     after = online([0, 1], before.learners)
-    np.testing.assert_array_equal(after.agent_state.weight, before.agent_state.weight)
+    np.testing.assert_array_equal(after.agent_state.state.weight, before.agent_state.state.weight)
     after.advance(4)
     report = after.report()
     assert report.updates == 7, "updates are counted on"
-    rewards = np.asarray(after.agent_state.rewards)[:, 3:7]
+    rewards = np.asarray(after.agent_state.state.rewards)[:, 3:7]
     assert np.isin(rewards[..., :2], np.arange(1, ROWS + 1)).all(), "half of each batch is from the data set"
     assert dataclasses.asdict(after.learner.spec)["name"] == "Counter"

@@ -30,7 +30,7 @@ class Streamed(Fake):
 
     def experience(self, config: Any) -> Any:
         """One transition at a time."""
-        return buffers.Stream(perceives=config.counts)
+        return buffers.Stream()
 
     def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
         """The number of updates so far, in hundredths; half a hundredth less where nothing was perceived."""
@@ -75,7 +75,7 @@ def test_each_transition_is_learnt_from_once_and_before_the_next_action(where: s
     time = np.array([0, 1, 2, 3, 4, 0, 1])
     action = 0.01 * np.arange(7)  # chosen after as many updates
     rows = np.stack([time, action, time + 1, time + 1 + action, time == 4], axis=1)
-    state = driver.agent_state
+    state = driver.agent_state.state
     for learner in range(2):
         np.testing.assert_allclose(state.rewards[learner, :7], rows, atol=1e-6)
         assert int(state.count[learner]) == 8, "each observation that is acted on, the next one too"

@@ -1,0 +1,138 @@
+"""Normalised observations against float64 NumPy: what is counted when, and what an agent sees."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.networks import inputs
+
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
+ROWS = np.random.default_rng(1).normal(0.3, 0.1, size=(12, 3)).astype(np.float32)
+FAR = np.random.default_rng(2).normal(0.0, 1.0, size=(5, 3)).astype(np.float32)
+FIRST = jnp.zeros(6, bool)
+
+
+def transition(observation: Any, next_observation: Any, **extras: Any) -> Transition:
+    """Transitions with these observations [..., 3]."""
+    shape = np.shape(observation)[:-1]
+    flags: Any = jnp.zeros(shape, bool)
+    return Transition(
+        observation=jnp.asarray(observation),
+        action=jnp.zeros((*shape, 2)),
+        reward=jnp.zeros(shape),
+        terminated=flags,
+        truncated=flags,
+        next_observation=jnp.asarray(next_observation),
+        extras=extras,
+    )
+
+
+def scores(counted: np.ndarray, observation: Any) -> np.ndarray:
+    """(x - mean) / std over the counted rows, in float64."""
+    rows = counted.astype(np.float64)
+    return (np.asarray(observation, np.float64) - rows.mean(axis=0)) / rows.std(axis=0)
+
+
+def test_raw_observations_stay_as_they_are() -> None:
+    raw = inputs.Raw()
+    assert raw.create(SPEC) is None
+    batch = transition(FAR, FAR + 1.0)
+    seen, statistics = raw.batch(None, batch)
+    np.testing.assert_array_equal(seen.observation, batch.observation)
+    np.testing.assert_array_equal(seen.next_observation, batch.next_observation)
+    assert statistics is None
+    assert not raw.perceives
+
+
+def test_running_statistics_count_what_is_perceived() -> None:
+    running = inputs.Running()
+    statistics = running.create(SPEC)
+    for rows in (ROWS[:6], ROWS[6:]):
+        statistics = running.perceive(statistics, jnp.asarray(rows), FIRST)
+    expected = np.clip(scores(ROWS, FAR), -10.0, 10.0)
+    assert 0.0 < (np.abs(expected) == 10.0).mean() < 1.0, "some are clipped, not all"
+    np.testing.assert_allclose(running(statistics, FAR), expected, rtol=1e-4, atol=1e-4)
+    seen, after = running.batch(statistics, transition(FAR, ROWS[:5]))
+    np.testing.assert_allclose(seen.observation, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        seen.next_observation, scores(ROWS, ROWS[:5]), rtol=1e-4, atol=1e-4
+    )
+    assert after is statistics, "learning counts nothing"
+
+
+def test_a_rollout_is_seen_by_the_statistics_before_it() -> None:
+    of_rollout = inputs.OfRollout()
+    first = transition(ROWS.reshape(4, 3, 3), ROWS.reshape(4, 3, 3))
+    seen, statistics = of_rollout.batch(of_rollout.create(SPEC), first)
+    np.testing.assert_allclose(seen.observation, first.observation, rtol=1e-6)
+    again = transition(ROWS[:6].reshape(2, 3, 3) + 1.0, ROWS[:6].reshape(2, 3, 3))
+    seen, after = of_rollout.batch(statistics, again)
+    expected = np.clip(scores(ROWS, again.observation), -10.0, 10.0)
+    np.testing.assert_allclose(seen.observation, expected, rtol=1e-4, atol=1e-4)
+    both = np.concatenate([ROWS, ROWS[:6] + 1.0])
+    np.testing.assert_allclose(after.mean, both.mean(axis=0), rtol=1e-5)
+    assert not of_rollout.perceives
+
+
+def test_rows_of_data_beside_a_rollout_are_normalised_too() -> None:
+    of_rollout = inputs.OfRollout()
+    _, statistics = of_rollout.batch(
+        of_rollout.create(SPEC), transition(ROWS[:, None], ROWS[:, None])
+    )
+    data = transition(FAR, FAR)
+    seen, _ = of_rollout.batch(statistics, transition(ROWS[:, None], ROWS[:, None], data=data))
+    expected = np.clip(scores(ROWS, FAR), -10.0, 10.0)
+    np.testing.assert_allclose(seen.extras["data"].observation, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("successors", [False, True])
+def test_data_are_standardised_without_clipping(successors: bool) -> None:
+    of_data = inputs.OfData(successors=successors)
+    data = transition(ROWS, ROWS + 1.0)
+    statistics = of_data.prepare(of_data.create(SPEC), data)
+    counted = np.concatenate([ROWS, ROWS + 1.0]) if successors else ROWS
+    rows = counted.astype(np.float64)
+    expected = (FAR - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-3)
+    np.testing.assert_allclose(of_data(statistics, FAR), expected, rtol=1e-4, atol=1e-4)
+    assert of_data.batch(statistics, transition(FAR, FAR))[1] is statistics
+    assert not of_data.perceives, "nothing is counted online"
+
+
+def test_goals_have_the_statistics_of_states() -> None:
+    of_data = inputs.OfData(goals=True)
+    spec = EnvSpec("test/Goals-v0", (6,), 2)
+    statistics = of_data.prepare(of_data.create(spec), transition(ROWS, ROWS))
+    pairs = np.concatenate([FAR, FAR + 1.0], axis=-1)
+    batch = transition(pairs, pairs, actor_observation=jnp.asarray(pairs))
+    seen, _ = of_data.batch(statistics, batch)
+    rows = ROWS.astype(np.float64)
+    halves = [(x - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-3) for x in (FAR, FAR + 1.0)]
+    expected = np.concatenate(halves, axis=-1)
+    for observation in (seen.observation, seen.next_observation, seen.extras["actor_observation"]):
+        np.testing.assert_allclose(observation, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("time_feature", [False, True])
+def test_each_observation_of_a_stream_is_counted_once(time_feature: bool) -> None:
+    of_stream = inputs.OfStream(time_feature)
+    moments = of_stream.create(SPEC)
+    moments = of_stream.perceive(moments, jnp.asarray(ROWS[:1]), jnp.ones(1, bool))
+    for observation, successor in itertools.pairwise(ROWS):
+        moments = of_stream.perceive(moments, jnp.asarray(observation[None]), jnp.zeros(1, bool))
+        seen, after = of_stream.batch(moments, transition(observation, successor))
+        np.testing.assert_allclose(
+            seen.observation, of_stream(moments, jnp.asarray(observation)), rtol=1e-6
+        )
+        moments = after
+    assert int(moments.count) == len(ROWS)
+    rows = ROWS.astype(np.float64)
+    expected = (FAR[0] - rows.mean(axis=0)) / np.sqrt(rows.var(axis=0, ddof=1) + 1e-8)
+    if time_feature:
+        expected[-1] = FAR[0, -1]
+    np.testing.assert_allclose(of_stream(moments, jnp.asarray(FAR[0])), expected, rtol=1e-4)
