@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 from flax import struct
 
+from rljax import networks
+from rljax.networks.inputs import Raw, Running
 from rljax.runs import experiments, records, run
+from rljax.training.agent_state import AgentState, with_parts
 from rljax.training.loop import Training
 from rljax.training.population import inheritance
 from rljax.training.registry import load_agent, preset
@@ -23,16 +26,15 @@ from tests import small_runs
 class Old(struct.PyTreeNode):
     """A State."""
 
-    actor: Any
+    actor: networks.Trained
     critic: Any
-    actor_optimiser: Any
 
 
 class New(struct.PyTreeNode):
-    """Another agent's State: it has no actor's optimiser, and a temperature."""
+    """Another agent's State: its actor has another optimiser, and it has a temperature."""
 
     critic: Any
-    actor: Any
+    actor: networks.Trained
     log_temperature: Any
 
 
@@ -41,22 +43,48 @@ def numbers(*shape: int) -> jax.Array:
     return jnp.arange(float(np.prod(shape))).reshape(shape)
 
 
-GIVEN = Old(actor={"w": numbers(2, 3)}, critic={"w": numbers(2, 4, 5)}, actor_optimiser=numbers(2))
-FRESH = New(critic={"w": jnp.zeros((2, 4, 5))}, actor={"w": jnp.zeros((2, 3))}, log_temperature=jnp.zeros(2))
+ACTOR = networks.Trained({"w": numbers(2, 3)}, numbers(2))
+GIVEN = AgentState(Old(ACTOR, critic={"w": numbers(2, 4, 5)}), None, Raw())
+FRESH = AgentState(
+    New(
+        critic={"w": jnp.zeros((2, 4, 5))},
+        actor=networks.Trained({"w": jnp.zeros((2, 3))}, jnp.zeros((2, 9))),
+        log_temperature=jnp.zeros(2),
+    ),
+    None,
+    Raw(),
+)
+
+
+def with_state(**changes: Any) -> AgentState:
+    """The fresh agent with other fields of its State."""
+    return FRESH.replace(state=FRESH.state.replace(**changes))
 
 
 def test_all_parts_that_both_have_are_inherited_by_name() -> None:
-    found = inheritance(FRESH, GIVEN, (), "run")
-    assert list(found) == ["critic", "actor"], "no optimiser"
-    np.testing.assert_array_equal(found["critic"]["w"], GIVEN.critic["w"])
+    parts = inheritance(FRESH, GIVEN, (), "run")
+    assert list(parts) == ["critic", "actor"]
+    np.testing.assert_array_equal(parts["critic"]["w"], GIVEN.state.critic["w"])
+    begun = with_parts(FRESH, parts).state
+    np.testing.assert_array_equal(begun.actor.parameters["w"], ACTOR.parameters["w"])
+    np.testing.assert_array_equal(begun.actor.optimiser_state, jnp.zeros((2, 9)), "its own")
     assert list(inheritance(FRESH, GIVEN, ("actor",), "run")) == ["actor"]
 
 
 def test_one_learner_gives_to_all() -> None:
     one = jax.tree.map(lambda x: x[1:], GIVEN)
-    found = inheritance(FRESH, one, (), "run")
+    parts = inheritance(FRESH, one, (), "run")
     for learner in range(2):
-        np.testing.assert_array_equal(found["actor"]["w"][learner], GIVEN.actor["w"][1])
+        np.testing.assert_array_equal(parts["actor"]["w"][learner], ACTOR.parameters["w"][1])
+
+
+def test_statistics_of_observations_are_inherited_by_their_name() -> None:
+    counted = GIVEN.replace(statistics={"mean": numbers(2, 3)}, inputs=Running())
+    fresh = FRESH.replace(statistics={"mean": jnp.zeros((2, 3))}, inputs=Running())
+    parts = inheritance(fresh, counted, (), "run")
+    assert list(parts) == ["critic", "actor", "statistics"]
+    np.testing.assert_array_equal(with_parts(fresh, parts).statistics["mean"], numbers(2, 3))
+    assert "statistics" not in inheritance(FRESH, counted, (), "run"), "both must have them"
 
 
 def test_what_does_not_fit_is_said() -> None:
@@ -64,14 +92,15 @@ def test_what_does_not_fit_is_said() -> None:
         inheritance(FRESH, GIVEN, ("value",), "run")
     with pytest.raises(ValueError, match=r"^--from run has 2 learners: give --seeds 2, or name a run of one"):
         inheritance(jax.tree.map(lambda x: jnp.concatenate([x, x]), FRESH), GIVEN, (), "run")
-    other = FRESH.replace(critic={"w": jnp.zeros((2, 10, 5))})
+    other = with_state(critic={"w": jnp.zeros((2, 10, 5))})
     message = (
         r"critic does not fit: critic\['w'\] is \(4, 5\) there and \(10, 5\) here\. .*--from-parts: of critic, actor"
     )
     with pytest.raises(ValueError, match=message):
         inheritance(other, GIVEN, (), "run")
     assert list(inheritance(other, GIVEN, ("actor",), "run")) == ["actor"]
-    deeper = FRESH.replace(actor={"w": jnp.zeros((2, 3)), "b": jnp.zeros((2, 3))})
+    wider = networks.Trained({"w": jnp.zeros((2, 3)), "b": jnp.zeros((2, 3))}, jnp.zeros(2))
+    deeper = with_state(actor=wider)
     with pytest.raises(ValueError, match=r"actor\['b'\] is absent there and \(3,\) here"):
         inheritance(deeper, GIVEN, (), "run")
 
