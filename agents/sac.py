@@ -23,7 +23,7 @@ Departs from the paper: log alpha for alpha in L(alpha), as in Stable-Baselines3
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,36 +34,30 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, noise
 from rljax.networks.encoders import EncoderSettings
+from rljax.networks.optimisation import temperatures
+from rljax.networks.optimisation.temperatures import TemperatureSettings
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.ReplaySettings):
+class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
     """Hyperparameters; floats can differ between the learners of one program."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [1]
     critic_lr: NonNegative = 3e-4  # of Adam; [1]
-    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [1]
     batch_size: int = 256  # transitions per update; [1]
     # Experience
     replay_size: int = 1_000_000  # newest transitions that are kept; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; Spinning Up
     shift: int = 0  # most pixels by which pictures move; 4 in DrQ-v2
     hindsight: Share = 0.0  # share of goals that are replaced; 0.8 in [3]
-    prioritised: Share = 0.0  # exponent of errors; 0.6 in arXiv:1511.05952
-    correction: Share = 0.4  # exponent of weights that correct for it
     # Targets
     discount: Share = 0.99  # gamma, per environment step; [1]
     target_rate: Share = 0.005  # rho, per update; [1]
     reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
     entropy_backup: bool = True  # entropy in the target; False in SERL
     # Policy
-    init_temperature: float = 1.0  # alpha at the start; SB3, CleanRL
-    target_entropy: Real | None = None  # in nats; None: a share of -A; [1]
-    target_entropy_share: Real = 1.0  # of -A; 0.5 in RLPD and Brax
-    learn_temperature: bool = True  # False: alpha stays as it starts
-    temperature_loss: Literal["log_alpha", "alpha"] = "log_alpha"  # SB3
     exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
     log_std_min: LogStd = -20.0  # lower clip of log std; Spinning Up
     log_std_max: LogStd = 2.0  # upper clip of log std; Spinning Up
@@ -89,19 +83,12 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience, or half of them from a data set."""
-    draw = buffers.replay_draw(
-        discount=config.discount,
-        hindsight=config.hindsight,
-        prioritised=config.prioritised,
-        correction=config.correction,
-    )
-    return buffers.Replay.of(config, draw=draw)
+    return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for discrete actions or settings that do not fit."""
     agent.require_continuous("sac", spec, "sac_discrete")
-    agent.require_range(config, init_temperature=(1e-8, None))
     agent.require_order(config, "log_std_min", "log_std_max")
     agent.require_subset(config.min_critics, config.num_critics)
     encoders.check(spec, EncoderSettings.of(config))
@@ -117,13 +104,11 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
-    log_temperature = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
-    adam = optax.adam(config.temperature_lr)
     return State(
         actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
         critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
         target_critic=networks.copy(critic),
-        log_temperature=networks.Trained.create(log_temperature, adam),
+        log_temperature=temperatures.create(TemperatureSettings.of(config)),
     )
 
 
@@ -133,12 +118,7 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State,
-    observation: Array,
-    key: Array,
-    config: Config,
-    explore: bool,
-    memory: Any = None,
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
     if not explore:
@@ -201,25 +181,12 @@ def actor_loss(
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
 
-# [1, eq. 18]
-def temperature_loss(
-    log_temperature: Array, entropy: Array, batch: Transition, config: Config
-) -> Loss:
-    """The policy's entropy [] minus the target, times log alpha (or alpha)."""
-    target_entropy = config.target_entropy
-    if target_entropy is None:
-        target_entropy = -config.target_entropy_share * batch.action.shape[-1]
-    temperature = jnp.exp(log_temperature)
-    factor = log_temperature if config.temperature_loss == "log_alpha" else temperature
-    loss = factor * (entropy - target_entropy)
-    return loss, {"temperature/loss": loss, "temperature/value": temperature}
-
-
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """One update of critics and targets and, if due, of actor and temperature."""
     key_critic, key_actor = jax.random.split(key)
+    settings = TemperatureSettings.of(config)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
     state = state.replace(critic=critic)
@@ -227,14 +194,10 @@ def update(
     def improve(state: State) -> tuple[State, Metrics]:
         adam = optax.adam(config.actor_lr)
         actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
-        entropy = metrics["actor/entropy"]
-        adam = optax.adam(config.temperature_lr)
-        log_temperature, temperature_metrics = state.log_temperature.step(
-            adam, temperature_loss, entropy, batch, config
+        log_temperature, temperature_metrics = temperatures.step(
+            state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], settings
         )
-        state = state.replace(actor=actor)
-        if config.learn_temperature:
-            state = state.replace(log_temperature=log_temperature)
+        state = state.replace(actor=actor, log_temperature=log_temperature)
         return state, metrics | temperature_metrics
 
     state, actor_metrics = agent.every(config.policy_delay, step, improve, state)

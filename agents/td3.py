@@ -39,7 +39,7 @@ from rljax.requirements import Count, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.ReplaySettings):
+class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     """Hyperparameters; floats can differ between the learners of one program."""
 
     # Optimisation
@@ -50,8 +50,6 @@ class Config(buffers.ReplaySettings):
     replay_size: int = 1_000_000  # newest transitions that are kept; [2]
     warmup_steps: int = 25_000  # uniform actions, no update; [2]
     shift: int = 0  # most pixels by which pictures move; 4 in DrQ-v2
-    prioritised: Share = 0.0  # exponent of errors; 0.6 in arXiv:1511.05952
-    correction: Share = 0.4  # exponent of weights that correct for it
     # Targets
     discount: Share = 0.99  # gamma, per environment step; [2]
     target_rate: Share = 0.005  # rho, per update of the targets; [2]
@@ -83,12 +81,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience, or half of them from a data set."""
-    draw = buffers.replay_draw(
-        discount=config.discount,
-        prioritised=config.prioritised,
-        correction=config.correction,
-    )
-    return buffers.Replay.of(config, draw=draw)
+    return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -122,12 +115,7 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State,
-    observation: Array,
-    key: Array,
-    config: Config,
-    explore: bool,
-    memory: Any = None,
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: mu(s), with noise when exploring."""
     action = policy(state.actor, observation)
