@@ -37,7 +37,6 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, noise
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.networks.optimisation.temperatures import TemperatureSettings
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
@@ -65,6 +64,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     huber_limit: NonNegative = 50.0  # error where "huber" gets linear; [3]
     # Policy
     init_temperature: temperatures.Temperature = 2.718281828  # alpha at the start; [3]
+    target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5
     exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
     log_std_min: LogStd = -20.0  # lower clip of log std; [3]
     log_std_max: LogStd = 0.5  # upper clip of log std; [3]
@@ -117,7 +117,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         target_actor=networks.copy(actor),
         target_critic=networks.copy(critic),
         moving_std=jnp.zeros(config.num_critics),
-        log_temperature=temperatures.create(TemperatureSettings.of(config)),
+        log_temperature=temperatures.create(config),
     )
 
 
@@ -229,7 +229,6 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of the critics and, if due, of actor, temperature and targets."""
     key_critic, key_actor = jax.random.split(key)
-    settings = TemperatureSettings.of(config)
     gradient, (moving_std, metrics) = jax.grad(critic_loss, has_aux=True)(
         state.critic.parameters, state, batch, key_critic, config
     )
@@ -240,7 +239,7 @@ def update(
         adam = optax.adam(config.actor_lr)
         actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
         log_temperature, temperature_metrics = temperatures.step(
-            state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], settings
+            state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], config
         )
         state = state.replace(
             actor=actor,

@@ -35,7 +35,6 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, noise
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.networks.optimisation.temperatures import TemperatureSettings
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
@@ -58,6 +57,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
     entropy_backup: bool = True  # entropy in the target; False in SERL
     # Policy
+    target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5
     exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
     log_std_min: LogStd = -20.0  # lower clip of log std; Spinning Up
     log_std_max: LogStd = 2.0  # upper clip of log std; Spinning Up
@@ -108,7 +108,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
         critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
         target_critic=networks.copy(critic),
-        log_temperature=temperatures.create(TemperatureSettings.of(config)),
+        log_temperature=temperatures.create(config),
     )
 
 
@@ -186,7 +186,6 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of critics and targets and, if due, of actor and temperature."""
     key_critic, key_actor = jax.random.split(key)
-    settings = TemperatureSettings.of(config)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
     state = state.replace(critic=critic)
@@ -195,7 +194,7 @@ def update(
         adam = optax.adam(config.actor_lr)
         actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
         log_temperature, temperature_metrics = temperatures.step(
-            state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], settings
+            state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], config
         )
         state = state.replace(actor=actor, log_temperature=log_temperature)
         return state, metrics | temperature_metrics

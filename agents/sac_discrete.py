@@ -112,7 +112,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
         critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
         target_critic=networks.copy(critic),
-        log_temperature=temperatures.create(TemperatureSettings.of(config)),
+        log_temperature=temperatures.create(config),
         action_size=spec.action_size,
     )
 

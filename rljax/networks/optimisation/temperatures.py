@@ -30,8 +30,7 @@ class WithTemperature:
 
     temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; arXiv:1812.05905
     init_temperature: Temperature = 1.0  # alpha at the start; SB3 "auto", CleanRL
-    target_entropy: Real | None = None  # in nats of an action in [-1, 1]; None: a share of -A
-    target_entropy_share: Real = 1.0  # of -A; arXiv:1812.05905, 0.5 in RLPD and Brax
+    target_entropy: Real | None = None  # in nats; None: -A, or a share of it; arXiv:1812.05905
     learn_temperature: bool = True  # False keeps alpha at init_temperature
     temperature_loss: Form = "log_alpha"  # SB3; "alpha" in CleanRL, Brax
 
@@ -52,8 +51,9 @@ class TemperatureSettings(NamedTuple):
         return cls(**same_fields(config, cls._fields) | others)
 
 
-def create(settings: TemperatureSettings) -> Trained:
-    """log alpha [] before the first step."""
+def create(config: Any) -> Trained:
+    """log alpha [] before the first step, of a Config or of `TemperatureSettings`."""
+    settings = TemperatureSettings.of(config)
     log_temperature = jnp.log(jnp.asarray(settings.init_temperature, jnp.float32))
     return Trained.create(log_temperature, optax.adam(settings.temperature_lr))
 
@@ -72,9 +72,13 @@ def loss(
 
 
 def step(
-    log_temperature: Trained, entropy: Array, action_size: int, settings: TemperatureSettings
+    log_temperature: Trained, entropy: Array, action_size: int, config: Any
 ) -> tuple[Trained, Metrics]:
-    """log alpha [] after one step, and metrics; it stays as it is where it is not to be learnt."""
+    """log alpha [] after one step, and metrics, by a Config or by `TemperatureSettings`.
+
+    It stays as it is where it is not to be learnt.
+    """
+    settings = TemperatureSettings.of(config)
     adam = optax.adam(settings.temperature_lr)
     moved, metrics = log_temperature.step(adam, loss, entropy, action_size, settings)
     return (moved if settings.learn_temperature else log_temperature), metrics
