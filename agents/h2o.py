@@ -1,7 +1,6 @@
 """H2O: SAC from real data and an imperfect simulator, which learns where it is wrong.
 
-Half of each batch is real data, half is new experience of the simulator. Simulated
-rows count by how likely their successors are, and values fall where it is wrong.
+Half of each batch is real. Simulated rows count by how likely their successors are.
 
 R real rows, S simulated rows, gamma discount, Q_c critics, Q'_c targets, pi actor
 D(s, a), D(s, a, s') logits of real and simulated, 2 tanh(MLP), from noisy inputs [2]
@@ -191,8 +190,7 @@ def critic_loss(
 ) -> Loss:
     """Squared error, weighted in simulated rows, plus the penalty, summed over critics."""
     key_action, key_successor = jax.random.split(key)
-    pi = policy(state.actor, batch.next_observation, config)
-    next_action = pi.sample(seed=key_action)
+    next_action = policy(state.actor, batch.next_observation, config).sample(seed=key_action)
     next_q = networks.smallest(state.target_critic(batch.next_observation, next_action))  # [B]
     target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
     real = batch.extras["offline"]
