@@ -1,26 +1,22 @@
-"""DSAC-T: SAC with critics that learn the distribution of returns, with the three refinements of DSACv2.
+"""DSAC-T: SAC with critics that learn the distribution of returns (DSACv2).
 
-Each critic is a Gaussian over soft returns. Its mean learns from an expected target, its std from a random target
-clipped to a moving boundary. The moving variance scales the gradient, so that rewards can have any size.
-
-gamma discount, alpha temperature, pi actor, pi' its target;  a' ~ pi'(.|s'),  a~ ~ pi(.|s)
-Q_c, sigma_c mean and std of the critics, Q'_c, sigma'_c of their targets;  j = argmin_c Q'_c(s', a'),  z ~ N(0, 1)
-  y        = r + gamma (1 - terminated) [ Q'_j(s', a') - alpha log pi'(a'|s') ]
-  y_z      = y + gamma (1 - terminated) z sigma'_j(s', a')              z within +-3
-  b_c     <- (1 - rho) b_c + rho mean sigma_c(s, a)                     moving std, before the losses
+gamma discount, alpha temperature, pi actor, pi' its target, sg: no gradient
+Q_c, sigma_c mean and std of the critics, Q'_c, sigma'_c of their targets
+a' ~ pi'(.|s'),  a~ ~ pi(.|s),  j = argmin_c Q'_c(s', a'),  z ~ N(0, 1) within +-3
+  y        = r + gamma (1 - terminated) (Q'_j(s', a') - alpha log pi'(a'|s'))
+  y_z      = y + gamma (1 - terminated) z sigma'_j(s', a')
+  b_c     <- (1 - rho) b_c + rho mean sigma_c(s, a)  before the losses
   Y_c      = Q_c(s, a) + clip(y_z - Q_c(s, a), -3 b_c, 3 b_c)
-  L(Q_c)   = -(b_c^2 + epsilon) mean [ Q_c sg (y - Q_c) / (sigma_c^2 + epsilon)
-                                       + sigma_c sg ((Y_c - Q_c)^2 - sigma_c^2) / (sigma_c^3 + epsilon) ]
-  L(pi)    = mean [ alpha log pi(a~|s) - min_c Q_c(s, a~) ]
-  L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]
-  Q'_c    <- (1 - rho) Q'_c + rho Q_c,  pi' likewise                    rho target_rate; sg: no gradient
+  g_c      = (y - Q_c) / (sigma_c^2 + epsilon)
+  h_c      = ((Y_c - Q_c)^2 - sigma_c^2) / (sigma_c^3 + epsilon)
+  L(Q_c)   = -(b_c^2 + epsilon) mean (Q_c sg g_c + sigma_c sg h_c)
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c,  pi' likewise  rho: target_rate
+The losses of pi and alpha are SAC's, for the smallest mean.
 
-Departs from the paper: log-probabilities are in normalised units, with actions in [-1, 1]. `critic_loss = "huber"` is
-the loss of the authors' code since July 2025, "v1" that of the first DSAC [2] (with `num_critics = 1`).
+Departs from the paper: log-probabilities are those of actions in [-1, 1].
 
-[1] Duan et al., Distributional Soft Actor-Critic with Three Refinements, arXiv:2310.05858
-[2] Duan et al., Distributional Soft Actor-Critic: Off-Policy Reinforcement Learning for Addressing Value Estimation
-    Errors, arXiv:2001.02811
+[1] Duan et al., Distributional Soft Actor-Critic (DSAC-T), arXiv:2310.05858
+[2] Duan et al., Distributional Soft Actor-Critic, arXiv:2001.02811
 [3] github.com/Jingliang-Duan/DSAC-v2
 
   rljax train dsact --env Hopper-v5
@@ -28,6 +24,7 @@ the loss of the authors' code since July 2025, "v1" that of the first DSAC [2] (
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -36,133 +33,92 @@ import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
-from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, noise, normalise
+from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
+from rljax.networks import distributions, encoders, noise
+from rljax.networks.encoders import EncoderSettings
+from rljax.networks.optimisation import temperatures
+from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config:
+class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
     """Hyperparameters; floats can differ between the learners of one program."""
 
     # Optimisation
-    actor_lr: float = 1e-4  # Adam learning rate of the actor; [1, table 1]
-    critic_lr: float = 1e-4  # Adam learning rate of the critics; [1, table 1]
-    temperature_lr: float = 3e-4  # Adam learning rate of log alpha; [1, table 1]
-    batch_size: int = 256  # transitions per update; [1, table 1]
+    actor_lr: NonNegative = 1e-4  # of Adam; [1]
+    critic_lr: NonNegative = 1e-4  # of Adam; [1]
+    batch_size: int = 256  # transitions per update; [1]
     # Experience
-    replay_size: int = 1_000_000  # transitions kept; the oldest are overwritten; [1, table 1]
-    warmup_steps: int = 10_000  # environment steps with uniform actions and no update; [3], where the first policy acts
-    num_envs: int = 1  # environments stepped side by side; [3] takes 20 samples per update
-    num_steps: int = 1  # steps of each environment per iteration
-    num_updates: int = 1  # updates per iteration, each on a fresh batch
-    prioritised: float = 0.0  # exponent of errors by which transitions are drawn, 0: uniformly; 0.6 in arXiv:1511.05952
-    correction: float = 0.4  # exponent of the weights that correct for this; arXiv:1511.05952
+    replay_size: int = 1_000_000  # newest transitions that are kept; [1]
+    warmup_steps: int = 10_000  # uniform actions, no update; [3]
     # Targets
-    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1, table 1]
-    target_rate: float = 0.005  # rho, share of the online networks in the targets per move; [1, table 1]
-    reward_scale: float = 1.0  # factor on rewards inside the target; [3]
+    discount: Share = 0.99  # gamma, per environment step; [1]
+    target_rate: Share = 0.005  # rho, per update of the targets; [1]
+    reward_scale: Real = 1.0  # factor on rewards; [3]
     # Distribution of returns
-    critic_loss: Literal["paper", "huber", "v1"] = "paper"  # [1]; the authors' code since July 2025 [3]; first DSAC [2]
-    std_rate: float = 0.005  # rho of the moving std b, per update, in [0, 1]; [3]
-    std_epsilon: float = 0.1  # epsilon keeps the gradient finite as sigma vanishes; [1]
-    clip_range: float = 3.0  # bound of the random target's error, in moving stds; [1]
-    fixed_bound: float = 10.0  # bound of the random target's error in "v1", in units of return; [3] for Hopper
-    huber_limit: float = 50.0  # error beyond which "huber" is linear, in units of return; [3]
+    critic_loss: Literal["paper", "huber", "v1"] = "paper"  # huber: [3]; v1: [2]
+    std_rate: Share = 0.005  # rho of the moving std b, per update; [3]
+    std_epsilon: NonNegative = 0.1  # epsilon; gradients stay finite; [1]
+    clip_range: NonNegative = 3.0  # bound of Y, in moving stds; [1]
+    fixed_bound: NonNegative = 10.0  # bound of Y in "v1"; [3] for Hopper
+    huber_limit: NonNegative = 50.0  # error where "huber" gets linear; [3]
     # Policy
-    init_temperature: float = 2.718281828  # alpha at the start: log alpha is 1; [3]
-    target_entropy: float | None = None  # in nats of the normalised action; None is -A, the paper's rule
-    target_entropy_share: float = 1.0  # of -A, where target_entropy is None; 0.5 in RLPD and Brax
-    learn_temperature: bool = True  # False keeps alpha at init_temperature
-    temperature_loss: Literal["log_alpha", "alpha"] = "log_alpha"  # factor of the entropy error; [3]
-    exploration: noise.Kind = "white"  # noise of exploring actions; "held" in arXiv:2604.04539, "pink" in ICLR 2023
-    log_std_min: float = -20.0  # lower clip of log std; [3]
-    log_std_max: float = 0.5  # upper clip of log std; [3]
-    policy_delay: int = 2  # updates between moves of the actor, the temperature and all targets; [1, table 1]
+    init_temperature: temperatures.Temperature = 2.718281828  # alpha at the start; [3]
+    target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5
+    exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
+    log_std_min: LogStd = -20.0  # lower clip of log std; [3]
+    log_std_max: LogStd = 0.5  # upper clip of log std; [3]
+    policy_delay: Count = 2  # updates per update of actor and targets; [1]
     # Networks
-    hidden: tuple[int, ...] = (256, 256, 256)  # widths of the hidden layers, actor and critics alike; [1, table 1]
-    num_critics: int = 2  # C; the smallest mean counts; [1], 1 in [2]
-    activation: networks.Activation = "gelu"  # of the hidden layers; [1, table 1]
-    layer_norm: bool = False  # normalise the critics' hidden layers before activation; own choice
-    initialisation: networks.Initialisation = "torch"  # of all layers; [3]
-    normalise_observations: bool = False  # running mean and std of observations; own choice
+    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    hidden: Widths = (256, 256, 256)  # of all networks; [1]
+    num_critics: Count = 2  # C; the smallest mean counts; 1 in [2]
+    activation: networks.Activation = "gelu"  # [1]
+    layer_norm: bool = False  # of the critics; own choice
+    initialisation: networks.Initialisation = "torch"  # [3]
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Network  # [O] -> [2 A]: mean and log std
-    critic: networks.Network  # [O], [A] -> [C, 2]: mean and std before softplus
+    actor: networks.Trained  # [O] -> [2 A]: mean and log std
+    critic: networks.Trained  # [O], [A] -> [C, 2]: mean, and std before softplus
     target_actor: networks.Network
     target_critic: networks.Network
-    moving_std: Array  # [C], 0 until the first update
-    log_temperature: Array  # []
-    actor_optimiser: optax.OptState
-    critic_optimiser: optax.OptState
-    temperature_optimiser: optax.OptState
-    statistics: normalise.Statistics  # of observations [O]
+    moving_std: Array  # b [C], 0 until the first update
+    log_temperature: networks.Trained  # []
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience: uniform, by priority, or half from a data set."""
-    drawn = ("discount", "prioritised", "correction")
-    return buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-        perceives=config.normalise_observations,
-        draw=buffers.chosen(**{name: getattr(config, name) for name in drawn}),
-    )
+    """Batches of new experience, or half of them from a data set."""
+    return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
-    agent.require_vectors("dsact", spec)
-    agent.require_widths(config, "hidden")
+    """Raise `ValueError` for discrete actions or settings that do not fit."""
     agent.require_continuous("dsact", spec)
-    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
-    agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), reward_scale=(None, None))
-    agent.require_range(config, std_rate=(0, 1), std_epsilon=(0, None), clip_range=(0, None), fixed_bound=(0, None))
-    agent.require_range(config, huber_limit=(0, None), log_std_min=(-30, 30), log_std_max=(-30, 30))
-    agent.require_range(config, prioritised=(0, 1), correction=(0, 1))
-    agent.require_range(config, target_entropy_share=(None, None))
     agent.require_order(config, "log_std_min", "log_std_max")
-    if config.target_entropy is not None:
-        agent.require_range(config, target_entropy=(None, None))
-    agent.require_at_least(config, policy_delay=1, num_critics=1)
+    encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the actor and the critics."""
     key_actor, key_critic = jax.random.split(key)
-    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
+    encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
-    actor = networks.create(networks.MLP(config.hidden, 2 * spec.action_size, *style), key_actor, observation)
-    ensemble = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm, 2)
-    critic = networks.create(ensemble, key_critic, observation, action)
-    log_temperature = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
+    net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
+    actor = encoders.create(spec, encoding, net, key_actor)
+    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm, 2)
+    action = jnp.zeros(spec.action_shape)
+    critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
-        actor=actor,
-        critic=critic,
+        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
+        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
         target_actor=networks.copy(actor),
         target_critic=networks.copy(critic),
         moving_std=jnp.zeros(config.num_critics),
-        log_temperature=log_temperature,
-        actor_optimiser=optax.adam(config.actor_lr).init(actor),
-        critic_optimiser=optax.adam(config.critic_lr).init(critic),
-        temperature_optimiser=optax.adam(config.temperature_lr).init(log_temperature),
-        statistics=normalise.create(spec.observation_shape),
+        log_temperature=temperatures.create(config),
     )
-
-
-def perceive(state: State, observation: Array, first: Array, config: Config) -> State:
-    """Count observations [E, O] into the input statistics; `first` [E] marks the starts of episodes."""
-    del first
-    if not config.normalise_observations:
-        return state
-    return state.replace(statistics=normalise.update(state.statistics, observation))
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
@@ -173,120 +129,124 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
-    """Actions [..., A] for observations [..., O]: sampled, or the tanh of the mean when not exploring."""
-    if config.normalise_observations:
-        observation = normalise.normalise(state.statistics, observation)
+    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
     if not explore:
-        return jnp.tanh(jnp.split(state.actor(observation), 2, axis=-1)[0]), {}, memory
-    action, memory = noise.sample(policy(state.actor, observation, config), key, memory)
+        mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
+        return jnp.tanh(mean), {}, memory
+    pi = policy(state.actor, observation, config)
+    action, memory = noise.sample(pi, key, memory)
     return action, {}, memory
 
 
-def policy(actor: networks.Network, observation: Array, config: Config) -> distributions.SquashedGaussian:
+def policy(
+    actor: networks.AnyNetwork, observation: Array, config: Config
+) -> distributions.SquashedGaussian:
     """pi(.|s) for observations [..., O]."""
     mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    return distributions.squashed_gaussian(mean, jnp.clip(log_std, config.log_std_min, config.log_std_max))
+    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
+    return distributions.squashed_gaussian(mean, log_std)
 
 
-def returns(critic: networks.Network, observation: Array, action: Array) -> tuple[Array, Array]:
+def returns(critic: networks.AnyNetwork, observation: Array, action: Array) -> tuple[Array, Array]:
     """Mean and std [C, B] of the soft return after each action."""
     mean, raw = jnp.moveaxis(critic(observation, action), -1, 0)
     return mean, jax.nn.softplus(raw)
 
 
+def targets(state: State, batch: Transition, key: Array, config: Config) -> tuple[Array, Array]:
+    """The expected target y and the random one y_z, [B] each."""
+    key_action, key_return = jax.random.split(key)
+    pi = policy(state.target_actor, batch.next_observation, config)
+    next_action, next_log_prob = pi.sample_and_log_prob(seed=key_action)
+    next_q, next_std = returns(state.target_critic, batch.next_observation, next_action)
+    smallest = next_q.argmin(axis=0, keepdims=True)
+    next_q = jnp.take_along_axis(next_q, smallest, axis=0)[0]  # [B]
+    next_std = jnp.take_along_axis(next_std, smallest, axis=0)[0]  # [B]
+    next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
+    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    target = config.reward_scale * batch.reward + bootstrap * next_q
+    z = jnp.clip(jax.random.normal(key_return, next_std.shape), -3.0, 3.0)
+    return jax.lax.stop_gradient((target, target + bootstrap * z * next_std))
+
+
+def likelihood_loss(
+    q: Array, std: Array, target: Array, random_target: Array, moving_std: Array, config: Config
+) -> Array:
+    """The loss [C, B] of means and stds [C, B], for targets [B] and b [C, 1]."""
+    epsilon = config.std_epsilon
+    fixed_q, fixed_std = jax.lax.stop_gradient((q, std))
+    variance = jnp.square(fixed_std)
+    bound = config.fixed_bound if config.critic_loss == "v1" else config.clip_range * moving_std
+    error = jnp.clip(random_target - fixed_q, -bound, bound)
+    if config.critic_loss == "huber":
+        huber: Any = functools.partial(optax.losses.huber_loss, delta=config.huber_limit)
+        ratio = jnp.clip(jnp.square(moving_std) / (variance + epsilon), 0.1, 10.0)
+        slope = (variance - huber(error)) / (fixed_std + epsilon)
+        return ratio * (huber(q - target) + slope * std)
+    factor = jnp.square(moving_std) + epsilon
+    if config.critic_loss == "v1":
+        factor = 1.0
+        target = random_target
+    slope = (target - fixed_q) / (variance + epsilon)
+    slope_std = (jnp.square(error) - variance) / (fixed_std**3 + epsilon)
+    return -factor * (slope * q + slope_std * std)
+
+
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, tuple[Array, Metrics]]:
-    """Loss with the gradient of each critic's likelihood, summed over critics, and the moving std [C]."""
-    key_action, key_return = jax.random.split(key)
-    next_policy = policy(state.target_actor, batch.next_observation, config)
-    next_action, next_log_prob = next_policy.sample_and_log_prob(seed=key_action)
-    next_q, next_std = returns(state.target_critic, batch.next_observation, next_action)  # [C, B]
-    chosen = next_q.argmin(axis=0, keepdims=True)
-    next_q, next_std = (jnp.take_along_axis(x, chosen, axis=0)[0] for x in (next_q, next_std))  # [B]
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    target = config.reward_scale * batch.reward + bootstrap * (next_q - jnp.exp(state.log_temperature) * next_log_prob)
-    noise = jnp.clip(jax.random.normal(key_return, next_std.shape), -3.0, 3.0)
-    target, random_target = jax.lax.stop_gradient((target, target + bootstrap * noise * next_std))
-
+    """Loss of all critics, summed over critics, with the moving std [C]."""
+    target, random_target = targets(state, batch, key, config)
     q, std = returns(critic, batch.observation, batch.action)  # [C, B]
-    fixed_q, fixed_std = jax.lax.stop_gradient((q, std))
-    first, seen = state.moving_std == 0.0, fixed_std.mean(axis=-1)  # [C]
-    moving_std = jnp.where(first, seen, state.moving_std + config.std_rate * (seen - state.moving_std))
-    scale, variance = jnp.square(moving_std)[:, None], jnp.square(fixed_std)
-    bound = config.fixed_bound if config.critic_loss == "v1" else config.clip_range * moving_std[:, None]
-    error = jnp.clip(random_target - fixed_q, -bound, bound)  # [C, B]
-    if config.critic_loss == "huber":
-        ratio = jnp.clip(scale / (variance + config.std_epsilon), 0.1, 10.0)
-        slope = (variance - huber(error, config)) / (fixed_std + config.std_epsilon)
-        loss = ratio * (huber(q - target, config) + slope * std)
-    else:
-        toward, factor = (random_target, 1.0) if config.critic_loss == "v1" else (target, scale + config.std_epsilon)
-        slope = (toward - fixed_q) / (variance + config.std_epsilon)
-        slope_std = (jnp.square(error) - variance) / (fixed_std**3 + config.std_epsilon)
-        loss = -factor * (slope * q + slope_std * std)
+    mean_std = jax.lax.stop_gradient(std).mean(axis=-1)  # [C]
+    moving_std = state.moving_std + config.std_rate * (mean_std - state.moving_std)
+    moving_std = jnp.where(state.moving_std == 0.0, mean_std, moving_std)
+    loss = likelihood_loss(q, std, target, random_target, moving_std[:, None], config)
     loss = buffers.weighted(loss, batch).mean(axis=-1).sum()
-    metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean(), "critic/std": std.mean()}
+    metrics = {
+        "critic/loss": loss,
+        "critic/q": q.mean(),
+        "critic/target": target.mean(),
+        "critic/std": std.mean(),
+    }
     return loss, (moving_std, metrics | buffers.priorities(q - target, batch))
-
-
-def huber(error: Array, config: Config) -> Array:
-    """error^2 / 2 up to `huber_limit`, linear beyond."""
-    return optax.losses.huber_loss(error, delta=config.huber_limit)  # pyright: ignore[reportArgumentType]
 
 
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
-) -> tuple[Array, Metrics]:
+) -> Loss:
     """Temperature-weighted log-probability minus the smallest critic's mean."""
-    action, log_prob = policy(actor, batch.observation, config).sample_and_log_prob(seed=key)
-    q = networks.smallest(returns(state.critic, batch.observation, action)[0])  # [B]
-    loss = (jnp.exp(state.log_temperature) * log_prob - q).mean()
+    pi = policy(actor, batch.observation, config)
+    action, log_prob = pi.sample_and_log_prob(seed=key)
+    q, _ = returns(state.critic, batch.observation, action)  # [C, B]
+    q = networks.smallest(q)  # [B]
+    loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
 
-def temperature_loss(
-    log_temperature: Array, entropy: Array, batch: Transition, config: Config
-) -> tuple[Array, Metrics]:
-    """The policy's entropy [] minus the target, times log alpha (or alpha)."""
-    rule = -config.target_entropy_share * batch.action.shape[-1]
-    target_entropy = rule if config.target_entropy is None else config.target_entropy
-    factor = log_temperature if config.temperature_loss == "log_alpha" else jnp.exp(log_temperature)
-    loss = factor * (entropy - target_entropy)
-    return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}
-
-
-def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
-    """One update of the critics and, every `policy_delay`-th time, the actor, the temperature and all targets."""
+def update(
+    state: State, batch: Transition, key: Array, step: Array, config: Config
+) -> tuple[State, Metrics]:
+    """One update of the critics and, if due, of actor, temperature and targets."""
     key_critic, key_actor = jax.random.split(key)
-    if config.normalise_observations:
-        batch = batch.replace(
-            observation=normalise.normalise(state.statistics, batch.observation),
-            next_observation=normalise.normalise(state.statistics, batch.next_observation),
-        )
-
     gradient, (moving_std, metrics) = jax.grad(critic_loss, has_aux=True)(
-        state.critic, state, batch, key_critic, config
+        state.critic.parameters, state, batch, key_critic, config
     )
-    changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
-    critic = optax.apply_updates(state.critic, changes)
-    state = state.replace(critic=critic, critic_optimiser=critic_optimiser, moving_std=moving_std)
+    critic = state.critic.apply(optax.adam(config.critic_lr), gradient)
+    state = state.replace(critic=critic, moving_std=moving_std)
 
     def improve(state: State) -> tuple[State, Metrics]:
-        gradient, metrics = jax.grad(actor_loss, has_aux=True)(state.actor, state, batch, key_actor, config)
-        changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
-        actor = optax.apply_updates(state.actor, changes)
-        gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(
-            state.log_temperature, metrics["actor/entropy"], batch, config
+        adam = optax.adam(config.actor_lr)
+        actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+        log_temperature, temperature_metrics = temperatures.step(
+            state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], config
         )
-        changes, temperature_optimiser = optax.adam(config.temperature_lr).update(gradient, state.temperature_optimiser)
-        log_temperature = optax.apply_updates(state.log_temperature, changes)
-        state = state.replace(actor=actor, actor_optimiser=actor_optimiser)
-        if config.learn_temperature:
-            state = state.replace(log_temperature=log_temperature, temperature_optimiser=temperature_optimiser)
-        target_actor = networks.polyak(state.actor, state.target_actor, config.target_rate)
-        target_critic = networks.polyak(state.critic, state.target_critic, config.target_rate)
-        state = state.replace(target_actor=target_actor, target_critic=target_critic)
+        state = state.replace(
+            actor=actor,
+            log_temperature=log_temperature,
+            target_actor=networks.polyak(actor, state.target_actor, config.target_rate),
+            target_critic=networks.polyak(critic, state.target_critic, config.target_rate),
+        )
         return state, metrics | temperature_metrics
 
     state, actor_metrics = agent.every(config.policy_delay, step, improve, state)

@@ -1,27 +1,20 @@
-"""SAC: off-policy maximum-entropy actor-critic with twin critics and a learned temperature.
+"""SAC: off-policy maximum-entropy actor-critic with a learned temperature.
 
-The policy maximises return plus entropy. The smaller of two critics makes the targets, which
-limits overestimation.
-
-gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor
+gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor
 a' ~ pi(.|s'),  a~ ~ pi(.|s)
-  y        = r + gamma (1 - terminated) [ min_c Q'_c(s', a') - alpha log pi(a'|s') ]
-  L(Q)     = sum_c mean (Q_c(s, a) - y)^2                          [1, eq. 5, without its 1/2]
-  L(pi)    = mean [ alpha log pi(a~|s) - min_c Q_c(s, a~) ]        [1, eq. 9]
-  L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]   [1, eq. 18, log alpha for alpha]
-  Q'_c    <- (1 - rho) Q'_c + rho Q_c                              rho target_rate
+  y        = r + gamma (1 - terminated) (min_c Q'_c(s', a') - alpha log pi(a'|s'))
+  L(Q)     = sum_c mean (Q_c(s, a) - y)^2  [1, eq. 5, without its 1/2]
+  L(pi)    = mean (alpha log pi(a~|s) - min_c Q_c(s, a~))  [1, eq. 9]
+  L(alpha) = mean (-log alpha (log pi(a~|s) + target_entropy))  [1, eq. 18]
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
-pi(.|s) is tanh of a diagonal Gaussian. Actions are in [-1, 1], and log-probabilities are in these
-normalised units.
+pi(.|s) is tanh of a Gaussian. Its log-probabilities are those of actions in [-1, 1].
+With `min_critics`, y takes the smallest of some random critics, and the actor
+follows the mean of all [2]. With `hindsight`, goals in batches are replaced [3].
 
-Departs from the paper: the temperature's loss uses log alpha, as in Stable-Baselines3: its steps
-are smaller while alpha is small. `temperature_loss = "alpha"` is the paper's form.
+Departs from the paper: log alpha for alpha in L(alpha), as in Stable-Baselines3.
 
-With `min_critics`, min_c in y is over so many random critics and the actor follows the mean of
-all, as in REDQ [2]. Without `entropy_backup`, the log pi in y is left out. With `hindsight`, goals
-in batches are replaced by goals that were reached, as in HER [3].
-
-[1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
+[1] Haarnoja et al., Soft Actor-Critic Algorithms, arXiv:1812.05905
 [2] Chen et al., Randomized Ensembled Double Q-Learning, arXiv:2101.05982
 [3] Andrychowicz et al., Hindsight Experience Replay, arXiv:1707.01495
 
@@ -30,7 +23,7 @@ in batches are replaced by goals that were reached, as in HER [3].
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,48 +34,42 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, noise
 from rljax.networks.encoders import EncoderSettings
+from rljax.networks.optimisation import temperatures
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.ReplaySettings):
+class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
     """Hyperparameters; floats can differ between the learners of one program."""
 
     # Optimisation
-    actor_lr: NonNegative = 3e-4  # of Adam; [1, table 1]
-    critic_lr: NonNegative = 3e-4  # of Adam; [1, table 1]
-    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [1, table 1]
-    batch_size: int = 256  # transitions per update; [1, table 1]
+    actor_lr: NonNegative = 3e-4  # of Adam; [1]
+    critic_lr: NonNegative = 3e-4  # of Adam; [1]
+    batch_size: int = 256  # transitions per update; [1]
     # Experience
     replay_size: int = 1_000_000  # newest transitions that are kept; [1]
-    warmup_steps: int = 10_000  # uniform actions, no update; Spinning Up, SB3 zoo
-    shift: int = 0  # most pixels by which pictures are moved; 4 in DrQ-v2
-    hindsight: Share = 0.0  # of goals replaced, half by later ones; up to 0.8 in [3]
-    prioritised: Share = 0.0  # exponent of errors in draws; 0.6 in arXiv:1511.05952
-    correction: Share = 0.4  # exponent of weights that correct it; arXiv:1511.05952
+    warmup_steps: int = 10_000  # uniform actions, no update; Spinning Up
+    shift: int = 0  # most pixels by which pictures move; 4 in DrQ-v2
+    hindsight: Share = 0.0  # share of goals that are replaced; 0.8 in [3]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1, table 1]
-    target_rate: Share = 0.005  # rho, per update; [1, table 1]
-    reward_scale: Real = 1.0  # factor on rewards in the target; Brax: 5 to 30
-    entropy_backup: bool = True  # entropy of s' in the target; False in SERL
+    discount: Share = 0.99  # gamma, per environment step; [1]
+    target_rate: Share = 0.005  # rho, per update; [1]
+    reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
+    entropy_backup: bool = True  # entropy in the target; False in SERL
     # Policy
-    init_temperature: float = 1.0  # alpha at the start; SB3 "auto", CleanRL
-    target_entropy: Real | None = None  # in nats; None: a share of -A; [1]
-    target_entropy_share: Real = 1.0  # of -A; 0.5 in RLPD and Brax
-    learn_temperature: bool = True  # False keeps alpha at init_temperature
-    temperature_loss: Literal["log_alpha", "alpha"] = "log_alpha"  # SB3; alpha: [1]
+    target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5
     exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
-    log_std_min: LogStd = -20.0  # lower clip of log std; SB3, Spinning Up
-    log_std_max: LogStd = 2.0  # upper clip of log std; SB3, Spinning Up
-    policy_delay: Count = 1  # updates from one of the actor to the next; CleanRL: 2
+    log_std_min: LogStd = -20.0  # lower clip of log std; Spinning Up
+    log_std_max: LogStd = 2.0  # upper clip of log std; Spinning Up
+    policy_delay: Count = 1  # updates per update of the actor
     # Networks
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
-    hidden: Widths = (256, 256)  # of all networks; [1, table 1]
+    hidden: Widths = (256, 256)  # of all networks; [1]
     num_critics: Count = 2  # C; the smallest value counts; [1]
-    min_critics: int | None = None  # random ones that count; None: all; 2 in REDQ
-    activation: networks.Activation = "relu"  # [1, table 1]
-    layer_norm: bool = False  # of the critics; True in RLPD and Playground
-    initialisation: networks.Initialisation = "glorot_uniform"  # authors' code
+    min_critics: int | None = None  # random ones that count; 2 in [2]
+    activation: networks.Activation = "relu"  # [1]
+    layer_norm: bool = False  # of the critics; True in RLPD
+    initialisation: networks.Initialisation = "glorot_uniform"  # its code
 
 
 class State(struct.PyTreeNode):
@@ -96,19 +83,12 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience, or half of them from a data set."""
-    draw = buffers.replay_draw(
-        discount=config.discount,
-        hindsight=config.hindsight,
-        prioritised=config.prioritised,
-        correction=config.correction,
-    )
-    return buffers.Replay.of(config, draw=draw)
+    return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
+    """Raise `ValueError` for discrete actions or settings that do not fit."""
     agent.require_continuous("sac", spec, "sac_discrete")
-    agent.require_range(config, init_temperature=(1e-8, None))
     agent.require_order(config, "log_std_min", "log_std_max")
     agent.require_subset(config.min_critics, config.num_critics)
     encoders.check(spec, EncoderSettings.of(config))
@@ -117,21 +97,18 @@ def check(spec: EnvSpec, config: Config) -> None:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     key_actor, key_critic = jax.random.split(key)
-    observation, action = spec.example(), jnp.zeros(spec.action_shape)
-    style = (config.activation, config.initialisation)
-    policy_net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
-    value_net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
     encoding = EncoderSettings.of(config)
-    policy_net = encoders.encoded(spec, encoding, policy_net)
-    value_net = encoders.encoded(spec, encoding, value_net)
-    actor = networks.create(policy_net, key_actor, observation)
-    critic = networks.create(value_net, key_critic, observation, action)
-    log_temperature = jnp.log(jnp.asarray(config.init_temperature, jnp.float32))
+    style = (config.activation, config.initialisation)
+    net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
+    actor = encoders.create(spec, encoding, net, key_actor)
+    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    action = jnp.zeros(spec.action_shape)
+    critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
         actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
         critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
         target_critic=networks.copy(critic),
-        log_temperature=networks.Trained.create(log_temperature, optax.adam(config.temperature_lr)),
+        log_temperature=temperatures.create(config),
     )
 
 
@@ -141,12 +118,7 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State,
-    observation: Array,
-    key: Array,
-    config: Config,
-    explore: bool,
-    memory: Any = None,
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
     if not explore:
@@ -186,8 +158,7 @@ def critic_loss(
     key_subset = jax.random.fold_in(key, 1)
     next_q = networks.smallest_of_subset(next_q, config.min_critics, key_subset)  # [B]
     if config.entropy_backup:
-        temperature = jnp.exp(state.log_temperature.parameters)
-        next_q -= temperature * next_log_prob
+        next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = config.reward_scale * batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]
@@ -210,29 +181,14 @@ def actor_loss(
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = state.critic(batch.observation, action)  # [C, B]
     q = networks.smallest(q) if config.min_critics is None else q.mean(axis=0)  # [B]
-    temperature = jnp.exp(state.log_temperature.parameters)
-    loss = (temperature * log_prob - q).mean()
+    loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
-
-
-# [1, eq. 18]
-def temperature_loss(
-    log_temperature: Array, entropy: Array, batch: Transition, config: Config
-) -> Loss:
-    """The policy's entropy [] minus the target, times log alpha (or alpha)."""
-    target_entropy = config.target_entropy
-    if target_entropy is None:
-        target_entropy = -config.target_entropy_share * batch.action.shape[-1]
-    temperature = jnp.exp(log_temperature)
-    factor = log_temperature if config.temperature_loss == "log_alpha" else temperature
-    loss = factor * (entropy - target_entropy)
-    return loss, {"temperature/loss": loss, "temperature/value": temperature}
 
 
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics and targets and, if due, of the actor and the temperature."""
+    """One update of critics and targets and, if due, of actor and temperature."""
     key_critic, key_actor = jax.random.split(key)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
@@ -241,13 +197,10 @@ def update(
     def improve(state: State) -> tuple[State, Metrics]:
         adam = optax.adam(config.actor_lr)
         actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
-        adam = optax.adam(config.temperature_lr)
-        log_temperature, temperature_metrics = state.log_temperature.step(
-            adam, temperature_loss, metrics["actor/entropy"], batch, config
+        log_temperature, temperature_metrics = temperatures.step(
+            state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], config
         )
-        state = state.replace(actor=actor)
-        if config.learn_temperature:
-            state = state.replace(log_temperature=log_temperature)
+        state = state.replace(actor=actor, log_temperature=log_temperature)
         return state, metrics | temperature_metrics
 
     state, actor_metrics = agent.every(config.policy_delay, step, improve, state)

@@ -10,7 +10,7 @@ from rljax.buffers.draws import Hindsight, NStep, Uniform
 from rljax.buffers.experience import Column, Experience, Stream, rows_of
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
-from rljax.buffers.prioritised import Prioritised, priorities, replay_draw, weighted
+from rljax.buffers.prioritised import Prioritised, PrioritySettings, draw_of, priorities, replay_draw, weighted
 from rljax.buffers.replay import Replay, ReplaySettings
 from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
 from rljax.buffers.sequences import Sequences
@@ -28,6 +28,7 @@ __all__ = [
     "NextAction",
     "PartRows",
     "Prioritised",
+    "PrioritySettings",
     "Replay",
     "ReplaySettings",
     "ReturnToGo",
@@ -40,6 +41,7 @@ __all__ = [
     "WeightedRows",
     "beside",
     "discounted_sums",
+    "draw_of",
     "minibatches",
     "priorities",
     "replay_draw",

@@ -22,10 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.agent import Array, Metrics, Transition
+from rljax.agent import Array, Metrics, Transition, config, same_fields
 from rljax.buffers import sum_tree
 from rljax.buffers.draws import Draw, Hindsight, NStep, Uniform, n_step_batch
 from rljax.buffers.experience import declaration
+from rljax.requirements import Share
 
 if TYPE_CHECKING:
     from rljax.buffers.replay import Replay, ReplayBuffer
@@ -173,3 +174,17 @@ def replay_draw(
         beta = {"correction": correction, "correction_steps": correction_steps}
         return Prioritised(steps=n_step, discount=discount, exponent=prioritised, **beta)
     return NStep(steps=n_step, discount=discount) if n_step > 1 else Uniform()
+
+
+def draw_of(config: Any) -> Draw:
+    """The draw that a Config's fields ask for, by the names of the arguments of `replay_draw`."""
+    names = ("discount", "n_step", "hindsight", "prioritised", "correction", "correction_steps")
+    return replay_draw(**same_fields(config, names))
+
+
+@config
+class PrioritySettings:
+    """Settings of agents that can draw transitions by their errors: a base of their Config."""
+
+    prioritised: Share = 0.0  # exponent of errors, 0: uniform draws; 0.6 in arXiv:1511.05952
+    correction: Share = 0.4  # exponent of the weights that correct for it; arXiv:1511.05952

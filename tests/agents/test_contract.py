@@ -63,7 +63,9 @@ def source(name: str) -> str:
 
 
 VALUED = [name for name in AGENTS if "\ndef value(" in source(name)]
-PRIORITISED = [name for name in AGENTS if "    prioritised: float" in source(name)]
+PRIORITISED = [
+    name for name in AGENTS if "PrioritySettings" in source(name) or "    prioritised: " in source(name)
+]
 # Settings under which what is declared has floats that the defaults do not have
 DRAWS: dict[str, list[dict[str, Any]]] = {
     "dqn": [{"n_step": 3}, {"hindsight": 0.5}, {"prioritised": 0.5}],

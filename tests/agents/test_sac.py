@@ -152,12 +152,6 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
 
 
-def test_init_starts_at_the_initial_temperature() -> None:
-    config = dataclasses.replace(CONFIG, init_temperature=0.3)
-    log_temperature = jax.jit(lambda key: sac.init(key, SPEC, config).log_temperature.parameters)(KEY)
-    np.testing.assert_allclose(log_temperature, np.log(0.3), rtol=1e-6)
-
-
 def test_the_cases_clip_some_and_not_all() -> None:
     config = dataclasses.replace(CONFIG, **CASES["clipped log std"])
     batch = reference.transitions()
@@ -178,18 +172,6 @@ def test_critic_loss_by_hand() -> None:
     loss, metrics = jax.jit(lambda key: sac.critic_loss(critic, state, batch, key, config))(KEY)
     # y = (10 + 0.5 min(3, 2), 20) = (11, 20);  errors (-1, 0) and (1, 3);  1/2 + (1 + 9)/2
     np.testing.assert_allclose([loss, metrics["critic/target"], metrics["critic/q"]], [5.5, 15.5, 16.25])
-
-
-@pytest.mark.parametrize(("form", "factor"), [("log_alpha", np.log(0.5)), ("alpha", 0.5)])
-def test_temperature_loss_by_hand(form: Any, factor: float) -> None:
-    config = dataclasses.replace(CONFIG, temperature_loss=form)
-    loss = jax.value_and_grad(sac.temperature_loss, has_aux=True)
-    log_temperature, batch = jnp.float32(np.log(0.5)), reference.transitions()
-    (value, metrics), _ = loss(log_temperature, np.float32(1.5), batch, config)
-    np.testing.assert_allclose(value, factor * (1.5 - -2.0), rtol=1e-6)  # the target is -A = -2
-    np.testing.assert_allclose(metrics["temperature/value"], 0.5, rtol=1e-6)
-    slopes = [loss(log_temperature, np.float32(entropy), batch, config)[1] for entropy in (-2.5, -1.5)]
-    assert slopes[0] < 0.0 < slopes[1], "too little entropy raises alpha"
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:

@@ -55,14 +55,15 @@ def example() -> tuple[EnvSpec, sac_discrete.Config, Transition]:
 
 def inner(network: networks.Network) -> networks.Network:
     """The network behind its encoder, which has no parameters of its own here."""
+    network = networks.parameters_of(network)
     return network.replace(params=network.params.get("body", network.params))
 
 
 class Reference:
     """Discrete soft actor-critic in float64; gradients of networks are by central differences of the losses."""
 
-    def __init__(self, state: sac_discrete.State, config: sac_discrete.Config, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
+    def __init__(self, state: sac_discrete.State, config: sac_discrete.Config) -> None:
+        self.config = config
         self.actor = reference.mlp(inner(state.actor))
         self.critics = reference.critics(inner(state.critic))
         self.targets = reference.critics(inner(state.target_critic))
@@ -73,7 +74,7 @@ class Reference:
         """Vectors [B, O], and which actions are allowed [B, A]."""
         if isinstance(observation, dict):
             return np.asarray(observation["vector"], np.float64), np.asarray(observation[MASK])
-        return reference.normalised(self.seen, observation), np.ones((len(observation), ACTIONS), bool)
+        return np.asarray(observation, np.float64), np.ones((len(observation), ACTIONS), bool)
 
     def soft_value(self, actor: Any, critics: Any, observation: Any) -> tuple[np.ndarray, np.ndarray]:
         """sum_a pi(a|s) Q(s, a) + alpha H(pi) [B], summed over allowed actions alone, and H [B]."""
@@ -141,12 +142,7 @@ class Reference:
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "revisited": {"reduction": "mean", "clip_q": 0.2, "entropy_penalty": 0.5, "entropy_share": 0.98},
-    "paper's temperature, delay, normalised": {
-        "temperature_loss": "alpha",
-        "init_temperature": 0.3,
-        "policy_delay": 2,
-        "normalise_observations": True,
-    },
+    "paper's temperature, delay": {"temperature_loss": "alpha", "init_temperature": 0.3, "policy_delay": 2},
     "fixed temperature, scaled rewards, three critics": {
         "learn_temperature": False,
         "init_temperature": 0.2,
@@ -158,7 +154,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 # Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(sac_discrete.update)
-perceive = jax.jit(sac_discrete.perceive)
 act = jax.jit(sac_discrete.act, static_argnames="explore")
 
 
@@ -173,10 +168,7 @@ def test_updates_equal_the_papers(case: str) -> None:
     config, spec = dataclasses.replace(CONFIG, **CASES[case]), MASKED if case == "masks" else SPEC
     sac_discrete.check(spec, config)
     state = fresh(config, spec)
-    seen = reference.observed() if config.normalise_observations else None
-    if seen is not None:
-        state = perceive(state, seen, np.zeros(12, bool), config)
-    expected = Reference(state, config, seen)
+    expected = Reference(state, config)
     for step in range(4):
         batch = transitions(step, spec)
         state, metrics = update(state, batch, KEY, step, config)
@@ -184,7 +176,7 @@ def test_updates_equal_the_papers(case: str) -> None:
     reference.assert_same(reference.critics(inner(state.critic)), expected.critics, "critic")
     reference.assert_same(reference.critics(inner(state.target_critic)), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(inner(state.actor)), expected.actor, "actor")
-    reference.assert_same(state.log_temperature, expected.log_temperature, "log_temperature")
+    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
 
 
 def test_losses_by_hand() -> None:
@@ -195,7 +187,7 @@ def test_losses_by_hand() -> None:
         actor=lambda observation: jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 2)),
         target_critic=lambda *inputs: jnp.array([[[4.0, 8.0, 0.0]] * 2, [[6.0, 4.0, 8.0]] * 2]),
         critic=lambda *inputs: jnp.array([[[4.0, 8.0, 0.0]] * 2, [[6.0, 4.0, 8.0]] * 2]),
-        log_temperature=jnp.log(2.0),
+        log_temperature=networks.Trained(jnp.log(2.0), None),
         action_size=3,
     )
     entropy = 1.5 * np.log(2.0)
@@ -207,17 +199,6 @@ def test_losses_by_hand() -> None:
     np.testing.assert_allclose(loss, (12.0 - y[0]) ** 2 + 9.0 / 2.0, rtol=1e-5)
     loss, metrics = sac_discrete.actor_loss(state.actor, state, batch, config)
     np.testing.assert_allclose([loss, metrics["actor/entropy"]], [-3.0 - 2.0 * entropy, entropy], rtol=1e-6)
-
-
-@pytest.mark.parametrize(("form", "factor"), [("log_alpha", np.log(0.5)), ("alpha", 0.5)])
-def test_temperature_loss_by_hand(form: Any, factor: float) -> None:
-    config = dataclasses.replace(CONFIG, temperature_loss=form, entropy_share=0.25)
-    loss = jax.value_and_grad(sac_discrete.temperature_loss, has_aux=True)
-    log_temperature, batch = jnp.float32(np.log(0.5)), transitions()
-    (value, _), _ = loss(log_temperature, np.float32(1.0), batch, config, ACTIONS)
-    np.testing.assert_allclose(value, factor * (1.0 - 0.25 * np.log(4.0)), rtol=1e-6)
-    slopes = [loss(log_temperature, np.float32(entropy), batch, config, ACTIONS)[1] for entropy in (0.1, 1.0)]
-    assert slopes[0] < 0.0 < slopes[1], "too little entropy raises alpha"
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
@@ -236,11 +217,13 @@ def gradients(state: sac_discrete.State, batch: Transition) -> Any:
     """Of the critics' loss in all that it reads, and of the actor's loss in the actor."""
 
     def loss(critic: Any, actor: Any, target_critic: Any, log_temperature: Any) -> Any:
-        whole = state.replace(actor=actor, target_critic=target_critic, log_temperature=log_temperature)
+        temperature = state.log_temperature.replace(parameters=log_temperature)
+        whole = state.replace(actor=actor, target_critic=target_critic, log_temperature=temperature)
         return sac_discrete.critic_loss(critic, whole, batch, CONFIG)[0]
 
-    parts = (state.critic, state.actor, state.target_critic, state.log_temperature)
-    of_actor = jax.grad(lambda actor: sac_discrete.actor_loss(actor, state, batch, CONFIG)[0])(state.actor)
+    actor = state.actor.parameters
+    parts = (state.critic.parameters, actor, state.target_critic, state.log_temperature.parameters)
+    of_actor = jax.grad(lambda actor: sac_discrete.actor_loss(actor, state, batch, CONFIG)[0])(actor)
     return jax.grad(loss, argnums=(0, 1, 2, 3))(*parts), of_actor
 
 
@@ -276,11 +259,10 @@ def test_forbidden_actions_are_never_taken_and_teach_nothing() -> None:
 
 @pytest.mark.parametrize("explore", [False, True])
 def test_act_samples_the_policy_or_takes_its_mode(explore: bool) -> None:
-    config = dataclasses.replace(CONFIG, normalise_observations=True, entropy_penalty=0.5)
-    seen = reference.observed()
-    state = perceive(fresh(config), seen, np.zeros(12, bool), config)
-    logits = reference.forward(reference.mlp(state.actor), reference.normalised(seen, seen[:6]))[0]
-    several = np.broadcast_to(seen[:6], (4_000, 6, 3))
+    config = dataclasses.replace(CONFIG, entropy_penalty=0.5)
+    state, observation = fresh(config), reference.observed()[:6]
+    logits = reference.forward(reference.mlp(state.actor), np.asarray(observation, np.float64))[0]
+    several = np.broadcast_to(observation, (4_000, 6, 3))
     action, extras = act(state, several, KEY, config, explore=explore)
     share = np.stack([(np.asarray(action) == a).mean(axis=0) for a in range(ACTIONS)], axis=1)
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -292,11 +274,11 @@ def test_act_samples_the_policy_or_takes_its_mode(explore: bool) -> None:
 
 
 def test_delayed_actor_and_temperature_rest() -> None:
-    config = dataclasses.replace(CONFIG, **CASES["paper's temperature, delay, normalised"])
+    config = dataclasses.replace(CONFIG, **CASES["paper's temperature, delay"])
     old = fresh(config)
     for step in range(2):
         new, metrics = update(old, transitions(), KEY, step, config)
-        for part in ("actor", "actor_optimiser", "log_temperature", "temperature_optimiser"):
+        for part in ("actor", "log_temperature"):
             pairs = zip(*map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True)
             assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == (step % 2 == 1), part
         assert isinstance(metrics["actor/loss"], Weighted)
@@ -308,12 +290,10 @@ def test_takes_pictures() -> None:
     sac_discrete.check(spec, CONFIG)
     picture = np.zeros((5, 10, 10, 4), np.uint8)
     batch = transitions().replace(observation=picture, next_observation=picture)
-    config = dataclasses.replace(CONFIG, normalise_observations=True)  # which leaves bytes as they are
-    state = jax.eval_shape(lambda key: sac_discrete.init(key, spec, config), KEY)
-    assert state.statistics is None
-    new = jax.eval_shape(sac_discrete.update, state, batch, KEY, 0, config)[0]
+    state = jax.eval_shape(lambda key: sac_discrete.init(key, spec, CONFIG), KEY)
+    new = jax.eval_shape(sac_discrete.update, state, batch, KEY, 0, CONFIG)[0]
     assert jax.tree.structure(new) == jax.tree.structure(state)
-    assert state.actor.params["encoder"]["pictures"]["dense"]["bias"].shape == (128,)
+    assert state.actor.parameters.params["encoder"]["pictures"]["dense"]["bias"].shape == (128,)
     with pytest.raises(ValueError, match=r"^--config\.encoder nature needs pictures of at least 36 x 36"):
         sac_discrete.check(spec, dataclasses.replace(CONFIG, encoder="nature"))
 
@@ -329,33 +309,3 @@ def test_entropies_of_old_actions_are_needed_for_their_penalty() -> None:
     config = dataclasses.replace(CONFIG, entropy_penalty=0.5)
     with pytest.raises(ValueError, match=r"^--config\.entropy-penalty needs experience of .* out with --data\."):
         sac_discrete.update(fresh(config), transitions().replace(extras={}), KEY, jnp.zeros((), jnp.int32), config)
-
-
-OUTSIDE: dict[str, tuple[float, str]] = {
-    "discount": (1.5, r"in \[0, 1\]"),
-    "target_rate": (-0.1, r"in \[0, 1\]"),
-    "entropy_share": (1.5, r"in \[0, 1\]"),
-    "actor_lr": (-1.0, "at least 0"),
-    "critic_lr": (float("nan"), "at least 0"),
-    "temperature_lr": (float("inf"), "at least 0"),
-    "init_temperature": (-2.0, "at least 1e-08"),
-    "reward_scale": (float("inf"), ""),
-    "clip_q": (-1.0, "at least 0"),
-    "entropy_penalty": (-1.0, "at least 0"),
-}
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_refuses_numbers_out_of_range(name: str) -> None:
-    value, limits = OUTSIDE[name]
-    message = (
-        rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite{f' and {limits}' if limits else ''}\.$"
-    )
-    with pytest.raises(ValueError, match=message):
-        sac_discrete.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
-
-
-@pytest.mark.parametrize("name", ["policy_delay", "num_critics"])
-def test_refuses_counts_below_one(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is 0, it must be at least 1\.$"):
-        sac_discrete.check(SPEC, dataclasses.replace(CONFIG, **{name: 0}))

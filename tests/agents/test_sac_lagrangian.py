@@ -15,6 +15,7 @@ import pytest
 from rljax.agent import EnvSpec, Part, Transition
 from rljax.agents import sac_lagrangian
 from rljax.networks.optimisation import multipliers
+from rljax.networks.optimisation.multipliers import MultiplierSettings
 from rljax.runs import run
 from tests.agents import reference, test_sac
 
@@ -57,7 +58,7 @@ def fresh(config: sac_lagrangian.Config) -> sac_lagrangian.State:
         SPEC,
         config,
         log_temperature=jnp.log(jnp.float32(config.init_temperature)),
-        multiplier=multipliers.create(config.init_multiplier, sac_lagrangian.control(config, 0.0)),
+        multiplier=multipliers.create(config.init_multiplier, MultiplierSettings.of(config, 0.0)),
     )
 
 
@@ -65,7 +66,7 @@ class Reference(test_sac.Reference):
     """SAC in float64 with a critic of costs and a multiplier, from Ray et al. and arXiv:2007.03964."""
 
     def __init__(self, state: sac_lagrangian.State, config: Any) -> None:
-        super().__init__(state, config, None)  # pyright: ignore[reportArgumentType]
+        super().__init__(state, config)  # pyright: ignore[reportArgumentType]
         self.cost, self.cost_target = reference.critics(state.cost_critic), reference.critics(state.target_cost_critic)
         self.cost_adam, self.multiplier_adam = reference.Adam(config.cost_lr), reference.Adam(config.multiplier_rate)
         self.multiplier = config.init_multiplier if config.multiplier == "gradient" else 0.0
@@ -143,13 +144,13 @@ def test_updates_equal_the_sources(multiplier: Any) -> None:
         reference.assert_metrics(metrics, expected.learn(batch, *noises))
         values.append(float(state.multiplier.value))
     assert len(set(values)) > 1
-    for found, wanted in (
+    for critics, mlps in (
         (state.critic, expected.critics),
         (state.target_critic, expected.targets),
         (state.cost_critic, expected.cost),
         (state.target_cost_critic, expected.cost_target),
     ):
-        reference.assert_same(reference.critics(found), wanted, "critics")
+        reference.assert_same(reference.critics(critics), mlps, "critics")
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
 
 

@@ -38,6 +38,12 @@ class MultiplierSettings:
     rate: Any  # of Adam, for "gradient"
     gains: tuple[Any, Any, Any]  # K_P, K_I and K_D, for "pid"
 
+    @classmethod
+    def of(cls, config: Any, limit: Any) -> MultiplierSettings:
+        """Those of a Config's `multiplier`, `multiplier_rate`, `gain_p`, `gain_i` and `gain_d`."""
+        gains = (config.gain_p, config.gain_i, config.gain_d)
+        return cls(config.multiplier, limit, config.multiplier_rate, gains)
+
 
 class Multiplier(struct.PyTreeNode):
     """A multiplier, and what its next move depends on."""

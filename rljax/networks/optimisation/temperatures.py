@@ -1,0 +1,84 @@
+"""Temperatures: the weights of a policy's entropy, learnt so that the entropy meets a target.
+
+alpha temperature, H the policy's entropy
+  L(alpha) = log alpha (H - target_entropy)    Stable-Baselines3
+       or    alpha (H - target_entropy)        [1, eq. 18]
+
+Adam moves log alpha in both. The first form's steps are smaller while alpha is small.
+
+[1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+from rljax.agent import Array, Loss, Metrics, config, same_fields
+from rljax.networks.optimisation.trained import Trained
+from rljax.requirements import Between, NonNegative, Real
+
+Form = Literal["log_alpha", "alpha"]
+Temperature = Annotated[float, Between(1e-8, None)]
+
+
+@config
+class WithTemperature:
+    """Settings of agents that learn a temperature as SAC does: a base of their Config."""
+
+    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; arXiv:1812.05905
+    init_temperature: Temperature = 1.0  # alpha at the start; SB3 "auto", CleanRL
+    target_entropy: Real | None = None  # in nats; None: -A, or a share of it; arXiv:1812.05905
+    learn_temperature: bool = True  # False keeps alpha at init_temperature
+    temperature_loss: Form = "log_alpha"  # SB3; "alpha" in CleanRL, Brax
+
+
+class TemperatureSettings(NamedTuple):
+    """How a temperature begins and moves. Numbers may be tracers."""
+
+    temperature_lr: Any = 3e-4
+    init_temperature: Any = 1.0
+    target_entropy: Any = None  # [], None: -`target_entropy_share` A
+    target_entropy_share: Any = 1.0
+    learn_temperature: bool = True
+    temperature_loss: Form = "log_alpha"
+
+    @classmethod
+    def of(cls, config: Any, **others: Any) -> TemperatureSettings:
+        """Those of a Config's fields of the same names; `others` are fields that differ from them."""
+        return cls(**same_fields(config, cls._fields) | others)
+
+
+def create(config: Any) -> Trained:
+    """log alpha [] before the first step, of a Config or of `TemperatureSettings`."""
+    settings = TemperatureSettings.of(config)
+    log_temperature = jnp.log(jnp.asarray(settings.init_temperature, jnp.float32))
+    return Trained.create(log_temperature, optax.adam(settings.temperature_lr))
+
+
+def loss(
+    log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings
+) -> Loss:
+    """The policy's entropy [] minus the target, times log alpha (or alpha)."""
+    target_entropy = settings.target_entropy
+    if target_entropy is None:
+        target_entropy = -settings.target_entropy_share * action_size
+    temperature = jnp.exp(log_temperature)
+    factor = log_temperature if settings.temperature_loss == "log_alpha" else temperature
+    loss = factor * (entropy - target_entropy)
+    return loss, {"temperature/loss": loss, "temperature/value": temperature}
+
+
+def step(
+    log_temperature: Trained, entropy: Array, action_size: int, config: Any
+) -> tuple[Trained, Metrics]:
+    """log alpha [] after one step, and metrics, by a Config or by `TemperatureSettings`.
+
+    It stays as it is where it is not to be learnt.
+    """
+    settings = TemperatureSettings.of(config)
+    adam = optax.adam(settings.temperature_lr)
+    moved, metrics = log_temperature.step(adam, loss, entropy, action_size, settings)
+    return (moved if settings.learn_temperature else log_temperature), metrics

@@ -1,0 +1,55 @@
+"""Temperatures: their loss by hand, and where they begin and stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.agents import h2o, sac
+from rljax.networks.optimisation import temperatures
+from rljax.networks.optimisation.temperatures import TemperatureSettings
+
+
+def test_begins_at_the_initial_temperature() -> None:
+    log_temperature = temperatures.create(TemperatureSettings(init_temperature=0.3)).parameters
+    np.testing.assert_allclose(log_temperature, np.log(0.3), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("form", "factor"), [("log_alpha", np.log(0.5)), ("alpha", 0.5)])
+def test_loss_by_hand(form: Any, factor: float) -> None:
+    settings = TemperatureSettings(temperature_loss=form)
+    loss = jax.value_and_grad(temperatures.loss, has_aux=True)
+    log_temperature = jnp.float32(np.log(0.5))
+    (value, metrics), _ = loss(log_temperature, np.float32(1.5), 2, settings)
+    np.testing.assert_allclose(value, factor * (1.5 - -2.0), rtol=1e-6)  # the target is -A = -2
+    np.testing.assert_allclose(metrics["temperature/value"], 0.5, rtol=1e-6)
+    slopes = [loss(log_temperature, np.float32(entropy), 2, settings)[1] for entropy in (-2.5, -1.5)]
+    assert slopes[0] < 0.0 < slopes[1], "too little entropy raises alpha"
+
+
+@pytest.mark.parametrize(("changes", "target"), [({}, -3.0), ({"target_entropy_share": 0.5}, -1.5)])
+def test_target_is_a_share_of_the_actions_size(changes: dict[str, Any], target: float) -> None:
+    settings = TemperatureSettings(temperature_loss="alpha", **changes)
+    loss, _ = temperatures.loss(jnp.zeros(()), jnp.ones(()), 3, settings)
+    np.testing.assert_allclose(loss, 1.0 - target)
+    loss, _ = temperatures.loss(jnp.zeros(()), jnp.ones(()), 3, settings._replace(target_entropy=0.25))
+    np.testing.assert_allclose(loss, 0.75)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_moves_only_where_it_is_learnt(learns: bool) -> None:
+    settings = TemperatureSettings(temperature_lr=0.1, learn_temperature=learns)
+    old = temperatures.create(settings)
+    new, metrics = temperatures.step(old, jnp.zeros(()), 2, settings)
+    assert (new.parameters != old.parameters) == learns
+    assert metrics.keys() == {"temperature/loss", "temperature/value"}
+
+
+def test_settings_are_those_of_a_config() -> None:
+    settings = TemperatureSettings.of(sac.Config(target_entropy=-0.7, temperature_loss="alpha"))
+    assert settings == TemperatureSettings(target_entropy=-0.7, temperature_loss="alpha")
+    assert TemperatureSettings.of(h2o.Config(), learn_temperature=False) == TemperatureSettings(learn_temperature=False)
