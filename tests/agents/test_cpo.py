@@ -15,7 +15,8 @@ from scipy.optimize import minimize, minimize_scalar
 
 from rljax.agent import EnvSpec, Part, Transition, Weighted
 from rljax.agents import cpo
-from rljax.networks import distributions, multipliers
+from rljax.networks import distributions
+from rljax.networks.optimisation import multipliers
 from rljax.runs import run
 from tests.agents import reference, test_ppo_lagrangian
 

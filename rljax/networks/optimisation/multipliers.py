@@ -24,7 +24,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from rljax.agent import Array, Transition, Weighted
+from rljax.agent import Array, Loss, Transition, Weighted, same_fields
 from rljax.networks import normalise
 from rljax.networks.layers import Network
 from rljax.networks.layers import create as create_network
@@ -40,6 +40,13 @@ class MultiplierSettings:
     limit: Any  # d
     rate: Any  # of Adam, for "gradient"
     gains: tuple[Any, Any, Any]  # K_P, K_I and K_D, for "pid"
+
+    @classmethod
+    def of(cls, config: Any) -> MultiplierSettings:
+        """Those of a Config's `multiplier`, `cost_limit`, `multiplier_rate` and `gain_p, _i, _d`."""
+        names = ("multiplier", "cost_limit", "multiplier_rate", "gain_p", "gain_i", "gain_d")
+        kind, limit, rate, *gains = same_fields(config, names).values()
+        return cls(kind, limit, rate, tuple(gains))
 
 
 class Multiplier(struct.PyTreeNode):
@@ -72,6 +79,19 @@ class ValueAndCost(struct.PyTreeNode):
         """V(s) and V_c(s) [..., 2] for observations [..., O...]."""
         values = [self.critic(observation), self.cost_critic(observation)]
         return jnp.concatenate(values, axis=-1)
+
+
+def critic_loss(critics: ValueAndCost, batch: Transition, target: Array) -> Loss:
+    """Half the squared errors of V(s) and V_c(s) to a `target` [B, 2], and their sum []."""
+    value = critics(batch.observation)
+    loss, cost_loss = 0.5 * jnp.square(value - target).mean(axis=0)
+    mean, cost_mean = value.mean(axis=0)
+    return loss + cost_loss, {
+        "critic/loss": loss,
+        "critic/value": mean,
+        "critic/cost_loss": cost_loss,
+        "critic/cost_value": cost_mean,
+    }
 
 
 def create(first: Any, settings: MultiplierSettings) -> Multiplier:
