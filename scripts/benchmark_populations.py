@@ -103,15 +103,18 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
     from rljax import envs
     from rljax.agent import Transition
     from rljax.agents import ppo
+    from rljax.training import agent_state
 
     environment, config = envs.make("gymnax/Pendulum-v1"), ppo.Config(**PPO)
     key_agent, key_reset, key_act, key_update = jax.random.split(jax.random.key(0), 4)
-    agent = ppo.init(key_agent, environment.spec, config)
+    inputs = ppo.experience(config).inputs
+    agent = agent_state.create(ppo, key_agent, environment.spec, config, inputs)
     observation, state = environment.reset(jax.random.split(key_reset, config.num_envs))
 
     def step(carry: Any, time: Any) -> Any:
         agent, observation, state, episodes, rollout = carry
-        action, extras, _ = ppo.act(agent, observation, jax.random.fold_in(key_act, time), config, explore=True)
+        key = jax.random.fold_in(key_act, time)
+        action, extras, _ = agent_state.act(ppo, agent, observation, key, config, explore=True)
         keys = jax.random.split(jax.random.fold_in(key_reset, time), config.num_envs)
         found, state = environment.step(keys, state, action)
         ended = found.terminated | found.truncated
@@ -125,7 +128,8 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
         agent, observation, state, episodes, totals, bad = carry
         times = index * config.num_steps + jnp.arange(config.num_steps)
         carry, batch = jax.lax.scan(step, (agent, observation, state, episodes, index), times)
-        agent, metrics = ppo.update(agent, batch, jax.random.fold_in(key_update, index), index, config)
+        key = jax.random.fold_in(key_update, index)
+        agent, metrics = agent_state.update(ppo, agent, batch, key, index, config)
         totals = {name: totals[name] + value for name, value in metrics.items()}
         bad = {name: jnp.where((bad[name] < 0) & ~jnp.isfinite(x), index, bad[name]) for name, x in metrics.items()}
         return (agent, *carry[1:4], totals, bad)

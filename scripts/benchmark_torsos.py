@@ -46,7 +46,7 @@ def updates(env: str, config: Any) -> tuple[Callable[[], float], int]:
         jax.block_until_ready(update(state))
         return time.perf_counter() - began
 
-    return seconds, sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
+    return seconds, sum(leaf.size for leaf in jax.tree.leaves(state.actor_critic.parameters))
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def nearest(env: str, config: Any, parameters: int) -> int:
     def size(width: int) -> int:
         own = dataclasses.replace(config, actor_hidden=(width,) * 4)
         state = jax.eval_shape(lambda key: ppo.init(key, spec, own), jax.random.key(0))
-        return sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
+        return sum(leaf.size for leaf in jax.tree.leaves(state.actor_critic.parameters))
 
     return min(range(8, 257), key=lambda width: abs(size(width) - parameters))
 

@@ -7,12 +7,12 @@ def experience(config: Config) -> buffers.Replay:
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
 from rljax.buffers.dataset import PART, Dataset, DatasetSettings, PartRows, UniformRows, WeightedRows, with_weights
 from rljax.buffers.draws import Hindsight, NStep, Uniform
-from rljax.buffers.experience import Column, Experience, Stream, rows_of
+from rljax.buffers.experience import Column, Experience, Stream, StreamSettings, rows_of
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, PrioritySettings, draw_of, priorities, replay_draw, weighted
 from rljax.buffers.replay import Replay, ReplaySettings
-from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
+from rljax.buffers.rollout import Rollout, beside, discounted_sums, generalised_advantages, minibatches
 from rljax.buffers.sequences import Sequences
 
 __all__ = [
@@ -36,12 +36,14 @@ __all__ = [
     "Sequences",
     "Source",
     "Stream",
+    "StreamSettings",
     "Uniform",
     "UniformRows",
     "WeightedRows",
     "beside",
     "discounted_sums",
     "draw_of",
+    "generalised_advantages",
     "minibatches",
     "priorities",
     "replay_draw",

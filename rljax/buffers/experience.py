@@ -16,7 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import MEMORY, Array, RewardTransform, Transition, float_fields, same_fields
+from rljax.agent import (
+    MEMORY,
+    Array,
+    RewardTransform,
+    Transition,
+    config,
+    float_fields,
+    same_fields,
+)
 from rljax.buffers.frames import each
 from rljax.networks.inputs import OfStream, Raw, Running
 
@@ -249,6 +257,17 @@ class Stream(Experience):
                     f"--config.{name.replace('_', '-')} is {getattr(self, name)}, it must be 1: a stream learns from "
                     "one transition of one environment at a time. For N streams side by side: --seeds N"
                 )
+
+
+@config
+class StreamSettings:
+    """Settings of every agent that learns from a stream: the base of its Config."""
+
+    num_envs: int = 1  # a stream is one environment: for N streams, --seeds N
+    num_steps: int = 1  # transitions between updates; a stream has one
+    num_updates: int = 1  # updates per transition; a stream has one
+    normalise_observations: bool = True  # by mean and std of all so far; arXiv:2410.14606
+    time_feature: bool = True  # observe the passed share of the time limit; arXiv:2410.14606
 
 
 def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:

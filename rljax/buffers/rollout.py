@@ -85,6 +85,30 @@ def discounted_sums(values: Array, decays: Array) -> Array:
     return jax.lax.scan(backwards, jnp.zeros_like(values[0]), (values, decays), reverse=True)[1]
 
 
+def generalised_advantages(
+    batch: Transition,
+    rewards: Array,
+    values: Array,
+    next_values: Array,
+    discount: Array | float,
+    trace_decay: Array | float,
+) -> Array:
+    """A_t of a rollout [T, E, ...]; Schulman et al., arXiv:1506.02438, equation 16.
+
+      delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
+      A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}      ended: terminated or truncated
+
+    `rewards`, `values` and `next_values` are [T, E], or [T, E, K] for K kinds of reward. Then gamma
+    (`discount`) and lambda (`trace_decay`) are [K], or numbers. The result has their shape.
+    """
+    ended = batch.terminated | batch.truncated
+    kinds = (1,) * (rewards.ndim - ended.ndim)
+    alive = (1.0 - batch.terminated).reshape(*ended.shape, *kinds)
+    going_on = (1.0 - ended).reshape(*ended.shape, *kinds)
+    delta = rewards + discount * alive * next_values - values
+    return discounted_sums(delta, discount * trace_decay * going_on)
+
+
 def minibatches(key: Array, rollout: Any, size: int) -> Any:
     """All steps of a rollout, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size` B.
 

@@ -220,6 +220,15 @@ def scale_reward(
     return DiscountedSum(running, moments), reward / jnp.sqrt(moments.variance + 1e-8)
 
 
+def scale_transition(
+    total: DiscountedSum, batch: Transition, discount: Array | float
+) -> tuple[DiscountedSum, Transition]:
+    """A stream's transition with its reward counted and scaled; see `scale_reward`."""
+    ended = batch.terminated | batch.truncated
+    total, reward = scale_reward(total, batch.reward, ended, discount)
+    return total, batch.replace(reward=reward)
+
+
 def restart(state: Any) -> Any:
     """A pytree, such as an agent's State, in which the sums of streams' rewards are 0: their episodes were lost."""
 

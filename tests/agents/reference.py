@@ -75,8 +75,6 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
         return jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype)
 
     def part(name: str, shapes: Any) -> Any:
-        if name == "spec":
-            return spec
         if isinstance(shapes, networks.Trained):
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes.optimiser_state)
             parameters = known[name] if name in known else jax.tree.map(draw, shapes.parameters)
@@ -86,7 +84,8 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
         return known[name] if name in known else jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
     shapes = jax.eval_shape(lambda key: agent.init(key, spec, config), jax.random.key(0))
-    return shapes.replace(**{field.name: part(field.name, getattr(shapes, field.name)) for field in fields(shapes)})
+    names = [field.name for field in fields(shapes) if field.metadata.get("pytree_node", True)]
+    return shapes.replace(**{name: part(name, getattr(shapes, name)) for name in names})
 
 
 def mlp(network: networks.Network) -> MLP:

@@ -55,8 +55,11 @@ def fresh(config: ppo.Config) -> ppo.State:
     """A State to start from, whose parameters are drawn by NumPy."""
     generator = np.random.default_rng(3)
     shapes = jax.eval_shape(lambda key: ppo.init(key, SPEC, config), KEY)
-    drawn = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), shapes.parameters)
-    return reference.state(ppo, SPEC, config, parameters=drawn)
+    drawn = jax.tree.map(
+        lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype),
+        shapes.actor_critic.parameters,
+    )
+    return reference.state(ppo, SPEC, config, actor_critic=drawn)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -103,7 +106,7 @@ def loss(p: dict[str, np.ndarray], batch: Any, advantage: np.ndarray, target: np
     return float(-surrogate - CONFIG.entropy_cost * entropy + CONFIG.value_cost * squared)
 
 
-def named(parameters: ppo.Parameters) -> dict[str, np.ndarray]:
+def named(parameters: ppo.ActorCritic) -> dict[str, np.ndarray]:
     """All parameters by names of this file, in float64."""
     assert parameters.torso is not None
     torso = parameters.torso.params
@@ -123,7 +126,7 @@ def named(parameters: ppo.Parameters) -> dict[str, np.ndarray]:
 def test_updates_equal_the_papers() -> None:
     state, batch = fresh(CONFIG), rollout()
     exact: Any = jax.tree.map(lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch)
-    before = named(state.parameters)
+    before = named(state.actor_critic.parameters)
     features, successors = unrolled(before, exact)
     now = value(before, features)
     error = exact.reward + CONFIG.discount * (1.0 - exact.terminated) * value(before, successors) - now
@@ -144,7 +147,7 @@ def test_updates_equal_the_papers() -> None:
     adam = reference.Adam(CONFIG.learning_rate, CONFIG.adam_epsilon)
     expected = adam.step(list(before.values()), gradient)
     state, metrics = jax.jit(ppo.update)(state, batch, KEY, 0, CONFIG)
-    for name, found, wanted in zip(names, named(state.parameters).values(), expected, strict=True):
+    for name, found, wanted in zip(names, named(state.actor_critic.parameters).values(), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5, err_msg=name)
     np.testing.assert_allclose(metrics["critic/value"], now.mean(), rtol=1e-4)
 
@@ -178,8 +181,8 @@ def test_minibatches_that_would_cut_rollouts_are_refused() -> None:
 
 def test_a_memory_has_one_torso() -> None:
     state = jax.eval_shape(lambda key: ppo.init(key, SPEC, CONFIG), KEY)
-    assert isinstance(state.parameters.torso.module, memories.Remembering)
-    assert state.parameters.critic.params["output"]["kernel"].shape == (WIDTH, 1)
+    assert isinstance(state.actor_critic.parameters.torso.module, memories.Remembering)
+    assert state.actor_critic.parameters.critic.params["output"]["kernel"].shape == (WIDTH, 1)
     assert ppo.remember(SPEC, dataclasses.replace(CONFIG, memory="none")) is None
 
 

@@ -60,9 +60,20 @@ def fresh(config: ppo_lagrangian.Config, spec: EnvSpec = SPEC) -> ppo_lagrangian
     """A State to start from, whose parameters are drawn by NumPy."""
     generator = np.random.default_rng(3)
     shapes = jax.eval_shape(lambda key: ppo_lagrangian.init(key, spec, config), KEY)
-    drawn = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.3, x.shape), x.dtype), shapes.parameters)
-    multiplier = multipliers.create(config.init_multiplier, ppo_lagrangian.control(config))
-    return reference.state(ppo_lagrangian, spec, config, parameters=drawn, multiplier=multiplier)
+    drawn = jax.tree.map(
+        lambda x: jnp.asarray(generator.normal(0, 0.3, x.shape), x.dtype),
+        shapes.actor_critic.parameters,
+    )
+    settings = multipliers.MultiplierSettings.of(config)
+    multiplier = multipliers.create(config.init_multiplier, settings)
+    return reference.state(
+        ppo_lagrangian, spec, config, actor_critic=drawn, multiplier=multiplier
+    )
+
+
+def each(critics: multipliers.ValueAndCost) -> tuple[Any, Any]:
+    """The critics of rewards and of costs."""
+    return critics.critic, critics.cost_critic
 
 
 update = jax.jit(ppo_lagrangian.update)
@@ -73,12 +84,11 @@ class Reference:
 
     def __init__(self, state: ppo_lagrangian.State, config: ppo_lagrangian.Config) -> None:
         self.config = config
-        parameters = state.parameters
-        self.actor = reference.mlp(parameters.actor)
-        self.critics = [reference.mlp(parameters.critic), reference.mlp(parameters.cost_critic)]
-        self.log_std = np.asarray(parameters.log_std, np.float64)
+        networks = state.actor_critic.parameters
+        self.actor = reference.mlp(networks.actor)
+        self.critics = [reference.mlp(critic) for critic in each(networks.critics)]
+        self.log_std = np.asarray(networks.log_std, np.float64)
         self.adam = reference.Adam(config.learning_rate, config.adam_epsilon)
-        self.seen: Any = None
         self.running, self.sums = [np.zeros(ENVS), np.zeros(ENVS)], [[], []]
         self.total = np.zeros(ENVS)  # cost of running episodes
         self.multiplier = config.init_multiplier if config.multiplier == "gradient" else 0.0
@@ -185,8 +195,8 @@ class Reference:
         gains = [self.scaled(0, reward, config.discount, ended)]
         scaled = self.scaled(1, cost, config.cost_discount, ended)
         gains.append(scaled if config.normalise_costs else cost)
-        observation = reference.normalised(self.seen, batch.observation)
-        following = reference.normalised(self.seen, batch.next_observation)
+        observation = np.asarray(batch.observation, np.float64)
+        following = np.asarray(batch.next_observation, np.float64)
         metrics = []
         for epoch_key in jax.random.split(key, config.num_epochs):
             both = [self.advantages(k, observation, following, gains[k], batch) for k in range(2)]
@@ -197,10 +207,8 @@ class Reference:
                 rows = (observation.reshape(-1, 3)[part], raw.reshape(-1, 2)[part], old.ravel()[part])
                 each = ([x.ravel()[part] for x in kind] for kind in (both, targets))
                 metrics.append(self.minibatch(*rows, *each))
-        seen = np.asarray(batch.observation, np.float64).reshape(-1, 3)
-        self.seen = seen if self.seen is None else np.concatenate([self.seen, seen])
-        found = {name: float(np.mean([line[name] for line in metrics])) for name in metrics[0]}
-        return found | {"cost/multiplier": self.multiplier, "cost/episode": 0.0 if episodes is None else episodes}
+        means = {name: float(np.mean([line[name] for line in metrics])) for name in metrics[0]}
+        return means | {"cost/multiplier": self.multiplier, "cost/episode": 0.0 if episodes is None else episodes}
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -220,9 +228,9 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
         state, metrics = update(state, batch, key, step, config)
         plain = {name: x.value if isinstance(x, Weighted) else x for name, x in metrics.items()}
         reference.assert_metrics(plain, expected.update(batch, key))
-    reference.assert_same(reference.mlp(state.parameters.actor), expected.actor, "actor")
-    reference.assert_same(reference.mlp(state.parameters.critic), expected.critics[0], "critic")
-    reference.assert_same(reference.mlp(state.parameters.cost_critic), expected.critics[1], "cost critic")
+    networks = state.actor_critic.parameters
+    reference.assert_same(reference.mlp(networks.actor), expected.actor, "actor")
+    reference.assert_same([reference.mlp(x) for x in each(networks.critics)], expected.critics, "critics")
     np.testing.assert_allclose(state.multiplier.value, expected.multiplier, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(state.cost_returns.running, expected.total, rtol=1e-6)
 
@@ -247,8 +255,10 @@ def test_without_a_multiplier_it_is_ppo() -> None:
     state, free = fresh(config), rollout()
     free = free.replace(extras={**free.extras, "cost": 0.0 * free.extras["cost"]})
     (one, _), (other, _) = (update(state, batch, KEY, 0, config) for batch in (rollout(), free))
-    reference.assert_same(reference.mlp(one.parameters.actor), reference.mlp(other.parameters.actor), "actor")
-    assert (one.parameters.cost_critic(SPEC.example()) != other.parameters.cost_critic(SPEC.example())).all()
+    one, other = one.actor_critic.parameters, other.actor_critic.parameters
+    reference.assert_same(reference.mlp(one.actor), reference.mlp(other.actor), "actor")
+    first, second = (x.critics.cost_critic(SPEC.example()) for x in (one, other))
+    assert (first != second).all()
 
 
 def test_an_environment_without_costs_is_refused(tmp_path: Path) -> None:

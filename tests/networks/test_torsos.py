@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import EnvSpec
+from rljax.agent import EnvSpec, check
 from rljax.agents import ppo
 from rljax.networks import torsos
+from rljax.networks.inputs import Raw
 from rljax.runs import policy
-from rljax.training import action_cost
+from rljax.training import action_cost, agent_state
 from tests import small_runs
 from tests.agents import reference
 
@@ -46,7 +47,7 @@ OBSERVATION = jnp.asarray(np.random.default_rng(1).normal(size=(5, 12)), jnp.flo
 def example(kind: Any, compute: int = 1, hidden: tuple[int, ...] | None = None) -> tuple[networks.Network, jax.Array]:
     """A network of three outputs, and observations [5, 12]."""
     return drawn(
-        torsos.network(SPEC, ppo.layers(config(kind, compute)), hidden or HIDDEN[kind], 3), OBSERVATION
+        torsos.network(SPEC, torsos.TorsoSettings.of(config(kind, compute)), hidden or HIDDEN[kind], 3), OBSERVATION
     ), OBSERVATION
 
 
@@ -203,7 +204,7 @@ def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
 
 
 def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settings() -> None:
-    module = torsos.torso(SPEC, ppo.layers(config("iru", initialisation="orthogonal")), (16, 16))
+    module = torsos.torso(SPEC, torsos.TorsoSettings.of(config("iru", initialisation="orthogonal")), (16, 16))
     params = networks.create(module, jax.random.key(0), jnp.zeros(12)).params
     for cell in range(2):
         np.testing.assert_array_equal(params[f"forget_bias_{cell}"], 1.0)
@@ -215,7 +216,7 @@ def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settin
 def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
     """Parameters and names are equal, so runs that are older than torsos can be read."""
     key, x = jax.random.key(1), jnp.ones((2, 12))
-    made = networks.create(torsos.network(SPEC, ppo.layers(CONFIG), (8, 8), 3, 0.01), key, x)
+    made = networks.create(torsos.network(SPEC, torsos.TorsoSettings.of(CONFIG), (8, 8), 3, 0.01), key, x)
     plain = networks.create(networks.MLP((8, 8), 3, "silu", "orthogonal", 0.01), key, x)
     jax.tree.map(np.testing.assert_array_equal, made.params, plain.params)
 
@@ -223,20 +224,20 @@ def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
 @pytest.mark.parametrize("kind", HIDDEN)
 def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
     settings, x = config(kind, 1), OBSERVATION
-    many = drawn(torsos.ensemble(SPEC, ppo.layers(settings), 2, HIDDEN[kind], 3), x)
-    module = torsos.network(SPEC, ppo.layers(settings), HIDDEN[kind], 3)
+    many = drawn(torsos.ensemble(SPEC, torsos.TorsoSettings.of(settings), 2, HIDDEN[kind], 3), x)
+    module = torsos.network(SPEC, torsos.TorsoSettings.of(settings), HIDDEN[kind], 3)
     (stacked,) = many.params.values()
     for member in range(2):
         alone = networks.Network(jax.tree.map(lambda leaf, i=member: leaf[i], stacked), module)
         np.testing.assert_allclose(forward(many, x)[member], forward(alone, x), rtol=1e-5, atol=1e-6)
-    single = drawn(torsos.ensemble(SPEC, ppo.layers(settings), 2, HIDDEN[kind], 1), x)
+    single = drawn(torsos.ensemble(SPEC, torsos.TorsoSettings.of(settings), 2, HIDDEN[kind], 1), x)
     assert jax.eval_shape(forward, single, x).shape == (2, 5)
 
 
 @pytest.mark.parametrize("kind", ["iru", "recall", pytest.param("drc", marks=pytest.mark.learn)])
 def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
     long, x = example(kind, 6)
-    short = long.replace(module=torsos.network(SPEC, ppo.layers(config(kind, 5)), HIDDEN[kind], 3))
+    short = long.replace(module=torsos.network(SPEC, torsos.TorsoSettings.of(config(kind, 5)), HIDDEN[kind], 3))
     span = torsos.Span(jnp.int32(2), jnp.int32(5))
     during = jax.jit(lambda network, span: torsos.during(network, span)(x))
     np.testing.assert_allclose(during(long, span), forward(short, x), rtol=1e-5, atol=1e-6)
@@ -274,9 +275,9 @@ def test_the_progressive_loss_mixes_both() -> None:
         value = jnp.square(network(x)).mean()
         return value, {"loss": value}
 
-    plain = torsos.progressive(loss, ppo.layers(config("iru", 5)))
+    plain = torsos.progressive(loss, torsos.TorsoSettings.of(config("iru", 5)))
     assert plain is loss
-    mixed, metrics = jax.jit(torsos.progressive(loss, ppo.layers(config("iru", 5, progressive=0.25))))(network, x, key)
+    mixed, metrics = jax.jit(torsos.progressive(loss, torsos.TorsoSettings.of(config("iru", 5, progressive=0.25))))(network, x, key)
     part = torsos.during(network, torsos.spans(jax.random.fold_in(key, 1), 5))
     alone, partial = (jax.jit(loss)(of, x, key)[0] for of in (network, part))
     np.testing.assert_allclose(mixed, 0.75 * alone + 0.25 * partial, rtol=1e-6)
@@ -295,6 +296,11 @@ def test_memory_of_gradients_grows_with_the_square_root_of_steps() -> None:
     assert needed(256) < 3.0 * needed(36)  # 7.1 times the steps, 2.7 times their root
 
 
+def agent(key: Any, settings: ppo.Config) -> Any:
+    """A fresh PPO that sees observations as they are."""
+    return agent_state.create(ppo, key, SPEC, settings, Raw())
+
+
 @pytest.mark.learn
 @pytest.mark.parametrize("kind", torsos.THINKING)
 def test_operations_are_linear_in_the_steps_and_parameters_do_not_grow(kind: Any) -> None:
@@ -302,9 +308,8 @@ def test_operations_are_linear_in_the_steps_and_parameters_do_not_grow(kind: Any
     for compute in (1, 2, 3, 10, 21):
         settings = config(kind, compute, shared=True, actor_hidden=HIDDEN[kind])
         stacked = jax.tree.map(lambda x: jnp.asarray(x)[None], settings)
-        state = jax.eval_shape(
-            jax.vmap(lambda key, of: ppo.init(key, SPEC, of)), jax.random.split(jax.random.key(0), 1), stacked
-        )
+        keys = jax.random.split(jax.random.key(0), 1)
+        state = jax.eval_shape(jax.vmap(agent), keys, stacked)
         found[compute] = action_cost.of_action(ppo, state, SPEC, stacked)
     assert len({row["parameters"] for row in found.values()}) == 1
     first, second = (found[compute]["flops_per_action"] or 0 for compute in (1, 2))
@@ -318,7 +323,7 @@ def test_operations_of_an_mlp_are_those_of_its_products() -> None:
     settings = dataclasses.replace(CONFIG, actor_hidden=(64, 64), normalise_observations=False)
     stacked = jax.tree.map(lambda x: jnp.asarray(x)[None], settings)
     keys = jax.random.split(jax.random.key(0), 1)
-    state = jax.eval_shape(jax.vmap(lambda key, of: ppo.init(key, SPEC, of)), keys, stacked)
+    state = jax.eval_shape(jax.vmap(agent), keys, stacked)
     found = action_cost.of_action(ppo, state, SPEC, stacked)
     assert found["parameters"] == 12 * 64 + 64 + 64 * 64 + 64 + 64 * 6 + 6  # the critic's are not asked
     products = 2 * (12 * 64 + 64 * 64 + 64 * 6)
@@ -341,7 +346,7 @@ WRONG = {
 @pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
 def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        ppo.check(SPEC, dataclasses.replace(CONFIG, **changes))
+        check(ppo, SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 THINKER = {"torso": "iru", "compute": 3, "shared": True, "actor_hidden": (8,), "num_envs": 8, "num_steps": 25}
@@ -358,7 +363,7 @@ def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
     actions = []
     for compute in (None, 3, 16):
         found = policy.Policy(policy.load_all(out, compute=compute), 0)
-        logits = found._state.parameters.torso(jnp.eye(8))
+        logits = found._state.state.actor_critic.parameters.torso(jnp.eye(8))
         actions.append(np.asarray(logits))
     np.testing.assert_array_equal(actions[0], actions[1])
     assert np.abs(actions[0] - actions[2]).max() > 0.1
@@ -390,7 +395,8 @@ def test_a_shared_torso_learns_from_both_losses() -> None:
     batch = batch.replace(action=action, extras={"raw": action, "log_prob": jnp.asarray(old, jnp.float32)})
     state = jax.jit(lambda key: ppo.init(key, spec, settings))(jax.random.key(0))
     after, _ = jax.jit(ppo.update)(state, batch, jax.random.key(1), 0, settings)
-    leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: np.asarray(x, np.float64), state.parameters))
+    networks_before = state.actor_critic.parameters
+    leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: np.asarray(x, np.float64), networks_before))
 
     def values(parameters: Any, observation: Any) -> tuple[np.ndarray, np.ndarray]:
         features = iru(parameters.torso.params, np.asarray(observation, np.float64).reshape(6, 3), 2)
@@ -415,6 +421,6 @@ def test_a_shared_torso_learns_from_both_losses() -> None:
         return -gain + 0.5 * 0.5 * ((value - target) ** 2).mean() - 0.1 * entropy
 
     expected = reference.differences(loss, leaves)
-    moments = jax.tree.leaves(after.optimiser[1][0].mu)
+    moments = jax.tree.leaves(after.actor_critic.optimiser_state[1][0].mu)
     for moment, slope in zip(moments, expected, strict=True):
         np.testing.assert_allclose(np.asarray(moment) / 0.1, slope, rtol=2e-3, atol=2e-5)

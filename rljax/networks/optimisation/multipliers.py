@@ -21,10 +21,13 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from flax import linen as nn
 from flax import struct
 
-from rljax.agent import Array, Weighted
+from rljax.agent import Array, Loss, Transition, Weighted, same_fields
 from rljax.networks import normalise
+from rljax.networks.layers import Network
+from rljax.networks.layers import create as create_network
 
 Kind = Literal["gradient", "pid"]
 
@@ -39,10 +42,14 @@ class MultiplierSettings:
     gains: tuple[Any, Any, Any]  # K_P, K_I and K_D, for "pid"
 
     @classmethod
-    def of(cls, config: Any, limit: Any) -> MultiplierSettings:
-        """Those of a Config's `multiplier`, `multiplier_rate`, `gain_p`, `gain_i` and `gain_d`."""
-        gains = (config.gain_p, config.gain_i, config.gain_d)
-        return cls(config.multiplier, limit, config.multiplier_rate, gains)
+    def of(cls, config: Any, limit: Any = None) -> MultiplierSettings:
+        """Those of a Config's `multiplier`, `multiplier_rate`, `gain_p`, `gain_i` and `gain_d`.
+
+        `limit` is the limit of costs; None: the Config's `cost_limit`.
+        """
+        names = ("multiplier", "cost_limit", "multiplier_rate", "gain_p", "gain_i", "gain_d")
+        kind, cost_limit, rate, *gains = same_fields(config, names).values()
+        return cls(kind, cost_limit if limit is None else limit, rate, tuple(gains))
 
 
 class Multiplier(struct.PyTreeNode):
@@ -57,6 +64,37 @@ class Costs(struct.PyTreeNode):
 
     discounted: normalise.Returns  # [E] discounted sums, and the statistics of all
     running: Array  # [E] sums without discount
+
+
+class ValueAndCost(struct.PyTreeNode):
+    """Two critics of states: V of rewards and V_c of costs."""
+
+    critic: Network  # [O] -> [1]
+    cost_critic: Network  # [O] -> [1]
+
+    @classmethod
+    def create(cls, module: nn.Module, key: Array, observation: Any) -> ValueAndCost:
+        """Fresh critics of one kind for an example of observations [O...]."""
+        critic = create_network(module, key, observation)
+        return cls(critic, create_network(module, jax.random.fold_in(key, 1), observation))
+
+    def __call__(self, observation: Any) -> Array:
+        """V(s) and V_c(s) [..., 2] for observations [..., O...]."""
+        values = [self.critic(observation), self.cost_critic(observation)]
+        return jnp.concatenate(values, axis=-1)
+
+
+def critic_loss(critics: ValueAndCost, batch: Transition, target: Array) -> Loss:
+    """Half the squared errors of V(s) and V_c(s) to a `target` [B, 2], and their sum []."""
+    value = critics(batch.observation)
+    loss, cost_loss = 0.5 * jnp.square(value - target).mean(axis=0)
+    mean, cost_mean = value.mean(axis=0)
+    return loss + cost_loss, {
+        "critic/loss": loss,
+        "critic/value": mean,
+        "critic/cost_loss": cost_loss,
+        "critic/cost_value": cost_mean,
+    }
 
 
 def create(first: Any, settings: MultiplierSettings) -> Multiplier:
@@ -107,6 +145,20 @@ def observe(costs: Costs, cost: Array, ended: Array, discount: Array | float) ->
     mean = jnp.where(ended, sums, 0.0).sum() / jnp.maximum(number, 1)
     discounted, scaled = normalise.scale_rewards(costs.discounted, cost, ended, discount)
     return Costs(discounted, running), scaled, Weighted(mean, (number > 0).astype(jnp.float32))
+
+
+def observe_rollout(
+    costs: Costs, batch: Transition, discount: Array | float, normalised: bool
+) -> tuple[Costs, Transition, Weighted]:
+    """Count the signal "cost" of a rollout [T, E, ...]; see `observe`.
+
+    The rollout comes back with its costs divided by the std of their discounted sum where they are
+    to be `normalised`.
+    """
+    cost, ended = batch.extras["cost"], batch.terminated | batch.truncated
+    costs, scaled_cost, episodes = observe(costs, cost, ended, discount)
+    cost = scaled_cost if normalised else cost
+    return costs, batch.replace(extras={**batch.extras, "cost": cost}), episodes
 
 
 def scale(costs: Costs, normalised: bool) -> Array:

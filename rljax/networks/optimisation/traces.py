@@ -98,6 +98,19 @@ def adaptive_obgd(
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
+def optimiser(
+    adaptive: bool,
+    kappa: Array | float,
+    discount: Array | float,
+    trace_decay: Array | float,
+    learning_rate: Array | float,
+    second_moment_decay: Array | float,
+) -> optax.GradientTransformationExtraArgs:
+    """`adaptive_obgd` or `obgd`, which has no second moment."""
+    bounds = (kappa, discount, trace_decay, learning_rate)
+    return adaptive_obgd(*bounds, second_moment_decay) if adaptive else obgd(*bounds)
+
+
 def restart(state: Any) -> Any:
     """A pytree, such as an agent's State, in which all traces are 0: the episode that they stand for was lost."""
 

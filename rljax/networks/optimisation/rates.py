@@ -1,0 +1,33 @@
+"""Numbers that change linearly during a run: learning rates and shares of random actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from rljax.agent import Array
+
+
+def decayed(
+    rate: Array | float,
+    updates: Array | int,
+    steps_per_update: int,
+    decay_steps: Array | float | None,
+) -> Any:
+    """A learning rate [] after so many `updates` []: it falls to 0 within `decay_steps`.
+
+    Each update follows `steps_per_update` environment steps. None: the rate stays as it is.
+    """
+    if decay_steps is None:
+        return rate
+    steps = jnp.float32(updates) * steps_per_update  # int32 could overflow
+    return rate * jnp.maximum(0.0, 1.0 - steps / decay_steps)
+
+
+def linear(
+    start: Array | float, end: Array | float, steps: Any, duration: Array | float
+) -> Array:
+    """A number [] after `steps` []: it goes from `start` to `end` in `duration` steps."""
+    passed = jnp.minimum(steps / duration, 1.0)
+    return start + (end - start) * passed
