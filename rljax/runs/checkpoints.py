@@ -24,10 +24,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.distributed import files, processes
-from rljax.distributed.hardware import nbytes
+from rljax.distributed import processes
 from rljax.networks.normalise import Statistics
 from rljax.runs.json_files import explain
+from rljax.system import files
+from rljax.system.hardware import nbytes
 
 FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"
@@ -177,7 +178,7 @@ def damage(path: Path) -> str | None:
     for link in files.links(path):
         return f"'{link}' is a link"
     try:
-        manifest = json.loads(files.own(path / MANIFEST).read_text())
+        manifest = json.loads(files.safe(path / MANIFEST).read_text())
     except (OSError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest:
@@ -187,7 +188,7 @@ def damage(path: Path) -> str | None:
         if name not in inside and (path / name).is_file():
             return f"{MANIFEST} names a file outside of it"
         try:
-            if _fingerprint(files.own(path / name, copies=1)) != fingerprint:
+            if _fingerprint(files.safe(path / name, copies=1)) != fingerprint:
                 return f"{name!r} has changed"
         except FileNotFoundError:
             return f"{name!r} is missing"
@@ -201,7 +202,7 @@ def damage(path: Path) -> str | None:
 def notes(path: Path) -> dict[str, Any]:
     """The notes in checkpoint `path`. Raises `CheckpointError` where they cannot be read."""
     try:
-        found = json.loads(files.own(path / "run.json").read_text(encoding="utf-8"))
+        found = json.loads(files.safe(path / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {explain(error)}.") from error
     if not isinstance(found, dict) or not isinstance(found.get("values") or {}, dict):

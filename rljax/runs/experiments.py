@@ -16,10 +16,11 @@ from typing import Any
 
 from rljax import datasets, envs
 from rljax.buffers import Experience
-from rljax.distributed import hardware, processes
-from rljax.distributed.lock import FILE as LOCK_FILE
-from rljax.distributed.lock import Lock
+from rljax.distributed import processes
 from rljax.runs import checkpoints, json_files, policy, records
+from rljax.system import hardware
+from rljax.system.lock import FILE as LOCK_FILE
+from rljax.system.lock import Lock
 from rljax.training import configuration, registry
 from rljax.training import trust as trusting
 from rljax.training.loop import prefer_devices

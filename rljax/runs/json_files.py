@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.distributed.files import RefusedFileError, own
+from rljax.system.files import RefusedFileError, safe
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -132,7 +132,7 @@ SETTINGS = Kind(  # names in it are shown to users
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object. Raises `ValueError` where it cannot be read, or holds anything else."""
     try:
-        found = json.loads(own(Path(path)).read_text(encoding="utf-8"))
+        found = json.loads(safe(Path(path)).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({explain(error)})") from None
     except RefusedFileError:

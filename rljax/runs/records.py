@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rljax.distributed.files import own
 from rljax.runs import json_files
 from rljax.runs.json_files import dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require
 from rljax.runs.schema import CONFIG, LINES, NEEDED, NEEDED_IN_LINES, RESULTS
+from rljax.system.files import safe
 
 FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "turns": "turns.jsonl"}  # turns: changes
 RARE = {"turns"}  # files that are created with their first line
@@ -189,7 +189,7 @@ def changes(out: Path, marks: Mapping[str, Sequence[int]] | None, step: int) -> 
     found = []
     for name, (size, checksum) in marks.items():
         path = Path(out) / FILES[name]
-        content = own(path).read_bytes()[:size] if path.exists() else b""
+        content = safe(path).read_bytes()[:size] if path.exists() else b""
         if size and not path.exists():
             found.append(f"{FILES[name]} is missing")
         elif len(content) < size:
@@ -242,7 +242,7 @@ class Tail:
         A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for the first time.
         """
         try:
-            with own(self._path, copies=0).open("rb") as file:  # only its end is read
+            with safe(self._path, copies=0).open("rb") as file:  # only its end is read
                 size = file.seek(0, os.SEEK_END)
                 if size < self._end:
                     self._end = 0
@@ -333,7 +333,7 @@ class _Lines:
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
-        self._file = own(path).open("ab", buffering=0)
+        self._file = safe(path).open("ab", buffering=0)
         self._checksum = 0
         self.truncate(None)
 
@@ -382,7 +382,7 @@ class _Lines:
 
 def _lines(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """For each complete line: the position in bytes after its line break, and its record."""
-    lines = own(path).read_bytes().split(b"\n")
+    lines = safe(path).read_bytes().split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     end = 0

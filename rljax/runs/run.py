@@ -14,12 +14,13 @@ from typing import Any
 
 import jax
 
-from rljax.distributed import hardware, lock, processes
-from rljax.distributed.interruption import Interrupt
-from rljax.distributed.lock import Lock
+from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import checkpoints, console, experiments, json_files, records, statistics
 from rljax.runs.records import read_config
+from rljax.system import hardware, lock
+from rljax.system.interruption import Interrupt
+from rljax.system.lock import Lock
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.loop import NoLearnerLeft, Training

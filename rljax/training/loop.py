@@ -13,9 +13,10 @@ import numpy as np
 
 from rljax import envs
 from rljax.agent import digest, float_fields
-from rljax.distributed import devices, hardware, runtime
+from rljax.distributed import devices
 from rljax.distributed.devices import local
 from rljax.envs.environment import EnvironmentFailed
+from rljax.system import hardware, runtime
 from rljax.training import action_cost, configuration, population, schedules, sizes
 from rljax.training.drivers.driver import Driver, Report
 from rljax.training.evaluation import LIMIT, Episodes, evaluate

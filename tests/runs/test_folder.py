@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.distributed import lock
-from rljax.distributed.lock import FolderInUse, Lock
 from rljax.runs import checkpoints, experiments, records, run
+from rljax.system import lock
+from rljax.system.lock import FolderInUse, Lock
 from tests import small_runs
 
 TASK = ("td3", "rljax/Pendulum")

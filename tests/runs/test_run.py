@@ -20,8 +20,8 @@ import pytest
 import rljax
 from rljax import cli
 from rljax.agents import td3
-from rljax.distributed.runtime import CompileClock
 from rljax.runs import checkpoints, console, policy, records, run
+from rljax.system.runtime import CompileClock
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings

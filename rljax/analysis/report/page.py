@@ -16,7 +16,7 @@ from rljax.analysis.formatting import count
 from rljax.analysis.report import elements, provenance, results, sections
 from rljax.analysis.report.elements import Section
 from rljax.analysis.tables import Row, Table
-from rljax.distributed.terminal import printable
+from rljax.system.terminal import printable
 from rljax.training import registry
 
 TEMPLATE = Path(__file__).with_name("report.html")

@@ -11,9 +11,9 @@ import pytest
 
 from rljax import buffers
 from rljax.agents import stream_ac
-from rljax.distributed import hardware
 from rljax.envs.autoreset import AutoReset
 from rljax.runs import run
+from rljax.system import hardware
 from rljax.training import plan
 from rljax.training.configuration import stack
 from rljax.training.drivers.compiled import CompiledDriver
