@@ -5,6 +5,9 @@ last step, and the outputs for `successor` [T, ..., m], or None without it. `fir
 episode begins: they see nothing of what came before. A successor comes after its step and sees the memory of then. No
 step sees a successor.
 
+Flax's `GRUCell` and `LSTMCell` multiply inputs and memory in one step: they can neither multiply
+the inputs of all steps at once nor take the gradient of a kernel as one product over all steps.
+
 [1] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
 [2] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
 [3] Dai et al., Transformer-XL, arXiv:1901.02860

@@ -3,6 +3,9 @@
 A checkpoint is a folder named by its step. It is written under a temporary name and renamed when it is complete, so
 that a folder with the final name is always complete. A manifest of sizes and checksums detects later damage. Where a
 run has several processes, each one writes its own parts of the arrays into the same folder.
+
+Orbax writes and reads the arrays. Its `CheckpointManager` would also name and delete the folders,
+but it does not check the files of a checkpoint before their use, nor go back to the one before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
 """A lock on a folder: one process at a time writes there.
 
 The operating system's lock on a file (`flock`) decides where the file system has it. It ends with its process, also
-after `kill -9`. The file itself names the process and shows its last sign of life, for other hosts and for file systems
-without such locks.
+after `kill -9`. The file itself names the process and shows its last sign of life, for other
+hosts and for file systems without such locks.
+
+The package `filelock` has the system's locks and leases with signs of life, but no lock that is
+both: with its leases, a dead process of another host or container is waited for in full, even if
+it has been silent for days.
 """
 
 from __future__ import annotations
