@@ -34,7 +34,7 @@ class RayCluster:
                 max_retries=RETRIES,
                 runtime_env={"env_vars": {"NPROC": str(self.cpus)}},  # the number of JAX's threads
             )
-            tasks = [remote.remote(os.getcwd(), function, given) for given in arguments]
+            tasks = [remote.remote(os.getcwd(), function, values) for values in arguments]
             try:
                 return all(ray.get(tasks))
             except KeyboardInterrupt:

@@ -147,7 +147,7 @@ def note_resumption(
 
 
 def require_structure(folder: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where the settings that shape a checkpoint's arrays are not those `wanted`.
+    """Raise `ValueError` where the `saved` settings, which shape arrays, are not those `wanted`.
 
     A stage online may be added to a run, so the checkpoint may lack its settings.
     """

@@ -1,1 +1,1 @@
-"""The machine and the process on which a run lives: memory, files, signals, the terminal, JAX's threads."""
+"""The machine and the process on which a run lives."""

@@ -358,7 +358,7 @@ class Training:
     def warn_of_schedule(self, before: Settings) -> None:
         """Add warnings where settings follow another length of the run than `before`, and where learning ends early."""
         config = self.experiment.config
-        found = schedules.changes(self.module, config, before, self.settings)
+        found = schedules.differences(self.module, config, before, self.settings)
         if found:
             self.warnings.append(
                 f"settings that follow the run's length have changed from here on ({', '.join(found)}): this run will "

@@ -83,7 +83,8 @@ def test_a_schedule_is_that_of_the_ancestors() -> None:
         {"step": 20, "parents": [0, 1, 2], "values": {"rate": [2.4, 2.0, 3.0]}},
         {"step": 30, "parents": [0, 1, 0], "values": {"rate": [2.4, 2.0, 1.92]}},
     ]
-    schedule = schedules.schedule_of_learner(2, initial, changes)  # 2 came from 0 at 30, which came from 1 at 10
+    # Learner 2 came from 0 at step 30, which came from 1 at step 10.
+    schedule = schedules.schedule_of_learner(2, initial, changes)
     assert schedule == [(0, {"rate": 2.0}), (10, {"rate": 2.4}), (30, {"rate": 1.92})]
     assert schedules.schedule_of_learner(1, initial, changes) == [(0, {"rate": 2.0})]
     change = Piecewise(schedule).change(10, np.zeros(2), {})

@@ -1,4 +1,4 @@
-"""The report as files: one HTML page that needs nothing beside it, its figures, and its tables in Markdown.
+"""The report as files: an HTML page that needs no other file, its figures, and its tables in Markdown.
 
 The page's template has three places, for which `string.Template` is enough. Jinja would not
 shorten the rest: Python writes each element once as HTML and once as Markdown.
