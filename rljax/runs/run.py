@@ -16,9 +16,8 @@ import jax
 
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import checkpoints, console, experiments, json_files, records, statistics
+from rljax.runs import checkpoints, console, experiments, json_files, records, schema, statistics
 from rljax.runs.records import read_config
-from rljax.runs.schema import FORMAT
 from rljax.system import hardware, lock
 from rljax.system.interruption import Interrupt
 from rljax.system.lock import Lock
@@ -152,7 +151,7 @@ class Run:
         processes.on_all(training.check_memory)
         processes.on_first(lambda: records.require_loggers(settings.tensorboard, settings.wandb))
         described = {
-            "format": FORMAT,
+            "format": schema.FORMAT,
             **experiments.described(self.experiment),
             **training.described(),
             "seals": trusting.seals(dataclasses.asdict(settings)),
@@ -290,7 +289,7 @@ class Run:
         notes = checkpoints.notes(path)
         try:
             self.training.enter_stage(notes)
-            _ = notes["step"] + 0, notes["wall_seconds"] + 0, notes["updates"] + 0
+            _ = notes["step"] + notes["wall_seconds"] + notes["updates"]
             _ = notes["environments"], notes["structure"].items(), notes["records"].items()
             _ = [entry["learner"] for entry in notes["diverged"]]
         except (AttributeError, IndexError, KeyError, TypeError) as error:
