@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,9 +51,6 @@ _TIMED, _GOALS, _LAST_STEP = "timed/", "goals/", "with-last-step/"
 _PART = re.compile(r"without-(velocities|\d+(-\d+)?(,\d+(-\d+)?)*)/")  # see `rljax.envs.partial`
 
 _SIGNALS = re.compile(r"signals-([\w.]+(?:,[\w.]+)*)/")  # see `rljax.envs.signals`
-
-# Users' files may import modules under the names that they had before they moved; see the files in moved/.
-__path__.append(str(Path(__file__).parent / "moved"))
 
 
 def is_compiled(name: str) -> bool:

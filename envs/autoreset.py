@@ -27,12 +27,6 @@ class AutoResetState:
     environment: Any  # the environments' states, [N, ...]
     episode_return: Array  # [N] float32, undiscounted
     episode_length: Array  # [N] int32, environment steps
-
-
-@struct.dataclass
-class SignallingState(AutoResetState):
-    """The state of environments with signals. The checkpoints of others do not know of it."""
-
     episode_signals: dict[str, Array]  # [N, K...] float32: sums of each signal
 
 
@@ -58,8 +52,11 @@ class AutoReset:
         """
         observation, environment = jax.vmap(self._reset)(keys)
         number = keys.shape[0]
-        return observation, self._state(
-            environment, jnp.zeros(number), jnp.zeros(number, jnp.int32), signals.zeros(self.spec.signals, number)
+        return observation, AutoResetState(
+            environment=environment,
+            episode_return=jnp.zeros(number),
+            episode_length=jnp.zeros(number, jnp.int32),
+            episode_signals=signals.zeros(self.spec.signals, number),
         )
 
     def step(self, keys: Array, state: AutoResetState, action: Array) -> tuple[Step, AutoResetState]:
@@ -73,7 +70,7 @@ class AutoReset:
         next_observation, environment, reward, terminated, truncated, success, given = jax.vmap(self._step)(
             _half(keys, 0), state.environment, action
         )
-        sums = {name: total + given[name] for name, total in getattr(state, "episode_signals", {}).items()}
+        sums = {name: total + given[name] for name, total in state.episode_signals.items()}
         episode_return = state.episode_return + reward
         episode_length = jnp.minimum(state.episode_length, LONGEST - 1) + 1
         if self.spec.max_episode_steps is not None:
@@ -92,17 +89,13 @@ class AutoReset:
             signals=given,
             episode_signals=sums,
         )
-        state = self._state(
-            environment,
-            jnp.where(ended, 0, episode_return),
-            jnp.where(ended, 0, episode_length),
-            choose(ended, jax.tree.map(jnp.zeros_like, sums), sums),
+        state = AutoResetState(
+            environment=environment,
+            episode_return=jnp.where(ended, 0, episode_return),
+            episode_length=jnp.where(ended, 0, episode_length),
+            episode_signals=choose(ended, jax.tree.map(jnp.zeros_like, sums), sums),
         )
         return step, state
-
-    def _state(self, *parts: Any) -> AutoResetState:
-        """The state of these parts, the last of which is for environments with signals."""
-        return SignallingState(*parts) if self.spec.signals else AutoResetState(*parts[:-1])
 
     def _reset(self, key: Array) -> tuple[Any, Any]:
         observation, state = self.environment.reset(key, self.environment.params)

@@ -26,8 +26,6 @@ _HOMES = {
     "resume": "rljax.runs.run",
     "train": "rljax.runs.run",
 }
-# Modules that agents outside the repository import by these names: `from rljax import normalise`.
-_MODULES = {name: f"rljax.networks.{name}" for name in ("distributions", "generative", "normalise", "torsos", "traces")}
 
 if not (Path(__file__).parent / "agents").is_dir():  # a checkout where symbolic links became text files
     __path__.append(str(Path(__file__).parents[1]))
@@ -35,8 +33,6 @@ if not (Path(__file__).parent / "agents").is_dir():  # a checkout where symbolic
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are first used (PEP 562)."""
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'rljax' has no attribute '{name}'. Its names: {', '.join(sorted(__all__))}")
     return getattr(importlib.import_module(_HOMES[name]), name)

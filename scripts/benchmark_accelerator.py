@@ -168,7 +168,7 @@ def main() -> None:
         name, *arguments = options.worker
         print(json.dumps(WORKERS[name](*map(json.loads, arguments))))
         return
-    from rljax.distributed.hardware import provenance
+    from rljax.system.hardware import provenance
 
     figures: dict[str, Any] = provenance()
     if options.output and options.output.exists():

@@ -347,7 +347,7 @@ def read(path: str) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from rljax import datasets
-    from rljax.distributed.hardware import peak_memory
+    from rljax.system.hardware import peak_memory
 
     jax.block_until_ready(jnp.zeros(1) + 1.0)  # initialises the device
     before = peak_memory()

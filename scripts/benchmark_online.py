@@ -302,7 +302,7 @@ def conclude(
     for name, value in (medians | ratios).items():
         print(f"  {name:<36} {value:>14,.3f}")
     if output:
-        from rljax.distributed.hardware import provenance
+        from rljax.system.hardware import provenance
 
         command = " ".join(["python", *sys.argv])
         figures = {"command": command, **provenance(), "medians": medians, "ratios": ratios, "samples": samples}

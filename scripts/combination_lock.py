@@ -27,8 +27,8 @@ import studies
 
 from rljax import datasets, envs
 from rljax.analysis import comparison
-from rljax.distributed.hardware import provenance
 from rljax.runs import collect, run
+from rljax.system.hardware import provenance
 
 STEPS = {10: 163_840, 20: 327_680}  # environment steps by horizon: whole rollouts of 2,048
 UPDATES = 2_000  # of BC

@@ -31,8 +31,8 @@ import numpy as np
 import studies
 
 from rljax.analysis import comparison
-from rljax.distributed.hardware import provenance
 from rljax.runs import policy, run, statistics
+from rljax.system.hardware import provenance
 
 THINKING = (1, 2, 3, 5, 8)
 ACTING = (1, 2, 3, 5, 8, 16)

@@ -28,9 +28,9 @@ import studies
 
 from rljax import datasets
 from rljax.analysis import comparison
-from rljax.distributed.hardware import provenance
 from rljax.runs import run
 from rljax.runs.corruption import corrupt
+from rljax.system.hardware import provenance
 
 # For each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores of IQL and RIQL.
 PROTOCOL = {

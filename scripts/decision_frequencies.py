@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import studies
 
-from rljax.distributed.hardware import provenance
 from rljax.runs import policy, run
+from rljax.system.hardware import provenance
 from rljax.training.evaluation import averaged
 
 LENGTHS = (1, 2, 4, 8, 12, 16, 22, 30)  # steps from one decision to the next

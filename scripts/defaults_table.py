@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import studies
 
-from rljax.distributed.hardware import provenance
 from rljax.runs import run
+from rljax.system.hardware import provenance
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests import reach

@@ -22,8 +22,8 @@ import numpy as np
 import studies
 
 from rljax.analysis.comparison import mean_interval
-from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
+from rljax.system.hardware import provenance
 
 
 class Cell(NamedTuple):

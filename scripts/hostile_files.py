@@ -33,8 +33,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rljax.distributed.hardware import provenance
 from rljax.runs import records
+from rljax.system.hardware import provenance
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.datasets.files import npz

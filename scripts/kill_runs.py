@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from reference_runs import numbers
 
-from rljax.distributed.hardware import provenance
 from rljax.runs import records
+from rljax.system.hardware import provenance
 from rljax.tuning import grids, sweeps
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

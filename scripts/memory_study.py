@@ -22,8 +22,8 @@ import numpy as np
 import studies
 
 from rljax.analysis.comparison import mean_interval
-from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
+from rljax.system.hardware import provenance
 
 MEMORIES = {"none": "none", "gru": "GRU", "lstm": "LSTM", "lru": "LRU", "gtrxl": "GTrXL", "iru": "IRU"}
 COLOURS = dict(zip(MEMORIES, ("#999999", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00"), strict=True))

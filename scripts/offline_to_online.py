@@ -33,8 +33,8 @@ import numpy as np
 import studies
 
 from rljax.analysis import handover
-from rljax.distributed.hardware import provenance
 from rljax.runs import run
+from rljax.system.hardware import provenance
 
 WAYS = {
     "none": "none: SAC from scratch",

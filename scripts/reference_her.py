@@ -141,7 +141,7 @@ def main() -> None:
     options = options_of(parser, WORKERS)
     if options.task is None or options.peer is None or options.output is None:
         parser.error("name a task, --peer and --output")
-    from rljax.distributed.hardware import provenance
+    from rljax.system.hardware import provenance
 
     file = json.loads(options.output.read_text()) if options.output.exists() else {}
     samples = file.setdefault(options.task, {"ours": {}, "stable-baselines3": {}})

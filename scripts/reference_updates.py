@@ -167,7 +167,7 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
 
 def described(data: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     """What was found, with the data set and the versions."""
-    from rljax.distributed.hardware import provenance
+    from rljax.system.hardware import provenance
 
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
     return {"data": data.name, "sha256": digest, **provenance(), "agents": found}

@@ -34,8 +34,8 @@ import studies
 from reference_pairs import CALQL, CQL, CQL_ARGUMENTS, IQL, PAIRS, REBRAC, REBRAC_ARGUMENTS
 
 from rljax.analysis.comparison import mean_difference, mean_interval
-from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
+from rljax.system.hardware import provenance
 
 SOURCES = {
     "CORL": "tinkoff-ai/CORL@6afec90",

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import studies
 
-from rljax.distributed.hardware import provenance
 from rljax.runs import run, statistics
+from rljax.system.hardware import provenance
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
 # The agents' own depths, small enough for a laptop. The first DSAC bounds errors in units of return.

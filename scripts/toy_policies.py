@@ -22,7 +22,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rljax.agent import EnvSpec, Transition
-from rljax.distributed.hardware import provenance
+from rljax.system.hardware import provenance
 from rljax.training import configuration, registry
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner

@@ -24,8 +24,8 @@ import numpy as np
 import studies
 
 from rljax.analysis.comparison import mean_interval
-from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
+from rljax.system.hardware import provenance
 
 AGENTS = {"td3_bc": "TD3+BC", "iql": "IQL"}
 HEADS = {"squared": "squared error", "two_hot": "two-hot", "hl_gauss": "HL-Gauss"}

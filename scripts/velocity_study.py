@@ -21,8 +21,8 @@ import studies
 
 from rljax.analysis import folders
 from rljax.analysis.comparison import mean_interval
-from rljax.distributed.hardware import provenance
 from rljax.runs import records, run
+from rljax.system.hardware import provenance
 
 
 class Variant(NamedTuple):

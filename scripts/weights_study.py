@@ -29,8 +29,8 @@ import studies
 
 from rljax import datasets
 from rljax.analysis import comparison
-from rljax.distributed.hardware import provenance
 from rljax.runs import collect, run
+from rljax.system.hardware import provenance
 
 AGENTS = {"td3_bc": "TD3+BC", "iql": "IQL"}
 WEIGHTS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -219,8 +220,15 @@ def one(tree: Any, index: int) -> Any:
 
 
 def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
-    """Two pytrees have the same bits, or are close."""
+    """Two pytrees have the same structure and numbers, random keys included, or are close."""
+    trees = jax.tree.map(_numbers, (first, second))
     if tolerance:
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), first, second)
+        chex.assert_trees_all_close(*trees, **tolerance)
     else:
-        jax.tree.map(np.testing.assert_array_equal, first, second)
+        chex.assert_trees_all_equal(*trees)
+
+
+def _numbers(leaf: Any) -> Any:
+    """A leaf; of random keys their data."""
+    is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import os
 import shutil
 import subprocess
@@ -102,24 +101,6 @@ def arrays(out: Path) -> dict[str, np.ndarray]:
             found[folder.name] = checkpointer.restore(folder, abstract)
     leaves = jax.tree_util.tree_leaves_with_path(found)
     return {jax.tree_util.keystr(place): _plain(leaf) for place, leaf in leaves}
-
-
-def make_old(out: Path) -> None:
-    """Turn a run's folder into one that says "course" for "schedule" and knows neither "online" nor "base"."""
-    described = records.read_config(out)
-    described["course"] = described.pop("schedule")
-    for name in ("online", "base", "base_digest"):
-        del described[name]
-    records.write_json(out / "config.json", described)
-    for step in checkpoints.steps(out / "checkpoints"):
-        notes = out / "checkpoints" / f"{step:012d}" / "run.json"
-        manifest = notes.with_name(checkpoints.MANIFEST)
-        kept = json.loads(notes.read_text())
-        kept["structure"] = {name: x for name, x in kept["structure"].items() if not name.startswith("online.")}
-        notes.write_text(json.dumps(kept))
-        manifest.write_text(
-            json.dumps(json.loads(manifest.read_text()) | {"run.json": checkpoints._fingerprint(notes)})
-        )
 
 
 def _plain(leaf: Any) -> np.ndarray:

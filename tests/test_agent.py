@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,19 +50,15 @@ def test_config_is_frozen() -> None:
 
 
 def test_other_floats_do_not_recompile_and_other_sizes_do() -> None:
-    traces = 0
-
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def program(config: Config) -> Any:
-        nonlocal traces
-        traces += 1
         return config.learning_rate * config.batch_size
 
     assert program(Config()) == pytest.approx(4e-3)
     assert program(Config(learning_rate=1.0, discount=0.5)) == 4.0
-    assert traces == 1
-    assert program(Config(learning_rate=1.0, batch_size=5)) == 5.0
-    assert traces == 2
+    with pytest.raises(AssertionError, match="traced > 1 times"):
+        program(Config(learning_rate=1.0, batch_size=5))
 
 
 def test_configs_are_stacked_and_mapped_over() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = [
     "requirements",
     "agent",
+    "system",
     "distributed",
     "networks",
     "buffers",
@@ -101,6 +103,13 @@ PARAMETERS = [pytest.param(package, path, id=str(path.relative_to(ROOT))) for pa
 
 def test_every_folder_is_a_package_of_the_list() -> None:
     assert {package for package, _ in modules()} == {*PACKAGES, "agents", *FACES}
+
+
+def test_the_architecture_page_has_the_same_order() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| \[(\w+)(?:/|\.py)\]\((\S+)\) \|", page, re.MULTILINE)
+    assert [name for name, _ in rows] == PACKAGES
+    assert all((ROOT / "docs" / link).exists() for _, link in rows)
 
 
 @pytest.mark.parametrize(("package", "path"), PARAMETERS)

@@ -8,7 +8,7 @@ the layer itself). What was shared between attributes stays shared.
 There are two formats. Where all attributes are plain data (`rljax.envs.host.plain_state`), the state is plain too, and
 simulators are saved by their own packages' formats. Restoring it runs no code from the state. Where an attribute is an
 object of another class, all attributes are pickled in one go. Restoring a pickle runs whatever code it names, so that
-`restore` takes it only as a `Trusted` state. States from before the plain format are pickles.
+`restore` takes it only as a `Trusted` state.
 """
 
 from __future__ import annotations
@@ -32,27 +32,6 @@ from rljax.envs.host import plain_state
 
 _KEPT = {"env", "spec", "_cached_spec", "metadata", "_metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"}
 _SIMPLE = (types.NoneType, bool, int, float, str, bytes, tuple)
-
-# Modules that have moved: states from before name classes and functions by the former module.
-MOVED = {
-    f"rljax.envs.{former}": f"rljax.envs.{current}"
-    for former, current in {
-        "analytic": "tasks.analytic",
-        "atari": "host.atari",
-        "box_pick": "tasks.box_pick",
-        "brax": "simulators.brax",
-        "drawing": "host.rendering",
-        "envpool": "host.envpool",
-        "grids": "tasks.gridworld",
-        "gymnasium": "host.gymnasium",
-        "gymnax": "simulators.gymnax",
-        "lights_out": "tasks.lights_out",
-        "mjx": "tasks.mjx",
-        "ogbench": "host.ogbench",
-        "own": "tasks.catalogue",
-        "playground": "simulators.playground",
-    }.items()
-}
 
 Place = plain_state.Place
 
@@ -165,9 +144,6 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Place) -> Any:
         return self.parts[pid]
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        return super().find_class(MOVED.get(module_name, module_name), global_name)
 
 
 class _UntrustedError(Exception):

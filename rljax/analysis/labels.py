@@ -49,10 +49,7 @@ def row_labels(runs: Sequence[Run]) -> Callable[[Learner], str]:
 
 
 def differing_settings(learners: Sequence[Learner]) -> list[str]:
-    """The settings that differ between learners of one agent within a task.
-
-    A setting that some of their runs lack is left out: these runs are older than the setting.
-    """
+    """The settings of all learners of one agent that differ within a task."""
     common = [name for name in learners[0].settings if all(name in each.settings for each in learners)]
     tasks = group_by(learners, lambda learner: learner.run.task).values()
     return [name for name in common if any(len(_combinations(own, [name])) > 1 for own in tasks)]

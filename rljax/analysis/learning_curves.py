@@ -142,15 +142,10 @@ def _read(path: Path) -> folders.Run:
 
 
 def _x_label(run: folders.Run) -> str:
-    """What the steps of a run count. Older runs with data do not tell."""
-    if not run.config.get("data"):
+    """What the steps of a run count."""
+    if run.config["data"] is None or run.config["storage"] != "dataset":
         return "environment steps"
-    storage = run.config.get("storage")
-    if storage is None:
-        return "steps"
-    if storage != "dataset":
-        return "environment steps"
-    return "updates, then environment steps" if run.config.get("then_online") else "updates"
+    return "updates, then environment steps" if run.config["then_online"] else "updates"
 
 
 def _common_label(curves: Sequence[Curve]) -> str:

@@ -16,8 +16,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from rljax.analysis import formatting, labels
-from rljax.distributed.terminal import printable
 from rljax.runs import records, statistics
+from rljax.system.terminal import printable
 from rljax.training import registry
 
 STATES = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", "complete")  # in the table's order

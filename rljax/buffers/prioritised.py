@@ -69,6 +69,10 @@ class Priorities(struct.PyTreeNode):
         fields: Any = {"sums": 0, "largest": 0, "steps": None}
         return cls(**fields)
 
+    def of_learner(self, index: int) -> Priorities:
+        """Those of one of P learners."""
+        return self.replace(sums=self.sums[index], largest=self.largest[index])
+
     def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
         """The priorities after those that are `pending`, and after a step that wrote the rows `new` [E].
 

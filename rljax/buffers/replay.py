@@ -22,13 +22,16 @@ class ReplayBuffer(struct.PyTreeNode):
 
     All learners share `position` and `size`, which are never batched: a batched index would turn the slice update into
     a scatter. Large observations are stored once: `data.next_observation` is then None, `data.observation` holds the
-    newest frame of each, and `beside` holds what the rows do not say of their successors.
+    newest frame of each, and `beside` holds what the rows do not say of their successors. `priorities` is for
+    draws of rows by priority, and `windows` for draws of consecutive steps.
     """
 
     data: Transition  # [P, capacity, ...]
     position: Array  # [] int32: the next row to write
     size: Array  # [] int32: number of rows that hold a transition
     beside: Successors | None = None
+    priorities: Priorities | None = None  # of rows
+    windows: Windows | None = None
 
     @classmethod
     def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
@@ -55,7 +58,11 @@ class ReplayBuffer(struct.PyTreeNode):
 
     def add(self, transitions: Transition) -> ReplayBuffer:
         """Write transitions [P, E, ...] at the ring's position; in place where the ring is donated or carried."""
-        number, beside = transitions.reward.shape[1], self.beside
+        number = transitions.reward.shape[1]
+        beside, windows = self.beside, self.windows
+        if windows is not None:
+            transitions, memory = apart(transitions)
+            windows = windows.remembered(memory, self.position // number)
         if beside is not None:
             frame = newest_frame(transitions.observation, beside.stack)
             beside = beside.add(transitions, self.position, self._grown(number))
@@ -70,7 +77,19 @@ class ReplayBuffer(struct.PyTreeNode):
             position=(self.position + number) % self.capacity,
             size=self._grown(number),
             beside=beside,
+            windows=windows,
         )
+
+    def prioritised(self, pending: Pending, experience: Replay) -> ReplayBuffer:
+        """The ring with the `pending` priorities and those of its newest step of E environments."""
+        draw: Any = experience.draw
+        exponent = jnp.asarray(draw.exponent)
+        if self.windows is not None:
+            step = (self.position // experience.num_envs - 1) % (self.capacity // experience.num_envs)
+            return self.replace(windows=self.windows.written(pending, step, experience.num_envs, exponent))
+        assert self.priorities is not None
+        new = (self.position - experience.num_envs + jnp.arange(experience.num_envs)) % self.capacity
+        return self.replace(priorities=self.priorities.written(pending, new, exponent))
 
     def _grown(self, number: int) -> Array:
         """The number of rows that hold a transition after `number` more."""
@@ -91,15 +110,23 @@ class ReplayBuffer(struct.PyTreeNode):
     @property
     def axes(self) -> ReplayBuffer:
         """Which parts have the axis P, for `jax.vmap`."""
-        beside: Any = None if self.beside is None else Successors.axes(self.beside.stack)
-        return ReplayBuffer(data=0, position=None, size=None, beside=beside)  # type: ignore[arg-type]
+        parts: dict[str, Any] = {"data": 0, "position": None, "size": None}
+        if self.beside is not None:
+            parts["beside"] = Successors.axes(self.beside.stack)
+        if self.priorities is not None:
+            parts["priorities"] = Priorities.axes()
+        if self.windows is not None:
+            parts["windows"] = self.windows.axes
+        return ReplayBuffer(**parts)
 
     def of_learner(self, index: int) -> ReplayBuffer:
         """The ring of one of P learners."""
         learner = lambda tree: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
         beside = None if self.beside is None else learner(self.beside.replace(steps=None))
         beside = None if beside is None else beside.replace(steps=self.beside.steps)  # type: ignore[union-attr]
-        return self.replace(data=learner(self.data), beside=beside)
+        priorities = None if self.priorities is None else self.priorities.of_learner(index)
+        windows = None if self.windows is None else self.windows.of_learner(index)
+        return self.replace(data=learner(self.data), beside=beside, priorities=priorities, windows=windows)
 
     @property
     def drawable(self) -> Array:
@@ -145,61 +172,6 @@ class ReplayBuffer(struct.PyTreeNode):
             return rows_of(self.data, rows)
         rest = rows_of(self.data.replace(observation=None), rows)
         return rest.replace(observation=self.observations(rows), next_observation=self.successors(rows))
-
-
-class PrioritisedBuffer(ReplayBuffer):
-    """A ring whose rows are drawn by priority. Checkpoints of other rings do not know of the tree."""
-
-    priorities: Priorities | None = None
-
-    @property
-    def axes(self) -> PrioritisedBuffer:
-        """Which parts have the axis P, for `jax.vmap`."""
-        parts = super().axes
-        return PrioritisedBuffer(parts.data, parts.position, parts.size, parts.beside, Priorities.axes())
-
-    def of_learner(self, index: int) -> ReplayBuffer:
-        """The ring of one of P learners."""
-        assert self.priorities is not None
-        priorities = self.priorities.replace(sums=self.priorities.sums[index], largest=self.priorities.largest[index])
-        return super().of_learner(index).replace(priorities=priorities)
-
-    def prioritised(self, pending: Pending, experience: Replay) -> ReplayBuffer:
-        """The ring after a step of E environments was added: with the `pending` priorities, and those of its rows."""
-        assert self.priorities is not None
-        assert isinstance(experience.draw, Prioritised)
-        new = (self.position - experience.num_envs + jnp.arange(experience.num_envs)) % self.capacity
-        return self.replace(priorities=self.priorities.written(pending, new, jnp.asarray(experience.draw.exponent)))
-
-
-class SequenceBuffer(ReplayBuffer):
-    """A ring from which windows of consecutive steps are drawn. Checkpoints of other rings do not know of them."""
-
-    windows: Windows = None  # type: ignore[assignment]
-
-    def add(self, transitions: Transition) -> SequenceBuffer:
-        """Write transitions [P, E, ...] at the ring's position, and the memory in their extras where windows begin."""
-        transitions, memory = apart(transitions)
-        step = self.position // transitions.reward.shape[1]
-        added: Any = super().add(transitions)
-        return added.replace(windows=self.windows.remembered(memory, step))
-
-    @property
-    def axes(self) -> SequenceBuffer:
-        """Which parts have the axis P, for `jax.vmap`."""
-        parts = super().axes
-        return SequenceBuffer(parts.data, parts.position, parts.size, parts.beside, self.windows.axes)
-
-    def of_learner(self, index: int) -> ReplayBuffer:
-        """The ring of one of P learners."""
-        return super().of_learner(index).replace(windows=self.windows.of_learner(index))
-
-    def prioritised(self, pending: Pending, experience: Replay) -> SequenceBuffer:
-        """The ring after a step of E environments was added: with the `pending` priorities, and new windows."""
-        assert isinstance(experience.draw, Sequences)
-        step = (self.position // experience.num_envs - 1) % (self.capacity // experience.num_envs)
-        exponent = jnp.asarray(experience.draw.exponent)
-        return self.replace(windows=self.windows.written(pending, step, experience.num_envs, exponent))
 
 
 @declaration
@@ -273,15 +245,13 @@ class Replay(Experience):
         ring = ReplayBuffer.create(example, self.replay_size, stack)
         if not isinstance(self.draw, Prioritised):
             return ring
-        priorities = Priorities.create(len(example.reward), ring.capacity)
-        return PrioritisedBuffer(ring.data, ring.position, ring.size, ring.beside, priorities)
+        return ring.replace(priorities=Priorities.create(len(example.reward), ring.capacity))
 
-    def _of_sequences(self, example: Transition, draw: Sequences, stack: int) -> SequenceBuffer:
+    def _of_sequences(self, example: Transition, draw: Sequences, stack: int) -> ReplayBuffer:
         example, memory = apart(example)
         learners, steps = len(example.reward), draw.steps(self)
         ring = ReplayBuffer.create(example, steps * self.num_envs, stack)
-        windows = Windows.create(memory, learners, self.num_envs, steps, draw)
-        return SequenceBuffer(ring.data, ring.position, ring.size, ring.beside, windows)
+        return ring.replace(windows=Windows.create(memory, learners, self.num_envs, steps, draw))
 
     @property
     def steps_before_updates(self) -> int:

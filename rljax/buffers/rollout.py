@@ -22,6 +22,7 @@ class RolloutBuffer(struct.PyTreeNode):
 
     data: Transition  # [P, T, E, ...]
     position: Array  # [] int32: the next step to write, shared by all learners
+    memory: Any = None  # [P, E, ...] before the first of the steps; None where the agent has none
 
     @staticmethod
     def create(example: Transition, num_steps: int) -> RolloutBuffer:
@@ -32,9 +33,7 @@ class RolloutBuffer(struct.PyTreeNode):
 
         example, memory = apart(example)
         data, zero = jax.tree.map(empty, example), jnp.zeros((), jnp.int32)
-        if memory is None:
-            return RolloutBuffer(data, zero)
-        return RememberingRollout(data, zero, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory))
+        return RolloutBuffer(data, zero, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory))
 
     def add(self, transitions: Transition) -> RolloutBuffer:
         """Write one step [P, E, ...]; in place where the rollout is donated or carried."""
@@ -42,8 +41,12 @@ class RolloutBuffer(struct.PyTreeNode):
         def write(rollout: Array, step: Array) -> Array:
             return jax.lax.dynamic_update_index_in_dim(rollout, step.astype(rollout.dtype), self.position, axis=1)
 
+        transitions, memory = apart(transitions)
+        first = self.position == 0
+        memory = jax.tree.map(lambda new, old: jnp.where(first, new, old), memory, self.memory)
         data = jax.tree.map(write, self.data, transitions)
-        return self.replace(data=data, position=(self.position + 1) % self.data.reward.shape[1])
+        position = (self.position + 1) % self.data.reward.shape[1]
+        return self.replace(data=data, position=position, memory=memory)
 
     def cut_episodes(self, num_envs: int) -> RolloutBuffer:
         """Mark the newest step of each environment as truncated, unless it has ended: the next begins an episode."""
@@ -51,20 +54,6 @@ class RolloutBuffer(struct.PyTreeNode):
         newest = (self.position - 1) % self.data.reward.shape[1]
         truncated = self.data.truncated[:, newest] | ~self.data.terminated[:, newest]
         return self.replace(data=self.data.replace(truncated=self.data.truncated.at[:, newest].set(truncated)))
-
-
-class RememberingRollout(RolloutBuffer):
-    """The last T steps of each environment, and the memories before the first of them."""
-
-    memory: Any = None  # [P, E, ...]
-
-    def add(self, transitions: Transition) -> RememberingRollout:
-        """Write one step [P, E, ...]."""
-        transitions, memory = apart(transitions)
-        first = self.position == 0
-        memory = jax.tree.map(lambda new, old: jnp.where(first, new, old), memory, self.memory)
-        written: Any = super().add(transitions)
-        return written.replace(memory=memory)
 
 
 def beside(batch: Transition) -> tuple[Transition, Transition | None]:
@@ -208,7 +197,7 @@ class Rollout(Experience):
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
         """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...], with rows of the data beside it."""
         batch = buffer.data
-        if isinstance(buffer, RememberingRollout):
+        if buffer.memory is not None:
             batch = batch.replace(extras={**batch.extras, MEMORY: buffer.memory, "first": beginnings(batch)})
         batch = jax.tree.map(lambda x: x[:, None], batch)
         if not self.data_size:

@@ -28,7 +28,7 @@ from rljax.buffers.experience import beginnings, declaration
 from rljax.buffers.prioritised import Pending, Priorities
 
 if TYPE_CHECKING:
-    from rljax.buffers.replay import Replay, SequenceBuffer
+    from rljax.buffers.replay import Replay, ReplayBuffer
 
 
 class Windows(struct.PyTreeNode):
@@ -54,9 +54,8 @@ class Windows(struct.PyTreeNode):
 
     def of_learner(self, index: int) -> Windows:
         """Those of one of P learners."""
-        memory, priorities = jax.tree.map(lambda x: x[index], self.memory), self.priorities
-        if priorities is not None:
-            priorities = priorities.replace(sums=priorities.sums[index], largest=priorities.largest[index])
+        memory = jax.tree.map(lambda x: x[index], self.memory)
+        priorities = None if self.priorities is None else self.priorities.of_learner(index)
         return self.replace(memory=memory, priorities=priorities)
 
     def remembered(self, memory: Any, step: Array) -> Windows:
@@ -121,14 +120,15 @@ class Sequences(Draw):
         if experience.shift:
             raise ValueError(f"--config.shift is {experience.shift}, it must be 0: sequences are drawn as they are.")
 
-    def __call__(self, buffer: SequenceBuffer, keys: Array, experience: Replay) -> Transition:
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, T, B, ...]; `keys` are [P]."""
         draw = functools.partial(self._draw, experience)
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.correction)  # type: ignore[arg-type]
 
-    def _draw(self, experience: Replay, ring: SequenceBuffer, key: Array, correction: Array) -> Transition:
+    def _draw(self, experience: Replay, ring: ReplayBuffer, key: Array, correction: Array) -> Transition:
         """Batches [U, T, B, ...] of one learner."""
         num_envs, kept = experience.num_envs, ring.windows
+        assert kept is not None
         shape = (experience.num_updates, experience.batch_size)
         steps = ring.capacity // num_envs
         last, number = self.complete(ring, num_envs)
@@ -153,7 +153,7 @@ class Sequences(Draw):
             extras |= {MEMORY: jax.tree.map(lambda x: x[begin, environment], kept.memory)}
         return batch.replace(extras={**batch.extras, **extras})
 
-    def complete(self, ring: SequenceBuffer, num_envs: int) -> tuple[Array, Array]:
+    def complete(self, ring: ReplayBuffer, num_envs: int) -> tuple[Array, Array]:
         """Of one learner's ring: where in time the newest window that is whole begins, and the number of whole ones.
 
         The first is counted in windows, from 0 to W - 1.

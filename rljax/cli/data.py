@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli import options as shared
-from rljax.distributed.terminal import printable, show
+from rljax.system.terminal import printable, show
 
 USAGE = """\
 usage: rljax data COMMAND ...

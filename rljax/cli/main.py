@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as end:
         _leave_processes(end.code, arguments)
         if end.code == EXIT_INTERRUPT and is_own_process:
-            from rljax.distributed import interruption
+            from rljax.system import interruption
 
             interruption.leave_at_once(EXIT_INTERRUPT)
         raise
@@ -124,7 +124,7 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
 
 
 def _fail(message: str, code: int = EXIT_USER) -> None:
-    from rljax.distributed.terminal import LINES, printable
+    from rljax.system.terminal import LINES, printable
 
     print(f"error: {printable(message, keep=LINES)}", file=sys.stderr)
     raise SystemExit(code)

@@ -74,7 +74,7 @@ class Cluster:
         """The Ray cluster that the options name, if any."""
         from rljax.distributed import ray_cluster
 
-        return None if self.ray is None else ray_cluster.Cluster(self.ray, self.ray_cpus)
+        return None if self.ray is None else ray_cluster.RayCluster(self.ray, self.ray_cpus)
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -36,8 +36,8 @@ class Play(shared.Trust, shared.Learner):
 def evaluate(arguments: list[str]) -> None:
     """rljax eval"""
     options = shared.parse(Evaluate, arguments, "eval")
-    from rljax.distributed.terminal import show
     from rljax.runs import policy
+    from rljax.system.terminal import show
 
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
     for compute in options.compute or (None,):

@@ -2,7 +2,8 @@
 
 An interrupted download continues where it stopped (HTTP Range on a `.part` file). Its length is checked, and its
 checksum if one is known. It gets its final name only when it is complete. A side file, `NAME.json`, stores its length
-and SHA-256, so that a file that is cut or changed later is noticed.
+and SHA-256, so that a file that is cut or changed later is noticed. The package `pooch` begins
+an interrupted download again from its first byte, which is too much for files of many gigabytes.
 """
 
 from __future__ import annotations

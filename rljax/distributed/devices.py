@@ -35,8 +35,8 @@ def prefer_cores() -> None:
     There are never more devices than threads that XLA may use.
     """
     global _devices_are_cores
-    asked = jax_settings.values["jax_num_cpu_devices"] > 0
-    if asked or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+    is_set = jax_settings.values["jax_num_cpu_devices"] > 0
+    if is_set or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     threads = os.environ.get("NPROC", "")  # XLA's own setting
@@ -73,8 +73,8 @@ class Spread:
             )
         self.mesh: Mesh | None = None
         if learners * environments > 1:
-            chosen = np.array(_first_of_each_process(learners * environments)).reshape(learners, environments)
-            self.mesh = Mesh(chosen, (LEARNERS, ENVIRONMENTS))
+            devices = np.array(_first_of_each_process(learners * environments))
+            self.mesh = Mesh(devices.reshape(learners, environments), (LEARNERS, ENVIRONMENTS))
             # One program for all arrays: separate calls would compile a program per array.
             self._moved = jax.jit(self._place, static_argnums=1)
 
@@ -161,10 +161,10 @@ def _first_of_each_process(number: int) -> list[Any]:
     indices = sorted({device.process_index for device in devices})
     by_process = [[device for device in devices if device.process_index == index] for index in indices]
     each = number // len(indices)
-    if any(len(own) < each for own in by_process):
-        counts = ", ".join(str(len(own)) for own in by_process)
+    if any(len(group) < each for group in by_process):
+        counts = ", ".join(str(len(group)) for group in by_process)
         raise ValueError(f"the processes have {counts} devices: give all of them the same number of devices.")
-    return [device for own in by_process for device in own[:each]]
+    return [device for group in by_process for device in group[:each]]
 
 
 def _aligned(x: Any) -> Any:

@@ -49,15 +49,19 @@ def join(
     _check(coordinator, num_processes, process_id, timeout)
     jax.config.update("jax_enable_preemption_service", False)  # it would catch SIGTERM, which a run handles itself
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    given: dict[str, Any] = {}
+    place: dict[str, Any] = {}
     if coordinator != AUTO:
-        given = {"coordinator_address": coordinator, "num_processes": num_processes, "process_id": process_id}
+        place = {
+            "coordinator_address": coordinator,
+            "num_processes": num_processes,
+            "process_id": process_id,
+        }
     problem: list[Exception] = []
 
     def connect() -> None:
         try:
             jax.distributed.initialize(
-                **given,
+                **place,
                 initialization_timeout=timeout + SHUTDOWN_TIMEOUT,  # later than ours: JAX aborts the process
                 shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
             )
@@ -147,15 +151,17 @@ def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
     if not is_distributed():
         return
     expected, *others = all_gather(dict(describe()))
-    for process, found in enumerate(others, 1):
-        different = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+    for process, values in enumerate(others, 1):
+        names = {**expected, **values}
+        different = [name for name in names if expected.get(name) != values.get(name)]
         if different:
             name = different[0]
             raise ValueError(
                 f"the processes were not started alike: {name} is {expected.get(name)!r} in process 0, "
-                f"{found.get(name)!r} in process {process}"
+                f"{values.get(name)!r} in process {process}"
                 + (f"; also different: {', '.join(different[1:])}" if different[1:] else "")
-                + ". All need the same command, but for --process-id, the same files and the same versions."
+                + ". All need the same files, the same versions and, but for --process-id, the same "
+                "command."
             )
 
 
@@ -172,12 +178,12 @@ def abort(code: int, last: bool) -> NoReturn:
     os._exit(code)
 
 
-def _gather(own: np.ndarray) -> np.ndarray:
+def _gather(value: np.ndarray) -> np.ndarray:
     """The arrays of all processes, [processes, ...]. Raises `ProcessError` if one of them is gone."""
     from jax.experimental import multihost_utils
 
     try:
-        return multihost_utils.process_allgather(own)
+        return multihost_utils.process_allgather(value)
     except Exception as error:  # its type depends on the device and the network
         raise ProcessError(f"this process has lost the others ({str(error).partition(chr(10))[0]}).") from error
 

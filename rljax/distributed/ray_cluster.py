@@ -16,7 +16,7 @@ RETRIES = 10  # of a task whose machine is lost: each continues from the last ch
 
 
 @dataclasses.dataclass(frozen=True)
-class Cluster:
+class RayCluster:
     """A Ray cluster. All of its machines must have the same packages, and see the run folders under the same names."""
 
     address: str  # "auto": the cluster of this machine; or "HOST:PORT", or "ray://HOST:PORT"
@@ -34,7 +34,7 @@ class Cluster:
                 max_retries=RETRIES,
                 runtime_env={"env_vars": {"NPROC": str(self.cpus)}},  # the number of JAX's threads
             )
-            tasks = [remote.remote(os.getcwd(), function, given) for given in arguments]
+            tasks = [remote.remote(os.getcwd(), function, values) for values in arguments]
             try:
                 return all(ray.get(tasks))
             except KeyboardInterrupt:

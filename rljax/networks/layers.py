@@ -79,7 +79,7 @@ class Network:
     Leaves of collections are floats, so that gradients, optimisers and `polyak` accept them. Integers and truth values
     are stored as float32; the module receives them rounded to their own type, `dtypes`. Counts are exact up to 2^24.
 
-    Without collections, the pytree has the paths `params` and `options` only, as in checkpoints of earlier versions.
+    Without collections, the pytree has the paths `params` and `options` only.
     """
 
     params: Any

@@ -3,7 +3,8 @@
 Each maps features `x` [T, ..., m] of T steps and a memory [..., M...] to its outputs [T, ..., h], the memory after the
 last step, and the outputs for `successor` [T, ..., m], or None without it. `first` [T, ...] marks steps in which an
 episode begins: they see nothing of what came before. A successor comes after its step and sees the memory of then. No
-step sees a successor.
+step sees a successor. Flax's `GRUCell` and `LSTMCell` can neither multiply the inputs of all
+steps at once nor take a kernel's gradient as one product over all steps, as these do.
 
 [1] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
 [2] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764

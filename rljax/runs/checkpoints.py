@@ -3,6 +3,9 @@
 A checkpoint is a folder named by its step. It is written under a temporary name and renamed when it is complete, so
 that a folder with the final name is always complete. A manifest of sizes and checksums detects later damage. Where a
 run has several processes, each one writes its own parts of the arrays into the same folder.
+
+Orbax writes and reads the arrays. Its `CheckpointManager` would also name and delete the folders,
+but it does not check the files of a checkpoint before their use, nor go back to the one before.
 """
 
 from __future__ import annotations
@@ -22,12 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from rljax.distributed import files, processes
-from rljax.distributed.hardware import nbytes
-from rljax.networks.normalise import Statistics
+from rljax.distributed import processes
 from rljax.runs.json_files import explain
+from rljax.system import files
+from rljax.system.hardware import nbytes
 
 FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"
@@ -113,9 +115,10 @@ def _report(hook: Callable[..., None], kind: type, error: BaseException, trace: 
 
 
 def _drop(folder: Path, step: int, keep: int) -> None:
-    found = steps(folder)
-    kept = [other for other in found if other <= step][-keep:]  # later ones are damaged: the run went back behind them
-    for other in set(found) - set(kept):
+    saved = steps(folder)
+    # Later ones are damaged: the run went back behind them.
+    recent = [other for other in saved if other <= step][-keep:]
+    for other in set(saved) - set(recent):
         shutil.rmtree(folder / f"{other:012d}", ignore_errors=True)
 
 
@@ -139,15 +142,15 @@ def newest(folder: Path) -> Path:
 
     Damaged ones are skipped with a warning. Raises `CheckpointError` where no usable checkpoint is left.
     """
-    found = steps(folder)
-    for step in reversed(found):
+    saved = steps(folder)
+    for step in reversed(saved):
         path = folder / f"{step:012d}"
         problem = damage(path)
         if problem is None:
             return path
         warnings.warn(f"checkpoint '{path}' is damaged ({problem}): falling back to the one before it.", stacklevel=2)
     raise CheckpointError(
-        f"no usable checkpoint in '{folder}' ({len(found)} found). The run must be started again: rljax train"
+        f"no usable checkpoint in '{folder}' ({len(saved)} found). The run must be started again: rljax train"
     )
 
 
@@ -177,7 +180,7 @@ def damage(path: Path) -> str | None:
     for link in files.links(path):
         return f"'{link}' is a link"
     try:
-        manifest = json.loads(files.own(path / MANIFEST).read_text())
+        manifest = json.loads(files.safe(path / MANIFEST).read_text())
     except (OSError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest:
@@ -187,7 +190,7 @@ def damage(path: Path) -> str | None:
         if name not in inside and (path / name).is_file():
             return f"{MANIFEST} names a file outside of it"
         try:
-            if _fingerprint(files.own(path / name, copies=1)) != fingerprint:
+            if _fingerprint(files.safe(path / name, copies=1)) != fingerprint:
                 return f"{name!r} has changed"
         except FileNotFoundError:
             return f"{name!r} is missing"
@@ -201,12 +204,12 @@ def damage(path: Path) -> str | None:
 def notes(path: Path) -> dict[str, Any]:
     """The notes in checkpoint `path`. Raises `CheckpointError` where they cannot be read."""
     try:
-        found = json.loads(files.own(path / "run.json").read_text(encoding="utf-8"))
+        notes = json.loads(files.safe(path / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {explain(error)}.") from error
-    if not isinstance(found, dict) or not isinstance(found.get("values") or {}, dict):
+    if not isinstance(notes, dict) or not isinstance(notes.get("values", ()), dict | None):
         raise CheckpointError(f"'{path / 'run.json'}' does not hold the notes of a checkpoint.")
-    return found
+    return notes
 
 
 def not_notes(path: Path, error: Exception) -> CheckpointError:
@@ -228,19 +231,17 @@ def restore(path: Path, name: str, template: Any) -> Any:
     try:
         with _without_late_errors(), ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # orbax warns that the topology may differ
-            saved = getattr(checkpointer.metadata(path.absolute() / name).item_metadata, "tree", None)
-            older = _without_errors(abstract, saved)
-            tree = _with_errors(abstract, checkpointer.restore(path.absolute() / name, older))
+            tree = checkpointer.restore(path.absolute() / name, abstract)
     except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(
             f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
         ) from error
     except Exception as error:  # changed bytes make orbax raise errors of many types
         raise CheckpointError(f"checkpoint '{path}' cannot be read ({explain(error)}).") from error
-    for expected, found in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
-        if expected.shape != found.shape or expected.dtype != found.dtype:
+    for expected, saved in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
+        if expected.shape != saved.shape or expected.dtype != saved.dtype:
             raise CheckpointError(
-                f"checkpoint '{path}' holds an array {found.dtype}{list(found.shape)} where this run needs "
+                f"checkpoint '{path}' holds an array {saved.dtype}{list(saved.shape)} where this run needs "
                 f"{expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
             )
     return tree
@@ -255,39 +256,10 @@ def _without_late_errors() -> Iterator[None]:
     sys.unraisablehook = hook  # after a failure it stays
 
 
-def _report_unraisable(hook: Callable[[Any], None], found: Any) -> None:
-    file = getattr(getattr(found.object, "cr_code", None), "co_filename", "")  # of a task
-    if "orbax" not in file and str(found.exc_value) != "Event loop is closed":
-        hook(found)
-
-
-def _without_errors(template: Any, saved: Any) -> Any:
-    """`template` as older runs saved it: their running statistics had no rounding errors.
-
-    `saved` is the saved tree of nested dictionaries and lists.
-    """
-
-    def older(path: Any, node: Any) -> Any:
-        if not isinstance(node, Statistics):
-            return node
-        found = saved
-        for key in path:
-            found = found[getattr(key, "name", getattr(key, "key", getattr(key, "idx", None)))]
-        return node if "lost" in found else {name: getattr(node, name) for name in found}
-
-    return jax.tree_util.tree_map_with_path(older, template, is_leaf=lambda node: isinstance(node, Statistics))
-
-
-def _with_errors(template: Any, tree: Any) -> Any:
-    """`tree` with the structure of `template`: running statistics of older runs get rounding errors of 0."""
-
-    def newer(node: Any, found: Any) -> Any:
-        if not isinstance(node, Statistics) or isinstance(found, Statistics):
-            return found
-        zeros = (jnp.zeros_like(found["mean"]), jnp.zeros_like(found["variance"]))
-        return Statistics(**found, lost=zeros)
-
-    return jax.tree.map(newer, template, tree, is_leaf=lambda node: isinstance(node, Statistics))
+def _report_unraisable(hook: Callable[[Any], None], raised: Any) -> None:
+    file = getattr(getattr(raised.object, "cr_code", None), "co_filename", "")  # of a task
+    if "orbax" not in file and str(raised.exc_value) != "Event loop is closed":
+        hook(raised)
 
 
 def _require_space(folder: Path, items: Mapping[str, Any]) -> None:

@@ -27,9 +27,9 @@ from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
 from rljax.buffers.replay import ReplayBuffer
-from rljax.distributed import hardware
 from rljax.runs import checkpoints, console, policy
 from rljax.runs.run import Run, read_config
+from rljax.system import hardware
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from rljax.training.plan import observed
 from rljax.training.sizes import require_room

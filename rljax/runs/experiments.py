@@ -16,10 +16,11 @@ from typing import Any
 
 from rljax import datasets, envs
 from rljax.buffers import Experience
-from rljax.distributed import hardware, processes
-from rljax.distributed.lock import FILE as LOCK_FILE
-from rljax.distributed.lock import Lock
+from rljax.distributed import processes
 from rljax.runs import checkpoints, json_files, policy, records
+from rljax.system import hardware
+from rljax.system.lock import FILE as LOCK_FILE
+from rljax.system.lock import Lock
 from rljax.training import configuration, registry
 from rljax.training import trust as trusting
 from rljax.training.loop import prefer_devices
@@ -86,14 +87,14 @@ def reopened(
     code that nobody vouches for; see `rljax.training.trust`.
     """
     settings = dataclasses.replace(settings_of(described), **(online or {}))
-    if online and described.get("then_online"):
+    if online and described["then_online"]:
         raise ValueError(f"'{folder}' goes on online already. For another number of steps in all: --steps N")
     if online:
         changes = preset_online(settings.agent, settings.env, settings.data)
         settings = dataclasses.replace(settings, online=changes)
     file, seals = folder / "config.json", described.get("seals")
     experiment = restored(settings, described["config"], file, seals=seals, trust=trust)
-    then, now = described.get("dataset") or {}, described_data(experiment.dataset) or {}
+    then, now = described["dataset"] or {}, described_data(experiment.dataset) or {}
     # The versions are those of the packages that read it: a run may go on with others, which is noted.
     changed = sorted(name for name in {**then, **now} if name != "versions" and now.get(name) != then.get(name))
     if changed:
@@ -103,7 +104,7 @@ def reopened(
             f"{differences}."
         )
     prefer_devices(experiment, len(settings.seeds))
-    if experiment.base is not None and experiment.base.digest() != described.get("base_digest"):
+    if experiment.base is not None and experiment.base.digest() != described["base_digest"]:
         raise ValueError(
             f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it has changed "
             "since, as when it is trained on. Restore that folder, or start a new run."
@@ -113,7 +114,7 @@ def reopened(
 
 def require_same_beginning(folder: Path, inherited: Any) -> None:
     """Raise `ValueError` where what learners inherit has changed since the run in `folder`, which begins anew."""
-    if records.read_config(folder).get("inherited") != inherited:
+    if records.read_config(folder)["inherited"] != inherited:
         raise ValueError(
             f"the run in '{folder}' begins anew, and the run of its --from has changed since. Restore that folder, or "
             "start a new run."
@@ -128,7 +129,7 @@ def note_resumption(
     Returns a warning where the conditions differ from those in which the run began. That is recorded, too.
     """
     described = records.read_config(folder)
-    if state_bytes is not None and not described.get("then_online"):
+    if state_bytes is not None and not described["then_online"]:
         described["state_bytes"] = state_bytes
     described |= {name: getattr(settings, name) for name in ("steps", "then_online", "offline_share", "online")}
     described["seals"] = trusting.seals(dataclasses.asdict(settings))
@@ -146,14 +147,13 @@ def note_resumption(
 
 
 def require_structure(folder: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where the `saved` settings of a checkpoint, which shape its arrays, are not those `wanted`.
+    """Raise `ValueError` where the `saved` settings, which shape arrays, are not those `wanted`.
 
-    A setting that neither the checkpoint nor the run's config.json has is newer than the run, and has its default.
+    A stage online may be added to a run, so the checkpoint may lack its settings.
     """
-    written = records.read_config(folder)["config"]
     for name, value in wanted.items():
-        is_new = name.startswith("online.") or name.removeprefix("config.") not in written
-        if saved.get(name, value if is_new else None) != value:
+        added = name.startswith("online.") and name not in saved
+        if not added and saved.get(name) != value:
             raise ValueError(
                 f"'{folder / 'config.json'}' says {name} = {value}, the checkpoint was made with {saved.get(name)}. "
                 "Structural settings cannot change in a resumed run: restore the value, or start a new run."

@@ -79,7 +79,7 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int], trust: bool) 
         notes["seal"] = trusting.seal("environments", state)
 
     place = {learner: number for number, learner in enumerate(learners)}
-    diverged = [x | {"learner": place[x["learner"]]} for x in notes.get("diverged", []) if x["learner"] in place]
+    diverged = [x | {"learner": place[x["learner"]]} for x in notes["diverged"] if x["learner"] in place]
     best_return = [notes["best_return"][learner] for learner in learners]
     notes |= {"structure": part.structure(), "values": None, "diverged": diverged, "best_return": best_return}
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.distributed.files import RefusedFileError, own
+from rljax.system.files import RefusedFileError, safe
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -132,36 +132,37 @@ SETTINGS = Kind(  # names in it are shown to users
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object. Raises `ValueError` where it cannot be read, or holds anything else."""
     try:
-        found = json.loads(own(Path(path)).read_text(encoding="utf-8"))
+        value = json.loads(safe(Path(path)).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({explain(error)})") from None
     except RefusedFileError:
         raise
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} cannot be read (it is not JSON: {error})") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError(f"{path.name} is not a JSON object")
-    return found
+    return value
 
 
-def problem(found: Any, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> str | None:
+def problem(value: Any, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> str | None:
     """What is wrong with an object: it lacks a needed entry, or an entry is of another kind. None where it fits."""
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return "is not a JSON object"
-    missing = [name for name in needed if name not in found]
+    missing = [name for name in needed if name not in value]
     if missing:
         return f"lacks {', '.join(map(repr, missing))}"
-    wrong = next((name for name, kind in kinds.items() if name in found and not kind.fits(found[name])), None)
+    entries = [(name, kind) for name, kind in kinds.items() if name in value]
+    wrong = next((name for name, kind in entries if not kind.fits(value[name])), None)
     return None if wrong is None else f"has a '{wrong}' that is not {kinds[wrong].name}"
 
 
 def read_fitting(path: Path, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> dict[str, Any]:
     """Read a file that holds one JSON object with entries of these kinds. Raises `ValueError` where it does not."""
-    found = read_json(path)
-    wrong = problem(found, kinds, needed)
+    value = read_json(path)
+    wrong = problem(value, kinds, needed)
     if wrong is not None:
         raise ValueError(f"{path.name} {wrong}")
-    return found
+    return value
 
 
 # What the operating system's refusals mean, and what helps.
@@ -195,8 +196,8 @@ def explain(error: BaseException) -> str:
     while at is not None:
         if isinstance(at, OSError) and at.errno is not None:
             number, name = at.errno, at.filename
-        elif (found := re.search(r"(?:OS error |os_error_code=')(\d+)", str(at))) is not None:
-            number = int(found[1])
+        elif (match := re.search(r"(?:OS error |os_error_code=')(\d+)", str(at))) is not None:
+            number = int(match[1])
         if number is not None:
             break
         at = at.__cause__ or at.__context__

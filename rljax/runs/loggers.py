@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rljax.distributed.files import own
 from rljax.runs.json_files import plain
+from rljax.system.files import safe
 
 
 class Logger(Protocol):
@@ -81,10 +81,10 @@ class WandB(Logger):
     def __init__(self, out: Path, project: str) -> None:
         import wandb  # type: ignore[import-not-found]
 
-        own(out / "wandb").mkdir(parents=True, exist_ok=True)
-        identity = own(out / "wandb" / "run_id")  # a resumed run reports to the same W&B run
+        safe(out / "wandb").mkdir(parents=True, exist_ok=True)
+        identity = safe(out / "wandb" / "run_id")  # a resumed run reports to the same W&B run
         previous = identity.read_text(encoding="utf-8").strip() if identity.exists() else None
-        described = own(out / "config.json")
+        described = safe(out / "config.json")
         config = json.loads(described.read_text(encoding="utf-8")) if described.exists() else None
         try:
             self._run = wandb.init(

@@ -49,27 +49,12 @@ class Policies:
 
     @functools.cached_property
     def spaces(self) -> Spaces | None:
-        """The environment's own spaces. None inside the program, where observations and actions are as agents see them.
-
-        Runs from before spaces were stored make the environment. Raises `ValueError` where that is not possible.
-        """
+        """The environment's own spaces. None inside the program, where agents see the same."""
         from rljax.envs.host.spaces import Spaces
 
-        name = self.settings.env
-        if self.described_spaces is not None:
-            return Spaces.read(self.described_spaces, name)
-        if name == "none" or envs.is_compiled(name):
+        if self.described_spaces is None:
             return None
-        seen = observed(name, self.experience)
-        try:
-            hosted = envs.make_hosted(envs.evaluated(seen), 1)
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"the run does not hold the spaces of '{name}', because an older version wrote it, and the environment "
-                f"cannot be made to ask for them: {error} To do without: policy(observation, normalised=True)"
-            ) from error
-        hosted.close()
-        return hosted.spaces
+        return Spaces.read(self.described_spaces, self.settings.env)
 
     @property
     def observes_time(self) -> bool:
@@ -275,7 +260,7 @@ def load_all(
         config = configuration.replace(config, {THINKING: compute}, "--compute")
         contract.check(module, spec, config)
     path = checkpoints.newest(folder / "checkpoints")
-    values = checkpoints.notes(path).get("values") or {}
+    values = checkpoints.notes(path)["values"] or {}
     config = schedules.in_steps(module, dataclasses.replace(config, **values), settings)
     stacked = configuration.stack(config, len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
@@ -287,7 +272,7 @@ def load_all(
     inputs = module.experience(config).inputs
     template = jax.eval_shape(jax.vmap(create), keys, stacked)
     state = checkpoints.restore(path, "best" if best else "agent", template)
-    others = (int(path.name), described.get("reference"), described.get("spaces"))
+    others = (int(path.name), described["reference"], described["spaces"])
     return Policies(settings, spec, module, stacked, state, *others)
 
 

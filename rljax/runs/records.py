@@ -15,14 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rljax.distributed.files import own
 from rljax.runs import json_files
 from rljax.runs.json_files import dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require
-from rljax.runs.schema import CONFIG, LINES, NEEDED, NEEDED_IN_LINES, RESULTS
+from rljax.runs.schema import CONFIG, FORMAT, LINES, NEEDED, NEEDED_IN_LINES, RESULTS
+from rljax.system.files import safe
 
-FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "turns": "turns.jsonl"}  # turns: changes
-RARE = {"turns"}  # files that are created with their first line
+FILES = {
+    "metrics": "metrics.jsonl",
+    "evaluations": "evaluations.jsonl",
+    "changes": "changes.jsonl",  # of settings, by a schedule
+}
+RARE = {"changes"}  # files that are created with their first line
 SUMMARY = "summary.json"
 
 
@@ -70,9 +74,9 @@ class Recorder:
 
     def change(self, record: Mapping[str, Any]) -> None:
         """Append a change of settings: `step`, `parents`, and `values` by name, with one entry per learner."""
-        if "turns" not in self._files:
-            self._files["turns"] = _Lines(self._out / FILES["turns"], "turns")
-        self._files["turns"].append(record)
+        if "changes" not in self._files:
+            self._files["changes"] = _Lines(self._out / FILES["changes"], "changes")
+        self._files["changes"].append(record)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, atomically."""
@@ -87,8 +91,8 @@ class Recorder:
     def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
         """Delete all lines from the first one beyond `step` on, and an incomplete last line.
 
-        With the `marks` of a checkpoint, each file gets its size from then. This is for files in which `changes` has
-        found none. Without marks, lines of `step` itself stay.
+        With the `marks` of a checkpoint, each file gets its size from then. This is for files
+        without `differences`. Without marks, lines of `step` itself stay.
 
         Write a chunk's lines (and call `sync`) before the checkpoint of its step. Then the files of a resumed run equal
         those of a run that was never interrupted. Weights & Biases cannot delete values: there the resumed run reports
@@ -149,7 +153,7 @@ class Nowhere:
         """Nothing."""
 
 
-def read(out: Path, name: Literal["metrics", "evaluations", "turns"]) -> list[dict[str, Any]]:
+def read(out: Path, name: Literal["metrics", "evaluations", "changes"]) -> list[dict[str, Any]]:
     """The records of a run so far, in order; null becomes None. The list is empty where the file does not exist yet.
 
     An incomplete last line (of a run that was killed, or is writing) is left out.
@@ -178,25 +182,23 @@ def _parsed(line: bytes, name: str) -> tuple[Any, str | None]:
     return record, json_files.problem(record, LINES[name], NEEDED_IN_LINES[name])
 
 
-def changes(out: Path, marks: Mapping[str, Sequence[int]] | None, step: int) -> list[str]:
-    """What has changed in the records of a run since its checkpoint of `step`, which has these `marks`.
+def differences(out: Path, marks: Mapping[str, Sequence[int]]) -> list[str]:
+    """What has changed in the records of a run since its checkpoint with these `marks`.
 
-    Lines after the checkpoint do not count. Older checkpoints have no marks: for these the metrics must reach `step`.
+    Lines after the checkpoint do not count.
     """
-    if marks is None:
-        last = max((line["step"] for line in read(out, "metrics") if line["step"] <= step), default=0)
-        return [] if last == step else [f"{FILES['metrics']} ends at step {last}, before the checkpoint of step {step}"]
-    found = []
+    messages = []
     for name, (size, checksum) in marks.items():
         path = Path(out) / FILES[name]
-        content = own(path).read_bytes()[:size] if path.exists() else b""
+        content = safe(path).read_bytes()[:size] if path.exists() else b""
         if size and not path.exists():
-            found.append(f"{FILES[name]} is missing")
+            messages.append(f"{FILES[name]} is missing")
         elif len(content) < size:
-            found.append(f"{FILES[name]} has lost lines: it has {len(content):,} of {size:,} bytes")
+            lost = f"it has {len(content):,} of {size:,} bytes"
+            messages.append(f"{FILES[name]} has lost lines: {lost}")
         elif zlib.crc32(content) != checksum:
-            found.append(f"{FILES[name]} has been changed")
-    return found
+            messages.append(f"{FILES[name]} has been changed")
+    return messages
 
 
 class RecordsChanged(ValueError):
@@ -204,15 +206,19 @@ class RecordsChanged(ValueError):
 
 
 def require_unchanged(out: Path, notes: Mapping[str, Any], accept: bool) -> list[str]:
-    """The `changes` since the checkpoint with these notes. Raises `RecordsChanged` unless they are accepted."""
-    found = changes(out, notes.get("records"), notes["step"])
-    if found and not accept:
+    """The `differences` since the checkpoint with these notes.
+
+    Raises `RecordsChanged` unless they are accepted.
+    """
+    messages = differences(out, notes["records"])
+    if messages and not accept:
         raise RecordsChanged(
-            f"the records of '{out}' are not those of its checkpoint of step {notes['step']}: {'; '.join(found)}. "
+            f"the records of '{out}' are not those of its checkpoint of step {notes['step']}: "
+            f"{'; '.join(messages)}. "
             "Restore the files. Or go on with them as they are, which config.json will say: "
             f"rljax resume {out} --accept-changed-records"
         )
-    return found
+    return messages
 
 
 def discard(out: Path) -> None:
@@ -242,7 +248,7 @@ class Tail:
         A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for the first time.
         """
         try:
-            with own(self._path, copies=0).open("rb") as file:  # only its end is read
+            with safe(self._path, copies=0).open("rb") as file:  # only its end is read
                 size = file.seek(0, os.SEEK_END)
                 if size < self._end:
                     self._end = 0
@@ -270,18 +276,24 @@ def is_summarised(folder: Path, steps: int) -> bool:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A run's config.json. Raises `ValueError` where there is no such file, or where it is not that of a run."""
+    """A run's config.json.
+
+    Raises `ValueError` where there is no such file, where it is not that of a run, and where the
+    run has another format than `FORMAT`.
+    """
     path = Path(folder) / "config.json"
     if not path.exists():
-        inside = [found for depth in (1, 2, 3) for found in sorted(Path(folder).glob("*/" * depth + "config.json"))]
+        patterns = ["*/" * depth + "config.json" for depth in (1, 2, 3)]
+        inside = [file for pattern in patterns for file in sorted(Path(folder).glob(pattern))]
         hint = "The folder that rljax train names as its output is one."
         if inside:
-            hint = f"Runs in it: {', '.join(repr(str(found.parent)) for found in inside[:3])}."
+            hint = f"Runs in it: {', '.join(repr(str(file.parent)) for file in inside[:3])}."
         raise ValueError(f"'{folder}' is not a run: it has no config.json. {hint}")
     try:
         described = json_files.read_json(path)
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a run: its {error}.") from None
+    _require_format(described.get("format"), folder)
     wrong = json_files.problem(described, CONFIG, NEEDED)
     spec = {} if wrong else described["spec"]
     shapes = [part["shape"] for part in spec.get("parts", ())] + [spec.get("observation_shape", ())]
@@ -289,13 +301,24 @@ def read_config(folder: Path) -> dict[str, Any]:
         wrong = "has a seed, or a size of observations, that is not between 0 and 2^32"
     if wrong is not None:
         raise ValueError(f"'{folder}' cannot be read as a run: its config.json {wrong}. Restore it from a copy.")
-    learners = described.get("learners") or described["seeds"]
-    if len(learners) != len(described["seeds"]):
-        seeds = len(described["seeds"])
+    learners, seeds = len(described["learners"]), len(described["seeds"])
+    if learners != seeds:
         raise ValueError(
-            f"'{folder}' cannot be read as a run: its config.json has {len(learners)} learners and {seeds} seeds."
+            f"'{folder}' cannot be read as a run: its config.json has {learners} learners and {seeds} seeds."
         )
     return described
+
+
+def _require_format(number: Any, folder: Path) -> None:
+    """Raise `ValueError` unless `number`, the format that a run's config.json says, is `FORMAT`."""
+    is_number = json_files.WHOLE.fits(number)
+    if is_number and number == FORMAT:
+        return
+    says = f"says format {number}" if is_number else "says no format"
+    raise ValueError(
+        f"'{folder}' cannot be read as a run: its config.json {says}, this version of rljax reads "
+        f"format {FORMAT}. Read the run with the version that wrote it, or start a new one."
+    )
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -316,7 +339,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
     Raises `ValueError` for a path that is not a folder.
     """
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             raise ValueError(f"'{path}' is not a folder of runs: there is no such folder. rljax train makes runs/.")
@@ -324,8 +347,8 @@ def find(paths: Sequence[Path]) -> list[Path]:
             inside[:] = sorted(name for name in inside if not name.startswith("."))  # hidden: incomplete
             if "config.json" in files or set(FILES.values()) & set(files):
                 inside.clear()
-                found.setdefault(Path(folder).resolve(), Path(folder))
-    return list(found.values())
+                runs.setdefault(Path(folder).resolve(), Path(folder))
+    return list(runs.values())
 
 
 class _Lines:
@@ -333,7 +356,7 @@ class _Lines:
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
-        self._file = own(path).open("ab", buffering=0)
+        self._file = safe(path).open("ab", buffering=0)
         self._checksum = 0
         self.truncate(None)
 
@@ -366,10 +389,10 @@ class _Lines:
                 if step is not None and record["step"] > step:
                     break
                 end = line_end
-        found = os.fstat(self._file.fileno()).st_size
-        if end > found:  # the last line is complete except for its line break
+        present = os.fstat(self._file.fileno()).st_size
+        if end > present:  # the last line is complete except for its line break
             self._file.write(b"\n")
-        elif end < found:
+        elif end < present:
             os.ftruncate(self._file.fileno(), end)
         self._size, self._checksum = end, zlib.crc32(self._path.read_bytes())
 
@@ -382,7 +405,7 @@ class _Lines:
 
 def _lines(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """For each complete line: the position in bytes after its line break, and its record."""
-    lines = own(path).read_bytes().split(b"\n")
+    lines = safe(path).read_bytes().split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     end = 0

@@ -14,12 +14,13 @@ from typing import Any
 
 import jax
 
-from rljax.distributed import hardware, lock, processes
-from rljax.distributed.interruption import Interrupt
-from rljax.distributed.lock import Lock
+from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import checkpoints, console, experiments, json_files, records, statistics
+from rljax.runs import checkpoints, console, experiments, json_files, records, schema, statistics
 from rljax.runs.records import read_config
+from rljax.system import hardware, lock
+from rljax.system.interruption import Interrupt
+from rljax.system.lock import Lock
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.loop import NoLearnerLeft, Training
@@ -150,6 +151,7 @@ class Run:
         processes.on_all(training.check_memory)
         processes.on_first(lambda: records.require_loggers(settings.tensorboard, settings.wandb))
         described = {
+            "format": schema.FORMAT,
             **experiments.described(self.experiment),
             **training.described(),
             "seals": trusting.seals(dataclasses.asdict(settings)),
@@ -231,7 +233,7 @@ class Run:
             self.view.warn(f"the records have changed since the checkpoint: {'; '.join(changed)}.")
         processes.on_first(lambda: self._note_resumption(notes["step"], command, changed))
         self.recorder = processes.on_all(self._record)
-        self.recorder.truncate(notes["step"], None if changed else notes.get("records"))
+        self.recorder.truncate(notes["step"], None if changed else notes["records"])
         self._show_start()
         training = self.training
         with training.clock.counting():
@@ -262,7 +264,7 @@ class Run:
 
     def _show_start(self) -> None:
         """Show that the run goes on, and the warnings that it goes on with."""
-        needed = read_config(self.folder).get("state_bytes", 0)
+        needed = read_config(self.folder)["state_bytes"]
         self.view.start(self.folder, self.training.total, self.training.settings, needed)
         self._warn()
 
@@ -287,7 +289,9 @@ class Run:
         notes = checkpoints.notes(path)
         try:
             self.training.enter_stage(notes)
-            _ = notes["step"] + 0, notes["wall_seconds"] + 0, notes["environments"], notes["structure"].items()
+            _ = notes["step"] + notes["wall_seconds"] + notes["updates"]
+            _ = notes["environments"], notes["structure"].items(), notes["records"].items()
+            _ = [entry["learner"] for entry in notes["diverged"]]
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise checkpoints.not_notes(path, error) from error
         return notes

@@ -5,9 +5,12 @@ from __future__ import annotations
 from rljax.runs import json_files
 from rljax.runs.json_files import FLAG, LISTS, NAME, NULL, NUMBER, OBJECT, SETTINGS, TEXT, WHOLE
 
+FORMAT = 1  # of a run's folder; a change that this version could not read gets the next number
+
 SHAPE = json_files.list_of(WHOLE)
 PARTS = json_files.list_of(json_files.object_of(name=NAME, shape=SHAPE, dtype=NAME))
 CONFIG = {
+    "format": WHOLE,
     **dict.fromkeys(("agent", "env", "environment", "storage"), NAME),
     **dict.fromkeys(("data", "base", "from_run", "eval_env"), NAME | NULL),
     "steps": WHOLE,
@@ -26,7 +29,7 @@ CONFIG = {
     ),
     "learners": json_files.list_of(json_files.object_of(seed=WHOLE, settings=SETTINGS)),
     "reference": json_files.list_of(NUMBER) | NULL,
-    **dict.fromkeys(("dataset", "inherited"), OBJECT | NULL),
+    **dict.fromkeys(("dataset", "inherited", "spaces"), OBJECT | NULL),
     "from_parts": json_files.list_of(NAME) | NULL,
     "schedule": OBJECT | json_files.list_of(json_files.list_of(WHOLE | OBJECT)) | NULL,
     "state_bytes": WHOLE,
@@ -36,7 +39,7 @@ CONFIG = {
     "devices": json_files.list_of(TEXT) | NULL,
     "devices_used": json_files.list_of(WHOLE),
 }
-NEEDED = ("agent", "env", "environment", "steps", "seeds", "config", "spec")
+NEEDED = tuple(name for name in CONFIG if name != "resumed")
 LINES = {
     "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
     "evaluations": {
@@ -50,9 +53,13 @@ LINES = {
         "signals": LISTS | NULL,
         "wall_seconds": NUMBER | NULL,
     },
-    "turns": {"step": WHOLE},
+    "changes": {"step": WHOLE},
 }
-NEEDED_IN_LINES = {"metrics": ("step",), "evaluations": ("step", "learner", "seed", "returns"), "turns": ("step",)}
+NEEDED_IN_LINES = {
+    "metrics": ("step",),
+    "evaluations": ("step", "learner", "seed", "returns"),
+    "changes": ("step",),
+}
 RESULTS = {
     "complete": FLAG,
     "steps": WHOLE,

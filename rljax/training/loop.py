@@ -13,9 +13,9 @@ import numpy as np
 
 from rljax import envs
 from rljax.agent import digest, float_fields
-from rljax.distributed import devices, hardware, runtime
-from rljax.distributed.devices import local
+from rljax.distributed import devices
 from rljax.envs.environment import EnvironmentFailed
+from rljax.system import hardware, runtime
 from rljax.training import action_cost, configuration, population, schedules, sizes
 from rljax.training.drivers.driver import Driver, Report
 from rljax.training.evaluation import LIMIT, Episodes, evaluate
@@ -358,7 +358,7 @@ class Training:
     def warn_of_schedule(self, before: Settings) -> None:
         """Add warnings where settings follow another length of the run than `before`, and where learning ends early."""
         config = self.experiment.config
-        found = schedules.changes(self.module, config, before, self.settings)
+        found = schedules.differences(self.module, config, before, self.settings)
         if found:
             self.warnings.append(
                 f"settings that follow the run's length have changed from here on ({', '.join(found)}): this run will "
@@ -409,7 +409,7 @@ class Training:
             "compile_seconds": self.clock.seconds,
             "loop_seconds": self.loop_seconds,
             "loop_steps": self.loop_steps,
-            "phase": self.stages.index(self.stage),
+            "stage": self.stages.index(self.stage),
             "best_return": [None if np.isinf(x) else x for x in self.best_return.tolist()],
             "diverged": list(self.frozen.found.values()),
             "values": None if self.schedule is None else configuration.varied(self.config),
@@ -420,7 +420,7 @@ class Training:
 
     def enter_stage(self, notes: Mapping[str, Any]) -> None:
         """Enter the stage in which a checkpoint with these notes was saved."""
-        self.stage = self.stages[notes.get("phase", 0)]
+        self.stage = self.stages[notes["stage"]]
 
     def restore(self, arrays: dict[str, Any], best: Any, notes: Mapping[str, Any], environments: bytes | None) -> None:
         """Continue exactly from the values that `arrays`, `notes` and the driver's `environments` returned."""
@@ -428,12 +428,12 @@ class Training:
             self.best = self.driver.spread.learners(best)
             self.driver.restore(arrays, environments)
         self.step = notes["step"]
-        self.updates = notes.get("updates", int(local(self.driver.learners.updates)))  # older runs lack it
+        self.updates = notes["updates"]
         self.loop_seconds, self.loop_steps = notes["loop_seconds"], notes["loop_steps"]
         self.clock.seconds += notes["compile_seconds"]
         self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
-        self.frozen.found = {found["learner"]: found for found in notes.get("diverged", [])}
-        if notes.get("values"):
+        self.frozen.found = {entry["learner"]: entry for entry in notes["diverged"]}
+        if notes["values"]:
             self.set(notes["values"])
 
 

@@ -141,7 +141,7 @@ def in_steps(module: Any, config: Any, settings: Settings) -> Any:
     return module.schedule(config, steps)
 
 
-def changes(module: Any, config: Any, before: Settings, after: Settings) -> list[str]:
+def differences(module: Any, config: Any, before: Settings, after: Settings) -> list[str]:
     """Texts such as "decay_steps 1,000 -> 2,000": the settings that follow the run's length where this changes."""
     old, new = (in_steps(module, config, settings) for settings in (before, after))
     names = [field.name for field in dataclasses.fields(config)]

@@ -73,7 +73,6 @@ class Settings:
 
 def settings_of(described: Mapping[str, Any]) -> Settings:
     """The `Settings` in a run's config.json."""
-    described = {"schedule": described.get("course"), **described}  # older runs call it "course"
     names = [field.name for field in dataclasses.fields(Settings) if field.name in described]
     values: dict[str, Any] = {name: described[name] for name in names}
     values["seeds"] = tuple(described["seeds"])

@@ -12,7 +12,8 @@ from rljax.agent import EnvSpec
 from rljax.buffers import Dataset, Experience, Replay, Rollout, Sequences, Stream
 from rljax.buffers.draws import NStep
 from rljax.buffers.experience import rows_of
-from rljax.distributed import hardware, processes
+from rljax.distributed import processes
+from rljax.system import hardware
 from rljax.training.evaluation import LIMIT
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
 from rljax.training.settings import Settings

@@ -21,8 +21,8 @@ from typing import Any
 
 from rljax import envs
 from rljax.datasets.formats import arguments
-from rljax.distributed.files import own
 from rljax.envs.host import saved_simulators
+from rljax.system.files import safe
 from rljax.training import registry
 
 PICKLED = (
@@ -91,7 +91,7 @@ def environments(checkpoint: Path, notes: Mapping[str, Any], trusted: bool) -> b
     """
     if notes["environments"] != "saved":
         return None
-    state = own(checkpoint / "environments").read_bytes()
+    state = safe(checkpoint / "environments").read_bytes()
     if trusted or is_sealed("environments", state, notes.get("seal")):
         return saved_simulators.Trusted(state)
     if is_pickle(state):

@@ -20,9 +20,10 @@ from typing import Any
 
 from rljax import agent as contract
 from rljax.agent import float_fields
-from rljax.distributed import hardware, lock, ray_cluster
-from rljax.distributed.lock import Lock
+from rljax.distributed import ray_cluster
 from rljax.runs import checkpoints, console, experiments, json_files, records, run
+from rljax.system import hardware, lock
+from rljax.system.lock import Lock
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.loop import Training, prefer_devices
@@ -171,7 +172,7 @@ def train(
     quiet: bool = True,
     command: str | None = None,
     most: int | None = None,
-    workers: ray_cluster.Cluster | None = None,
+    workers: ray_cluster.RayCluster | None = None,
 ) -> Path:
     """Train at each of the `points` with every seed, and return the folder.
 
@@ -240,7 +241,7 @@ def resume(
     steps: int | None = None,
     *,
     quiet: bool = True,
-    workers: ray_cluster.Cluster | None = None,
+    workers: ray_cluster.RayCluster | None = None,
     trust: bool = False,
 ) -> Path:
     """Continue the launches of the grid in `folder`, to `steps` where given. `trust` is that of `rljax.resume`.
@@ -252,7 +253,7 @@ def resume(
         return _finish(folder, steps, quiet, workers, trust)
 
 
-def _finish(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.Cluster | None, trust: bool) -> Path:
+def _finish(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> Path:
     if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
         raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
     if not _execute(folder, steps, quiet, workers, trust):
@@ -271,7 +272,7 @@ def execute(
     steps: int | None = None,
     *,
     quiet: bool = True,
-    workers: ray_cluster.Cluster | None = None,
+    workers: ray_cluster.RayCluster | None = None,
     trust: bool = False,
 ) -> bool:
     """Train the unfinished launches in `folder`, to `steps` where given. Returns False where this was interrupted.
@@ -285,7 +286,7 @@ def execute(
         return _execute(folder, steps, quiet, workers, trust)
 
 
-def _execute(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.Cluster | None, trust: bool) -> bool:
+def _execute(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> bool:
     left = [inside.name for inside in runs(folder) if state(inside, steps) in ("new", "begun")]
     if workers is not None and left:
         _require_trust(folder, left, trust)  # here: other machines have no key of this user

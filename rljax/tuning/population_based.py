@@ -71,7 +71,7 @@ class PopulationBasedSearch:
         if most and scores[best] <= schedules.BROKEN:
             task.say("no learner kept the limits: the settings found are those that exceed them least.")
         initial = {name: records.read_config(inside)["config"][name] for name in task.space.entries}
-        schedule = schedules.schedule_of_learner(best, initial, records.read(inside, "turns"))
+        schedule = schedules.schedule_of_learner(best, initial, records.read(inside, "changes"))
         counts = {"learners": len(last), "diverged": len(last) - len(scores)}
         return Found(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
 

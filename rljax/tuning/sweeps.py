@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rljax import envs
-from rljax.distributed import hardware, ray_cluster
-from rljax.distributed.lock import Lock
+from rljax.distributed import ray_cluster
 from rljax.envs import signals
 from rljax.runs import console, experiments, json_files, records, statistics
+from rljax.system import hardware
+from rljax.system.lock import Lock
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.plan import Experiment
@@ -46,7 +47,7 @@ def begin(
     out: str | Path | None = None,
     quiet: bool = True,
     command: str | None = None,
-    workers: ray_cluster.Cluster | None = None,
+    workers: ray_cluster.RayCluster | None = None,
     most: int | None = None,
 ) -> Path:
     """Search `space` with the other settings of `experiment`, test the result, and return the folder.
@@ -122,7 +123,7 @@ def resume(
     steps: int | None = None,
     *,
     quiet: bool = True,
-    workers: ray_cluster.Cluster | None = None,
+    workers: ray_cluster.RayCluster | None = None,
     trust: bool = False,
 ) -> Path:
     """Continue the sweep in `folder`. `trust` vouches for its agent and environment, and not for those of its launches.
@@ -137,7 +138,7 @@ def resume(
         return _go_on(_task_in(folder, quiet, workers, trust))
 
 
-def _task_in(folder: Path, quiet: bool, workers: ray_cluster.Cluster | None, trust: bool) -> Task:
+def _task_in(folder: Path, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> Task:
     """The task that sweep.json in `folder` describes. Raises `ValueError` where the file is damaged."""
     try:
         described = json_files.read_fitting(folder / SWEEP, NEEDED, NEEDED)

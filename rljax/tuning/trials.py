@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljax.distributed import ray_cluster
-from rljax.distributed.files import RefusedFileError, own
 from rljax.runs import console, records, run, statistics
 from rljax.runs.extract import extract
+from rljax.system.files import RefusedFileError, safe
 from rljax.training import configuration, population, schedules
 from rljax.training.plan import Experiment, round_up
 from rljax.tuning import grids, search_spaces
@@ -40,7 +40,7 @@ class Task:
     space: search_spaces.Space
     command: str
     quiet: bool
-    workers: ray_cluster.Cluster | None = None  # the cluster that trains the launches
+    workers: ray_cluster.RayCluster | None = None  # the cluster that trains the launches
     most: int | None = None  # the largest number of learners in a launch
 
     def learners(self, inside: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -180,7 +180,7 @@ class Trials:
             folder.mkdir(exist_ok=True)
             records.write_json(path, [{"trial": trial.number, "params": trial.params} for trial in asked])
         try:
-            listed = json.loads(own(path).read_text())
+            listed = json.loads(safe(path).read_text())
             return [Trial(entry["trial"], self.task.space.settings(entry["params"])) for entry in listed]
         except RefusedFileError:
             raise
@@ -275,7 +275,7 @@ class Trials:
     def _study(self) -> optuna.Study:
         optuna = require_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = self.task.protocol.storage or f"sqlite:///{own(self.task.folder / 'study.db').resolve()}"
+        storage = self.task.protocol.storage or f"sqlite:///{safe(self.task.folder / 'study.db').resolve()}"
         settings = self.task.experiment.settings
         about = {
             "agent": settings.agent,

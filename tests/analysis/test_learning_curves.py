@@ -11,16 +11,15 @@ import pytest
 
 from rljax.analysis import figures, learning_curves
 from rljax.runs.records import Recorder, write_json
-from tests.folders import SPEC
+from rljax.runs.schema import FORMAT
+from tests import folders
 
 STEPS = [*range(0, 50_001, 10_000)]
 
 
 def run(path, agent="sac", environment="Hopper-v5", seeds=(0, 1, 2), steps=STEPS, episodes=5, **described):
     generator = np.random.default_rng(sum(seeds))
-    planned = {"agent": agent, "env": environment, "environment": environment, "seeds": list(seeds)}
-    planned |= {"steps": STEPS[-1], "config": {}, "spec": SPEC}
-    write_json_in(path, planned | described)
+    write_json_in(path, folders.described(agent, environment, seeds, STEPS[-1], **described))
     with Recorder(path) as recorder:
         for step in steps:
             for learner, seed in enumerate(seeds):
@@ -219,7 +218,7 @@ def test_a_path_that_is_not_a_run(tmp_path):
     with pytest.raises(ValueError, match=r"empty' is not a run: it has no config\.json\. The folder that rljax train"):
         learning_curves.plot([tmp_path / "empty"])
     run(tmp_path / "odd")
-    write_json(tmp_path / "odd" / "config.json", {"agent": "sac"})
+    write_json(tmp_path / "odd" / "config.json", {"format": FORMAT, "agent": "sac"})
     with pytest.raises(ValueError, match=r"odd' cannot be read as a run: its config\.json lacks 'env', 'environment'"):
         learning_curves.plot([tmp_path / "odd"])
     assert not list(tmp_path.rglob("*.png"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,22 +48,20 @@ def test_declarations_are_frozen_and_by_keyword() -> None:
 
 
 def test_other_floats_do_not_recompile_and_other_sizes_do() -> None:
-    buffer, traces = of_episodes(episodes(1, 9), 10, timed=False), 0
+    buffer = of_episodes(episodes(1, 9), 10, timed=False)
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def program(declared: buffers.Replay, keys: Any) -> Any:
-        nonlocal traces
-        traces += 1
         return declared.sample(buffer, None, keys)
 
     one = program(n_step(jnp.array([0.9, 0.5])), keys())
     other = program(n_step(jnp.array([0.7, 0.5])), keys())
-    assert traces == 1
     np.testing.assert_array_equal(one.observation, other.observation)
     changed = (np.asarray(one.reward) != np.asarray(other.reward)).any(axis=(1, 2))
     np.testing.assert_array_equal(changed, [True, False])
-    program(n_step(jnp.array([0.7, 0.5]), steps=2), keys())
-    assert traces == 2
+    with pytest.raises(AssertionError, match="traced > 1 times"):
+        program(n_step(jnp.array([0.7, 0.5]), steps=2), keys())
 
 
 STREAM = r", it must be 1: a stream learns from one transition of one environment at a time\."

@@ -13,7 +13,7 @@ from rljax import buffers
 from rljax.agent import MEMORY, Transition
 from rljax.buffers import successors
 from rljax.buffers.prioritised import Pending
-from rljax.buffers.replay import SequenceBuffer
+from rljax.buffers.replay import ReplayBuffer
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
@@ -42,18 +42,18 @@ def remembering(numbers: np.ndarray) -> Transition:
 
 
 @jax.jit
-def add(ring: SequenceBuffer, rows: Any) -> Any:
+def add(ring: ReplayBuffer, rows: Any) -> Any:
     """The ring after a step."""
     return ring.add(rows)
 
 
 @jax.jit
-def prioritise(ring: SequenceBuffer, pending: Pending, declared: buffers.Replay) -> SequenceBuffer:
+def prioritise(ring: ReplayBuffer, pending: Pending, declared: buffers.Replay) -> ReplayBuffer:
     """The ring after a step was added and pending priorities were written."""
     return ring.prioritised(pending, declared)
 
 
-def filled(declared: buffers.Replay, steps: int, memory: bool = True) -> SequenceBuffer:
+def filled(declared: buffers.Replay, steps: int, memory: bool = True) -> ReplayBuffer:
     """A ring after so many steps."""
     make = remembering if memory else transitions
     ring: Any = declared.create(make(np.zeros((LEARNERS, ENVS))))

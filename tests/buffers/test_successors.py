@@ -14,7 +14,7 @@ from rljax.agent import EnvSpec, Transition
 from rljax.buffers import successors
 from rljax.buffers.replay import ReplayBuffer
 from rljax.training import sizes
-from tests.fakes import Counter, driven
+from tests.fakes import Counter, assert_equal, driven
 from tests.rings import LEARNERS, assert_in_place, keys, nbytes, sample
 
 Step = list[list[dict[str, Any]]]  # [P][E] of transitions
@@ -306,10 +306,4 @@ def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPat
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
     for driver in (once, again):
         driver.advance(9)
-    same(once.arrays(), again.arrays())
-
-
-def same(first: Any, second: Any) -> None:
-    """Two pytrees have the same bits, keys included."""
-    plain = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(plain(x), plain(y)), first, second)
+    assert_equal(once.arrays(), again.arrays())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rljax.distributed.ray_cluster import Cluster
+from rljax.distributed.ray_cluster import RayCluster
 from rljax.runs import experiments, run
 from rljax.tuning import grids
 from tests import small_runs
@@ -77,7 +77,7 @@ def planned(folder: Path) -> Path:
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "somewhere"])
 def test_an_unreachable_cluster_is_refused(address: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"^the cluster at '{address}' cannot be reached \(.*\)\. Is it running, and"):
-        grids.execute(planned(tmp_path / "grid"), workers=Cluster(address))
+        grids.execute(planned(tmp_path / "grid"), workers=RayCluster(address))
 
 
 def test_a_machine_that_cannot_see_the_folder_says_so(tmp_path: Path) -> None:

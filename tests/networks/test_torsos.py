@@ -214,7 +214,6 @@ def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settin
 
 
 def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
-    """Parameters and names are equal, so runs that are older than torsos can be read."""
     key, x = jax.random.key(1), jnp.ones((2, 12))
     made = networks.create(torsos.network(SPEC, torsos.TorsoSettings.of(CONFIG), (8, 8), 3, 0.01), key, x)
     plain = networks.create(networks.MLP((8, 8), 3, "silu", "orthogonal", 0.01), key, x)

@@ -21,7 +21,6 @@ import optax
 import pytest
 from flax import struct
 
-from rljax.networks import normalise
 from rljax.runs import checkpoints
 from rljax.runs.checkpoints import CheckpointError
 
@@ -365,19 +364,3 @@ def test_other_settings_are_refused(difference: str, tmp_path: Path) -> None:
 def test_part_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not fit this run's settings"):
         checkpoints.restore(write(tmp_path, 1), "best", template(small(0)["agent"]))
-
-
-def test_running_statistics_of_older_runs_get_rounding_errors_of_nothing(tmp_path: Path) -> None:
-    """Older runs saved three numbers of them. All else stays what it was."""
-    older = {"count": jnp.float32(3), "mean": jnp.arange(2.0), "variance": jnp.ones(2)}
-    moments = normalise.count(normalise.create_moments((2,)), jnp.ones(2))
-    newer = {"statistics": normalise.Statistics(**older, lost=(jnp.ones(2), jnp.ones(2)))}
-    tree = {"parts": (older, newer), "moments": moments, "inner": Inner(older, jnp.ones(1))}
-    path = checkpoints.save(tmp_path, 1, {"agent": tree}, {})
-    empty = normalise.create((2,))
-    template = {"parts": (empty, {"statistics": empty}), "moments": moments, "inner": Inner(empty, jnp.ones(1))}
-    found = checkpoints.restore(path, "agent", template)
-    expected = normalise.Statistics(**older, lost=(jnp.zeros(2), jnp.zeros(2)))
-    known = {"parts": (expected, newer), "moments": moments, "inner": Inner(expected, jnp.ones(1))}
-    assert jax.tree.structure(found) == jax.tree.structure(known)
-    jax.tree.map(np.testing.assert_array_equal, found, known)

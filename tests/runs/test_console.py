@@ -11,8 +11,8 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import report, watch
-from rljax.distributed.terminal import printable
 from rljax.runs import console
+from rljax.system.terminal import printable
 from rljax.training.settings import Settings
 from tests import folders
 

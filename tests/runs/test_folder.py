@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.distributed import lock
-from rljax.distributed.lock import FolderInUse, Lock
 from rljax.runs import checkpoints, experiments, records, run
+from rljax.system import lock
+from rljax.system.lock import FolderInUse, Lock
 from tests import small_runs
 
 TASK = ("td3", "rljax/Pendulum")
@@ -166,19 +166,13 @@ def test_changed_records_are_accepted_on_demand_and_it_is_kept(half: Path, capsy
     assert [line["step"] for line in records.read(half, "metrics")] == [51, 100, 150, 200]
 
 
-def test_a_checkpoint_of_before_marks_still_needs_its_metrics(half: Path) -> None:
-    assert records.changes(half, None, 100) == []
-    cut(half / "metrics.jsonl")
-    assert records.changes(half, None, 100) == ["metrics.jsonl ends at step 50, before the checkpoint of step 100"]
-
-
 def test_marks_are_those_of_the_whole_file(tmp_path: Path) -> None:
     with records.Recorder(tmp_path) as recorder:
         for step in (1, 2, 3):
             recorder.metrics({"step": step})
         marks = recorder.marks()
         recorder.metrics({"step": 3, "later": True})
-        assert records.changes(tmp_path, marks, 3) == []
+        assert records.differences(tmp_path, marks) == []
     with records.Recorder(tmp_path) as recorder:
         recorder.truncate(3, marks)
         assert recorder.marks() == marks

@@ -146,17 +146,6 @@ def test_the_time_is_asked_for() -> None:
     np.testing.assert_allclose(policy(np.zeros(4)), [0.0])  # the time is in the observation already
 
 
-def test_runs_without_stored_spaces_make_the_environment() -> None:
-    old = made(VECTOR, spaces.Box(-2, 2, (1,)), "Pendulum-v1", described=False)
-    assert old(np.ones(3, np.float32)).item() == 2.0
-    absent = made(VECTOR, ACTION, "NoSuch-v0", described=False)
-    with pytest.raises(
-        ValueError, match=r"does not hold the spaces of 'NoSuch-v0'.* policy\(observation, normalised=True\)"
-    ):
-        absent(np.ones(3))
-    np.testing.assert_array_equal(absent(np.ones(3), normalised=True), [1, 1])
-
-
 def test_inside_the_program_actions_are_the_agents() -> None:
     policy = made(VECTOR, ACTION, "rljax/Pendulum", described=False)
     np.testing.assert_array_equal(policy(np.ones(3)), [1, 1])

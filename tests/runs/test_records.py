@@ -11,6 +11,7 @@ import pytest
 
 from rljax.runs import records
 from rljax.runs.records import Recorder, read, write_json
+from rljax.runs.schema import FORMAT
 from tests import folders as run_folders
 
 
@@ -94,7 +95,7 @@ def test_line_separators_inside_text_do_not_split_a_line(tmp_path):
 
 def test_reading_before_anything_is_written(tmp_path):
     assert read(tmp_path, "metrics") == []
-    with pytest.raises(ValueError, match="a run records no 'losses', it records metrics, evaluations, turns"):
+    with pytest.raises(ValueError, match="a run records no 'losses', it records metrics, evaluations, changes"):
         read(tmp_path, "losses")  # type: ignore[arg-type]
 
 
@@ -147,6 +148,23 @@ def test_config_of_a_run(tmp_path):
     (tmp_path / "run" / "config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"run' is not a run: its config\.json is not a JSON object"):
         records.read_config(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (None, "says no format"),
+        (0, "says format 0"),
+        (FORMAT + 1, f"says format {FORMAT + 1}"),
+        ("1", "says no format"),
+        (True, "says no format"),
+    ],
+)
+def test_a_run_of_another_format_is_refused(tmp_path, number, says):
+    out = run_folders.write(tmp_path / "run", steps=(), format=number)
+    message = rf"run' cannot be read as a run: its config\.json {says}, .* reads format {FORMAT}\. Read the run with"
+    with pytest.raises(ValueError, match=message):
+        records.read_config(out)
 
 
 def write_json_in(folder, value):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +21,8 @@ import pytest
 import rljax
 from rljax import cli
 from rljax.agents import td3
-from rljax.distributed.runtime import CompileClock
 from rljax.runs import checkpoints, console, policy, records, run
+from rljax.system.runtime import CompileClock
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
@@ -75,17 +76,14 @@ def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> No
 
 def test_other_floats_do_not_recompile() -> None:
     module = registry.load_agent("sac")
-    traces = 0
 
-    def traced(config: Any) -> Any:
-        nonlocal traces
-        traces += 1
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def function(config: Any) -> Any:
         return config.actor_lr * 2
 
-    function = jax.jit(traced)
     for value in (1e-3, 1e-4):
         function(configuration.stack(configuration.replace(module.Config(), {"actor_lr": value}, "test"), 1))
-    assert traces == 1
 
 
 @pytest.mark.learn

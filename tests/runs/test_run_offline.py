@@ -222,15 +222,6 @@ def test_changes_online_that_cannot_be_are_refused_at_once(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.learn
-def test_a_run_of_before_changes_online_is_resumed(tmp_path: Path, data: str) -> None:
-    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200)
-    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
-    small_runs.make_old(half)
-    run.resume(half, 300)
-    small_runs.assert_same(whole, half)
-
-
 def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, data: str) -> None:
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     before = (out / "config.json").read_text()

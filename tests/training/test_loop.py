@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from rljax.agents import iql
-from rljax.distributed import runtime
+from rljax.system import runtime
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings

@@ -78,18 +78,19 @@ def test_a_change_depends_on_its_step_and_seed_alone() -> None:
 
 def test_a_schedule_is_that_of_the_ancestors() -> None:
     initial = {"rate": [1.0, 2.0, 3.0]}
-    turns = [
+    changes = [
         {"step": 10, "parents": [1, 1, 2], "values": {"rate": [2.4, 2.0, 3.0]}},
         {"step": 20, "parents": [0, 1, 2], "values": {"rate": [2.4, 2.0, 3.0]}},
         {"step": 30, "parents": [0, 1, 0], "values": {"rate": [2.4, 2.0, 1.92]}},
     ]
-    found = schedules.schedule_of_learner(2, initial, turns)  # 2 came from 0 at 30, which came from 1 at 10
-    assert found == [(0, {"rate": 2.0}), (10, {"rate": 2.4}), (30, {"rate": 1.92})]
-    assert schedules.schedule_of_learner(1, initial, turns) == [(0, {"rate": 2.0})]
-    change = Piecewise(found).change(10, np.zeros(2), {})
+    # Learner 2 came from 0 at step 30, which came from 1 at step 10.
+    schedule = schedules.schedule_of_learner(2, initial, changes)
+    assert schedule == [(0, {"rate": 2.0}), (10, {"rate": 2.4}), (30, {"rate": 1.92})]
+    assert schedules.schedule_of_learner(1, initial, changes) == [(0, {"rate": 2.0})]
+    change = Piecewise(schedule).change(10, np.zeros(2), {})
     assert change is not None
     assert change.values == {"rate": [2.4, 2.4]}
-    assert Piecewise(found).change(20, np.zeros(2), {}) is None
+    assert Piecewise(schedule).change(20, np.zeros(2), {}) is None
 
 
 @pytest.mark.learn
@@ -99,15 +100,15 @@ def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
     config = {"actor_lr": [1e-2, 1e-3], "critic_lr": [1e-3, 2e-3]}
     half = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "half", config, seeds=2)
     out = small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "run", config, seeds=2, schedule=schedule)
-    (turn,) = records.read(out, "turns")
-    (loser,) = [p for p, parent in enumerate(turn["parents"]) if parent != p]
+    (change,) = records.read(out, "changes")
+    (loser,) = [p for p, parent in enumerate(change["parents"]) if parent != p]
     before, after = small_runs.arrays(half), small_runs.arrays(out)
     actor = [name for name in before if name.startswith("['agent']['actor']['params']")]
     assert actor
     for name in actor:
         np.testing.assert_array_equal(after[name][loser], before[name][1 - loser], err_msg=name)
         assert (after[name][1 - loser] != before[name][1 - loser]).any(), name
-    assert turn["values"]["actor_lr"][loser] == 0
+    assert change["values"]["actor_lr"][loser] == 0
     taken = extract.extract(out, [loser], tmp_path / "taken")
     assert run.read_config(taken)["config"]["actor_lr"] == 0
 

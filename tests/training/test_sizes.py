@@ -9,8 +9,8 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import EnvSpec
-from rljax.distributed import hardware
 from rljax.envs.autoreset import AutoReset
+from rljax.system import hardware
 from rljax.training import sizes
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.learner import Learner

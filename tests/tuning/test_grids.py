@@ -13,8 +13,8 @@ import pytest
 
 from rljax import cli
 from rljax.agents import iql, td3
-from rljax.distributed import hardware
 from rljax.runs import experiments, records, run
+from rljax.system import hardware
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.tuning import grids

@@ -165,7 +165,7 @@ def test_population_based_training_ranks_learners_beyond_a_limit_last(tmp_path: 
     first = [line for line in records.read(free, "evaluations") if line["step"] == 1000]
     cost = {line["learner"]: np.mean(line["signals"]["cost"]) for line in first}
     limit = float(np.mean(sorted(cost.values())[1:3]))
-    change = records.read(population((f"cost={limit}",), tmp_path / "limited"), "turns")[0]
+    change = records.read(population((f"cost={limit}",), tmp_path / "limited"), "changes")[0]
     beyond = [p for p in range(4) if cost[p] > limit]
     assert 0 < len(beyond) < 4
     for p in range(4):
@@ -208,7 +208,7 @@ def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Pa
     assert result(whole) == result(broken)
     for inside in ("population/launch-000", "test/tuned/launch-000"):
         small_runs.assert_same(whole / inside, broken / inside)
-        assert records.read(whole / inside, "turns") == records.read(broken / inside, "turns")
+        assert records.read(whole / inside, "changes") == records.read(broken / inside, "changes")
 
     found = result(whole)
     best = int(found["incumbent"]["of"].removeprefix("learner "))
@@ -217,9 +217,10 @@ def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Pa
         for line in records.read(whole / "population/launch-000", "evaluations")
     }
     assert max(last.values()) == last[best] == found["incumbent"]["value"]
-    turns = {turn["step"]: turn["values"] for turn in records.read(whole / "test/tuned/launch-000", "turns")}
+    changes = records.read(whole / "test/tuned/launch-000", "changes")
+    values = {change["step"]: change["values"] for change in changes}
     for step, settings in found["incumbent"]["schedule"]:
-        assert turns[step] == {name: [value] * 2 for name, value in settings.items()}
+        assert values[step] == {name: [value] * 2 for name, value in settings.items()}
     assert [learner["seed"] for learner in found["test"]["tuned"]["final"]["learners"]] == [5, 6]
     assert policy.evaluate_run(whole / "population/launch-000", episodes=1)["summary"]["mean"] < 0
 

@@ -1,4 +1,8 @@
-"""The report as files: one HTML page that needs nothing beside it, its figures, and its tables in Markdown."""
+"""The report as files: an HTML page that needs no other file, its figures, and its tables in Markdown.
+
+The page's template has three places, for which `string.Template` is enough. Jinja would not
+shorten the rest: Python writes each element once as HTML and once as Markdown.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from rljax.analysis.formatting import count
 from rljax.analysis.report import elements, provenance, results, sections
 from rljax.analysis.report.elements import Section
 from rljax.analysis.tables import Row, Table
-from rljax.distributed.terminal import printable
+from rljax.system.terminal import printable
 from rljax.training import registry
 
 TEMPLATE = Path(__file__).with_name("report.html")

@@ -11,7 +11,7 @@ from rljax.analysis.folders import Run
 from rljax.analysis.formatting import count, distinct
 from rljax.analysis.report.elements import CaptionedTable, Cell, Section, markdown
 from rljax.analysis.tables import Row, Table
-from rljax.distributed.terminal import printable
+from rljax.system.terminal import printable
 
 
 def settings(tables: Sequence[Table]) -> Section | None:

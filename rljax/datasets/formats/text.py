@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rljax.distributed import hardware, terminal
-from rljax.distributed.files import SMALL, RefusedFileError
+from rljax.system import hardware, terminal
+from rljax.system.files import SMALL, RefusedFileError
 
 LONGEST = 1 << 24  # bytes of a JSON text in a data set
 MOST_SHOWN = 20  # names in a message

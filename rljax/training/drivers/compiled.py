@@ -18,7 +18,7 @@ from flax import struct
 
 from rljax.agent import Array, Step, Transition
 from rljax.buffers import Rollout
-from rljax.buffers.rollout import RememberingRollout, RolloutBuffer
+from rljax.buffers.rollout import RolloutBuffer
 from rljax.distributed.devices import Spread
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
@@ -68,8 +68,6 @@ class Loop:
     def _placed_storage(self, storage: Any) -> Any:
         if not isinstance(storage, RolloutBuffer):
             return self.spread.learners(storage)
-        if not isinstance(storage, RememberingRollout):
-            return self.spread.rollouts(storage)
         memory = self.spread.environments(storage.memory)
         return self.spread.rollouts(storage.replace(memory=None)).replace(memory=memory)
 

@@ -17,8 +17,8 @@ import numpy as np
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.buffers import Dataset
 from rljax.buffers.experience import rows_of
-from rljax.distributed import hardware
 from rljax.distributed.devices import Spread
+from rljax.system import hardware
 from rljax.training.drivers.driver import Learnt, Report, continued, key_shapes, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 from rljax.training.programs import compiled, shared

@@ -21,7 +21,7 @@ import pytest
 
 from rljax import datasets
 from rljax.datasets import formats, minari
-from rljax.distributed import hardware
+from rljax.system import hardware
 from tests.datasets.files import arrays, hdf5, npz, without
 
 WHOLE = arrays([5, 4, 6], "tot")

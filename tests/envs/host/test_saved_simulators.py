@@ -9,7 +9,6 @@ import pickle
 import struct
 import subprocess
 import sys
-import types
 import zlib
 from typing import Any
 
@@ -340,47 +339,3 @@ def test_a_state_that_would_fill_the_memory_is_refused(monkeypatch):
     hosted.reset([0])
     with pytest.raises(ValueError, match=r"not a state of 'Hopper-v5'.* has more than 1,048,576 bytes"):
         hosted.restore(saved_simulators.PLAIN + zlib.compress(bytes(1 << 22)))
-
-
-@pytest.mark.parametrize("former", sorted(saved_simulators.MOVED))
-def test_every_module_that_moved_is_there(former):
-    importlib.import_module(saved_simulators.MOVED[former])
-
-
-@pytest.mark.parametrize(
-    ("former", "name"),
-    [
-        ("rljax.envs.atari", "Preprocessed"),
-        ("rljax.envs.atari", "shrunk"),
-        ("rljax.envs.ogbench", "WithGoal"),
-        ("rljax.envs.neorl2", "SpeedLimit"),
-        ("rljax.envs.gymnasium", "Hosted"),
-        ("rljax.envs.gymnasium", "Serial"),
-        ("rljax.envs.analytic", "PendulumState"),
-        ("rljax.envs.grids", "Board"),
-    ],
-)
-def test_states_that_name_former_modules_are_restored(monkeypatch, former, name):
-    """The state is saved while the class or function is in the former module, as it was before the move."""
-    current = saved_simulators.MOVED.get(former, former)
-    kept = getattr(importlib.import_module(current), name)
-    with monkeypatch.context() as earlier:
-        module = types.ModuleType(former)
-        setattr(module, name, kept)
-        earlier.setitem(sys.modules, former, module)
-        earlier.setattr(kept, "__module__", former)
-        blob = spoilt(lambda env: [kept]).save()
-    assert blob is not None
-    if former != current:
-        monkeypatch.setitem(sys.modules, former, None)  # importing it fails
-    hosted = make_hosted("Hopper-v5", 1)
-    hosted.restore(saved_simulators.Trusted(blob))
-    assert inner(hosted)[0].extra == [kept]
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [("host.atari", "Preprocessed"), ("host.ogbench", "WithGoal"), ("neorl2", "SpeedLimit")]
-)
-def test_wrappers_keep_their_names(module, name):
-    """Saved states hold these names, and are refused where they differ."""
-    assert getattr(importlib.import_module(f"rljax.envs.{module}"), name).__name__ == name

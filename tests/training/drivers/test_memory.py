@@ -92,12 +92,6 @@ def driver(kind: Any, num_learners: int = 2) -> Any:
     return kind(Learner(Remembering(), environment.spec, num_learners), environment, config)
 
 
-def plain(arrays: Any) -> Any:
-    """Arrays with random keys as numbers."""
-    is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
-    return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, arrays)
-
-
 KINDS = [CompiledDriver, HostedDriver, EmbeddedDriver]
 
 
@@ -126,7 +120,7 @@ def test_memories_are_restored(kind: Any) -> None:
     for made in (whole, restored):
         made.advance(3)
         made.report()
-    assert_equal(plain(whole.arrays()), plain(restored.arrays()))
+    assert_equal(whole.arrays(), restored.arrays())
     template = driver(kind).template([1, 2])
     assert jax.tree.map(lambda x: (x.shape, x.dtype), template) == jax.tree.map(
         lambda x: (x.shape, x.dtype), restored.arrays()

@@ -16,7 +16,7 @@ from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import GROUP, OfflineDriver
 from rljax.training.learner import Learner
-from tests.fakes import ROWS, Config, Counter, Fake, dataset, replay
+from tests.fakes import ROWS, Config, Counter, Fake, assert_equal, dataset, replay
 
 
 class Prepared(Fake):
@@ -41,15 +41,6 @@ def driver(seeds: list[int], agent: Any = None, on_host: bool = False, **changes
     result = OfflineDriver(made, dataset(), config, on_host)
     result.start(seeds)
     return result
-
-
-def same(left: Any, right: Any) -> None:
-    """The same bits."""
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(_plain(a), _plain(b)), left, right)
-
-
-def _plain(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
 
 
 def test_updates_are_the_agents_on_the_drawn_batches() -> None:
@@ -106,7 +97,7 @@ def test_continues_exactly_and_saves_no_data() -> None:
     second.start([7, 8])
     second.restore(saved, None)
     second.advance(4)
-    same(second.arrays(), whole.arrays())
+    assert_equal(second.arrays(), whole.arrays())
 
 
 def test_where_the_data_lie_does_not_matter() -> None:
@@ -114,7 +105,7 @@ def test_where_the_data_lie_does_not_matter() -> None:
     for trained in (here, there):
         for iterations in (3, GROUP + 5):  # less than what is handed over together, and more
             trained.advance(iterations)
-    same(there.arrays(), here.arrays())
+    assert_equal(there.arrays(), here.arrays())
 
 
 def test_chunks_of_any_length_are_one_program() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from rljax import buffers
 from rljax.agents import stream_ac
-from rljax.distributed import hardware
 from rljax.envs.autoreset import AutoReset
 from rljax.runs import run
+from rljax.system import hardware
 from rljax.training import plan
 from rljax.training.configuration import stack
 from rljax.training.drivers.compiled import CompiledDriver
@@ -163,7 +163,7 @@ def test_what_is_not_finite_teaches_nothing_on_the_host() -> None:
 def test_a_run_says_what_was_not_finite(tmp_path: Any) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        "import jax.numpy as jnp\nfrom rljax.envs.analytic import Pendulum\n"
+        "import jax.numpy as jnp\nfrom rljax.envs.tasks.analytic import Pendulum\n"
         "class Mine(Pendulum):\n"
         "    def __init__(self):\n        super().__init__('mine')\n"
         "    def step(self, key, state, action, params=None):\n"

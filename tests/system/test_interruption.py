@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from rljax.distributed.interruption import Interrupt
+from rljax.system.interruption import Interrupt
 
 # Python cannot handle signals while this function works.
 STUCK = """
 import hashlib, os, signal, sys, threading, time
-from rljax.distributed import interruption
+from rljax.system import interruption
 interruption.PATIENCE = 0.2
 def signals():
     for _ in range(2):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from rljax.distributed import hardware
+from rljax.system import hardware
 
 
 def system(root: Path, groups: str, files: dict[str, str]) -> Path:

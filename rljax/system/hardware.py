@@ -19,14 +19,14 @@ from jax import config as jax_settings
 def provenance() -> dict[str, Any]:
     """Versions, devices, revision and precision: everything beside the settings that can change a number."""
     git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
-    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    revision = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "versions": versions(),
         "devices": [f"{device.device_kind} ({device.platform}:{device.id})" for device in jax.devices()],
         "processes": jax.process_count(),
         "processor": _processor(),
         "platform": platform.platform(),
-        "git_revision": found.stdout.strip() or None,
+        "git_revision": revision or None,
         "precision": {
             "jax_enable_x64": bool(jax_settings.values["jax_enable_x64"]),
             "jax_default_matmul_precision": jax_settings.values["jax_default_matmul_precision"],
@@ -36,13 +36,13 @@ def provenance() -> dict[str, Any]:
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What is different between two `provenance`s, with the number of devices in use, and can change a number."""
-    found = [
+    conditions = [
         f"{name.replace('_', ' ')} {then[name]} then, {now[name]} now"
         for name in ("devices_used", "devices", "processes", "processor", "precision")
         if name in then and then[name] != now[name]
     ]
     before, after = then.get("versions") or {}, now["versions"]
-    return found + [
+    return conditions + [
         f"{name} {before.get(name)} then, {after.get(name)} now"
         for name in {**before, **after}
         if before and before.get(name) != after.get(name)
@@ -54,11 +54,11 @@ def versions() -> dict[str, str]:
     from importlib import metadata
 
     names = ("rljax", "jax", "jaxlib", "flax", "optax", "distrax", "gymnasium", "mujoco", "brax", "gymnax", "numpy")
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def peak_memory() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rljax.distributed import files, hardware
+from rljax.system import files, hardware
 
 
 def test_devices_and_pipes_are_refused(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_devices_and_pipes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(files.RefusedFileError, match="is a device or a pipe, not a file"):
             files.regular(tmp_path / name)
     with pytest.raises(files.RefusedFileError, match="pipe' is a device or a pipe"):
-        files.own(tmp_path / "pipe")
+        files.safe(tmp_path / "pipe")
 
 
 def test_links_are_not_a_runs_own(tmp_path: Path) -> None:
@@ -26,9 +26,9 @@ def test_links_are_not_a_runs_own(tmp_path: Path) -> None:
     for name, target in {"link": "file", "inside/nothing": "nowhere", "inside/folder": "inside"}.items():
         (tmp_path / "run" / name).symlink_to(tmp_path / "run" / target)
         with pytest.raises(files.RefusedFileError, match=f"{name}' is a link.*put a copy there"):
-            files.own(tmp_path / "run" / name)
-    assert files.own(tmp_path / "run" / "file") == tmp_path / "run" / "file"
-    assert files.own(tmp_path / "run" / "new") == tmp_path / "run" / "new"
+            files.safe(tmp_path / "run" / name)
+    assert files.safe(tmp_path / "run" / "file") == tmp_path / "run" / "file"
+    assert files.safe(tmp_path / "run" / "new") == tmp_path / "run" / "new"
     found = [str(path.relative_to(tmp_path / "run")) for path in files.links(tmp_path / "run")]
     assert found == ["inside/folder", "inside/nothing", "link"]
     (tmp_path / "whole").symlink_to(tmp_path / "run")
@@ -38,10 +38,10 @@ def test_links_are_not_a_runs_own(tmp_path: Path) -> None:
 def test_files_beyond_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "file").open("wb") as file:
         file.truncate(30_000_000)
-    assert files.own(tmp_path / "file") == tmp_path / "file"
+    assert files.safe(tmp_path / "file") == tmp_path / "file"
     monkeypatch.setattr(hardware, "available_memory", lambda: 50_000_000)
     with pytest.raises(files.RefusedFileError, match=r"file' has 0\.0 GB, and reading takes 2 times as much memory"):
-        files.own(tmp_path / "file")
-    assert files.own(tmp_path / "file", copies=1) == tmp_path / "file"
+        files.safe(tmp_path / "file")
+    assert files.safe(tmp_path / "file", copies=1) == tmp_path / "file"
     os.truncate(tmp_path / "file", 10_000_000)  # so small that it fits always
-    assert files.own(tmp_path / "file") == tmp_path / "file"
+    assert files.safe(tmp_path / "file") == tmp_path / "file"

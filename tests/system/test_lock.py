@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from rljax.distributed import lock
-from rljax.distributed.lock import FolderInUse, Lock, LockLost
+from rljax.system import lock
+from rljax.system.lock import FolderInUse, Lock, LockLost
 
 # A process that appends its number to a file if it gets the lock. It reads, waits and writes, as only one may.
 CONTENDER = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rljax.distributed import hardware
+from rljax.system import hardware
 
 SMALL = 1 << 24  # bytes that always fit in memory
 
@@ -24,7 +24,7 @@ def regular(path: Path) -> Path:
     return path
 
 
-def own(path: Path, copies: int = 2) -> Path:
+def safe(path: Path, copies: int = 2) -> Path:
     """`path`, if reading it reads no other file and does not fill the memory.
 
     Raises `RefusedFileError` for a link, a device, a pipe, and a file of which the free memory does not hold `copies`.

@@ -1,8 +1,12 @@
 """A lock on a folder: one process at a time writes there.
 
 The operating system's lock on a file (`flock`) decides where the file system has it. It ends with its process, also
-after `kill -9`. The file itself names the process and shows its last sign of life, for other hosts and for file systems
-without such locks.
+after `kill -9`. The file itself names the process and shows its last sign of life, for other
+hosts and for file systems without such locks.
+
+The package `filelock` has the system's locks and leases with signs of life, but no lock that is
+both: with its leases, a dead process of another host or container is waited for in full, even if
+it has been silent for days.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ class Lock:
     def __init__(self, folder: Path, wait: float = 0.0) -> None:
         """Take the lock. A process on another host is given `wait` seconds to end, or to be recognised as dead."""
         self.folder, self.path = Path(folder), Path(folder) / FILE
-        self._own = _this_process()
+        self._this = _this_process()
         self._descriptor = self._acquire(time.monotonic() + wait)
         self._released = threading.Event()
         threading.Thread(target=self._show_life, daemon=True).start()
@@ -71,13 +75,13 @@ class Lock:
     def require(self) -> None:
         """Raise `LockLost` unless the lock is still this process's."""
         holder = _read(self.path)
-        if holder is None or holder.token != self._own.token:
+        if holder is None or holder.token != self._this.token:
             cause = "its lock.json is gone" if holder is None else f"{_named(holder)} has taken it over"
             raise LockLost(f"'{self.folder}' is no longer this process's: {cause}.")
 
     def release(self) -> None:
         """Give the lock back. A second call does nothing."""
-        if self._released.is_set() or os.getpid() != self._own.process:
+        if self._released.is_set() or os.getpid() != self._this.process:
             return
         self._released.set()
         with contextlib.suppress(OSError, LockLost):
@@ -132,12 +136,12 @@ class Lock:
         if holder is not None and _is_alive(holder, self.path, locked):
             raise _HeldElsewhere(self._refusal(holder))
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(dataclasses.asdict(self._own)).encode(), 0)
+        os.pwrite(descriptor, json.dumps(dataclasses.asdict(self._this)).encode(), 0)
         if not locked:
             time.sleep(SETTLE)
-            found = _read(self.path)
-            if found is None or found.token != self._own.token:
-                raise FolderInUse(self._refusal(found))
+            holder = _read(self.path)
+            if holder is None or holder.token != self._this.token:
+                raise FolderInUse(self._refusal(holder))
         return True
 
     def _refusal(self, holder: Holder | None) -> str:
@@ -145,7 +149,7 @@ class Lock:
         if holder is None:
             return f"{text}. Stop that process, or wait for its end."
         text += f" since {holder.since}. Stop that process, or wait for its end."
-        if holder.machine != self._own.machine:
+        if holder.machine != self._this.machine:
             text += (
                 f" Its last sign of life was {_age(self.path):.0f} s ago; after {STALE_AFTER:.0f} s it counts as dead. "
                 f"If it is certainly gone, remove '{self.path}'."
@@ -181,10 +185,10 @@ def _flock(descriptor: int) -> bool | None:
 
 def _is_alive(holder: Holder, path: Path, locked: bool | None) -> bool:
     """Whether the process that a lock file names still runs, as far as this process can know."""
-    own = _this_process()
-    if holder.machine == own.machine and locked:
+    this = _this_process()
+    if holder.machine == this.machine and locked:
         return False  # the operating system would not have given us its lock
-    if holder.machine == own.machine and holder.host == own.host:
+    if holder.machine == this.machine and holder.host == this.host:
         return _start_of(holder.process) == holder.started
     return _age(path) < STALE_AFTER
 
@@ -229,8 +233,8 @@ def _read(path: Path) -> Holder | None:
     """The process that the lock file names; None where it names none."""
     try:
         with path.open("rb") as file:
-            found = json.loads(file.read(LONGEST))
-        texts = {field.name: str(found[field.name]) for field in dataclasses.fields(Holder)}
+            content = json.loads(file.read(LONGEST))
+        texts = {field.name: str(content[field.name]) for field in dataclasses.fields(Holder)}
         return Holder(**(texts | {"process": int(texts["process"])}))  # type: ignore[arg-type]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from rljax.distributed import terminal
-from rljax.distributed.terminal import printable
+from rljax.system import terminal
+from rljax.system.terminal import printable
 
 EVIL = "a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
 SAFE = r"a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
@@ -31,7 +31,7 @@ def test_showing_keeps_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "a\n\tb\\x1b\n"
 
 
-@pytest.mark.parametrize("module", ["rljax.distributed.terminal", "rljax.runs.console"])
+@pytest.mark.parametrize("module", ["rljax.system.terminal", "rljax.runs.console"])
 def test_importing_it_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([x for x in ('jax', 'numpy', 'rich') if x in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
