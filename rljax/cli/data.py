@@ -239,12 +239,12 @@ def _convert(arguments: list[str]) -> None:
 def _of_environment(options: Convert) -> Any:
     """The data set of the environment that the user names, which says what the file leaves out about its actions."""
     from rljax import datasets
-    from rljax.datasets import archive
+    from rljax.datasets.formats import dataset_files
 
     actions = _actions_of(options.env or "")
     path = Path(options.data)
     bounds = None if actions is None else actions.bounds
-    size = archive.unbounded_dimensions(path) if path.is_file() and options.action_bounds is None else None
+    size = dataset_files.unbounded_dimensions(path) if path.is_file() and options.action_bounds is None else None
     if bounds is not None and size == len(bounds[0]):
         low, high = (",".join(f"{x:.9g}" for x in bound) for bound in bounds)
         options = dataclasses.replace(options, action_bounds=(low, high))
@@ -320,13 +320,13 @@ def _correct(arguments: list[str]) -> None:
     if options.updates < 1 or min(options.hidden, default=1) < 1:
         raise ValueError(f"--updates is {options.updates} and --hidden {options.hidden}, all must be at least 1.")
     from rljax import datasets
-    from rljax.datasets.dynamics import correction, models
+    from rljax.datasets.tools import dynamics_correction, regression
 
-    made = correction.correct(
+    made = dynamics_correction.correct(
         datasets.load(options.source),
         datasets.load(options.target),
         str(options.output),
-        models.Settings(hidden=options.hidden, updates=options.updates),
+        regression.Settings(hidden=options.hidden, updates=options.updates),
         options.reward_limit,
         options.seed,
     )
@@ -379,10 +379,13 @@ def _require_plain(options: Record) -> None:
 
 def _record_play(options: Record) -> None:
     _require_plain(options)
-    from rljax.datasets import archive, play
+    from rljax.datasets.formats import dataset_files
+    from rljax.datasets.recording import scripted_experts
 
     processes = 1 if options.envs is None else options.envs
-    path = play.record(options.source, options.output, steps=options.steps, seed=options.seed, processes=processes)
-    with archive.opened(path) as file:
+    path = scripted_experts.record(
+        options.source, options.output, steps=options.steps, seed=options.seed, processes=processes
+    )
+    with dataset_files.opened(path) as file:
         ends = file["terminals"]
     print(f"{path}: {(~ends).sum():,} transitions in {ends.sum():,} trajectories")

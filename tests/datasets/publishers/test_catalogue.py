@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rljax import datasets
-from rljax.datasets import archive
+from rljax.datasets.formats import dataset_files
 from tests.datasets.files import arrays, hdf5, npz
 
 pytestmark = pytest.mark.usefixtures("empty_home")
@@ -141,7 +141,7 @@ def test_identities_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     npz(tmp_path / "foreign.npz", arrays([5], "t"))
     npz(tmp_path / "recorded.npz", arrays([5], "t"))
     (tmp_path / "recorded.npz.json").write_text('{"recorded": {"id": "cube-single-play-v0"}}')
-    monkeypatch.setattr(archive, "_rows", None)  # nothing but the metadata is read
+    monkeypatch.setattr(dataset_files, "_rows", None)  # nothing but the metadata is read
     assert datasets.identity(str(path)) == "d4rl/pen-human-v1"
     for name in ("copy.npz", "copy.hdf5", "hopper_medium-v2.hdf5"):
         assert datasets.identity(name) == "d4rl/pen-human-v1", "of what, not under which name it was copied"

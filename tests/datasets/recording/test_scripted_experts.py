@@ -11,7 +11,7 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.cli import data
-from rljax.datasets import play
+from rljax.datasets.recording import scripted_experts
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision:UserWarning")
 NAME = "ogbench/cube-single-play-v0"
@@ -23,7 +23,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of data sets with two short trajectories of one cube."""
     pytest.importorskip("ogbench")
     folder = tmp_path_factory.mktemp("data")
-    play.record(NAME, folder / "ogbench" / "cube-single-play-v0.npz", steps=LENGTH + 1, length=LENGTH, seed=3)
+    scripted_experts.record(
+        NAME, folder / "ogbench" / "cube-single-play-v0.npz", steps=LENGTH + 1, length=LENGTH, seed=3
+    )
     return folder
 
 
@@ -86,8 +88,8 @@ def test_transitions_are_those_of_the_environment_that_scores(recorded: Path) ->
 def test_stored_actions_play_the_trajectory_again(recorded: Path) -> None:
     with np.load(recorded / "ogbench" / "cube-single-play-v0.npz") as file:
         observations, actions = (file[key][LENGTH + 1 :] for key in ("observations", "actions"))
-    task = play.Task("cube-single", "play", "train", LENGTH, 3)
-    environment = play.Collector(task).environment
+    task = scripted_experts.Task("cube-single", "play", "train", LENGTH, 3)
+    environment = scripted_experts.Collector(task).environment
     observation, _ = environment.reset(seed=task.seeds(1)[0])
     for expected, action in zip(observations, actions, strict=True):
         np.testing.assert_array_equal(np.asarray(observation, np.float32), expected)
@@ -96,7 +98,7 @@ def test_stored_actions_play_the_trajectory_again(recorded: Path) -> None:
 
 def test_the_oracle_moves_the_cube() -> None:
     pytest.importorskip("ogbench")
-    arrays = play.Collector(play.Task("cube-single", "play", "train", 110, 0)).trajectory(0)
+    arrays = scripted_experts.Collector(scripted_experts.Task("cube-single", "play", "train", 110, 0)).trajectory(0)
     start, end = arrays["qpos"][0, 14:16], arrays["qpos"][-1, 14:16]
     assert np.linalg.norm(end - start) > 0.05
 
@@ -104,7 +106,7 @@ def test_the_oracle_moves_the_cube() -> None:
 def test_tasks_are_reached_in_it(tmp_path: Path) -> None:
     pytest.importorskip("ogbench")
     (tmp_path / "ogbench").mkdir()
-    play.record(NAME, tmp_path / "ogbench" / "cube-single-play-v0.npz", steps=60, length=1)
+    scripted_experts.record(NAME, tmp_path / "ogbench" / "cube-single-play-v0.npz", steps=60, length=1)
     names = [f"ogbench/cube-single-play-singletask-task{task}-v0" for task in range(1, 6)]
     loaded = [datasets.load(name, tmp_path, download=False).transitions for name in names]
     reached = np.array([np.asarray(transitions.terminated).mean() for transitions in loaded])
@@ -117,12 +119,12 @@ def test_tasks_are_reached_in_it(tmp_path: Path) -> None:
 )
 def test_a_trajectory_depends_on_its_seed_and_number_only(environment: str, kind: str) -> None:
     pytest.importorskip("ogbench")
-    task = play.Task(environment, kind, "train", 25, 1)
-    collector = play.Collector(task)
+    task = scripted_experts.Task(environment, kind, "train", 25, 1)
+    collector = scripted_experts.Collector(task)
     state = np.random.get_state()[1].copy()
     first, second = collector.trajectory(0), collector.trajectory(1)
     np.testing.assert_array_equal(np.random.get_state()[1], state, "NumPy's own generator is left as it was")
-    again = play.Collector(task).trajectory(1)
+    again = scripted_experts.Collector(task).trajectory(1)
     assert ("button_states" in first) == (environment != "cube-double")
     for key in first:
         np.testing.assert_array_equal(again[key], second[key])
@@ -130,14 +132,14 @@ def test_a_trajectory_depends_on_its_seed_and_number_only(environment: str, kind
 
 
 def test_processes_record_the_same(recorded: Path, tmp_path: Path) -> None:
-    path = play.record(NAME, tmp_path / "two.npz", steps=2 * LENGTH, length=LENGTH, seed=3, processes=2)
+    path = scripted_experts.record(NAME, tmp_path / "two.npz", steps=2 * LENGTH, length=LENGTH, seed=3, processes=2)
     with np.load(path) as found, np.load(recorded / "ogbench" / "cube-single-play-v0.npz") as expected:
         for key in expected.files:
             np.testing.assert_array_equal(found[key], expected[key])
 
 
 def test_training_and_validation_share_no_trajectory() -> None:
-    train, validation = (play.Task("scene", "play", split, 10, 0) for split in ("train", "val"))
+    train, validation = (scripted_experts.Task("scene", "play", split, 10, 0) for split in ("train", "val"))
     seeds = [tuple(task.seeds(number)) for task in (train, validation) for number in range(50)]
     assert len(set(seeds)) == 100
 
@@ -145,40 +147,40 @@ def test_training_and_validation_share_no_trajectory() -> None:
 def test_an_interrupted_recording_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 
-    def write(task: play.Task, number: int, piece: Path) -> None:
+    def write(task: scripted_experts.Task, number: int, piece: Path) -> None:
         if len(written) == 2:
             written.append(None)
             raise KeyboardInterrupt
         written.append(number)
         np.savez(piece, observations=np.full((3, 2), number, np.float32), terminals=np.array([False, False, True]))
 
-    monkeypatch.setattr(play, "_write", write)
-    monkeypatch.setattr(play, "_versions", lambda name: {})
+    monkeypatch.setattr(scripted_experts, "_write", write)
+    monkeypatch.setattr(scripted_experts, "_versions", lambda name: {})
     path, seen = tmp_path / "data.npz", []
     options: dict[str, Any] = {"steps": 8, "length": 2, "progress": lambda done, total: seen.append((done, total))}
     with pytest.raises(KeyboardInterrupt):
-        play.record(NAME, path, **options)
+        scripted_experts.record(NAME, path, **options)
     assert not path.exists()
     with pytest.raises(ValueError, match=r"'seed': 0.*, not of .*'seed': 1.* Finish it with those settings, or delete"):
-        play.record(NAME, path, seed=1, **options)
-    play.record(NAME, path, **options)
+        scripted_experts.record(NAME, path, seed=1, **options)
+    scripted_experts.record(NAME, path, **options)
     assert written == [0, 1, None, 2, 3]
     assert seen == [(0, 4), (1, 4), (2, 4), (2, 4), (3, 4), (4, 4)]
     assert sorted(found.name for found in tmp_path.iterdir()) == ["data.npz", "data.npz.json"]
     with np.load(path) as file:
         np.testing.assert_array_equal(file["observations"][::3, 0], range(4))
     with pytest.raises(ValueError, match=r"there is a file .*data\.npz' already"):
-        play.record(NAME, path, **options)
+        scripted_experts.record(NAME, path, **options)
 
 
 def test_the_default_number_of_trajectories_is_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLJAX_DATA", str(tmp_path))
-    monkeypatch.setattr(play, "_versions", lambda name: {})
-    monkeypatch.setattr(play, "_joined", lambda pieces: {"number": np.array(len(pieces))})
-    monkeypatch.setattr(play, "_collect", lambda *arguments: None)
+    monkeypatch.setattr(scripted_experts, "_versions", lambda name: {})
+    monkeypatch.setattr(scripted_experts, "_joined", lambda pieces: {"number": np.array(len(pieces))})
+    monkeypatch.setattr(scripted_experts, "_collect", lambda *arguments: None)
     numbers = {"cube-single-play-v0": 1000, "puzzle-4x5-noisy-v0": 3000, "cube-quadruple-play-v0-val": 500}
     for name, number in numbers.items():
-        path = play.record(f"ogbench/{name}")
+        path = scripted_experts.record(f"ogbench/{name}")
         assert path == tmp_path / "ogbench" / f"{name}.npz"
         with np.load(path) as file:
             assert file["number"] == number
@@ -188,7 +190,7 @@ def test_a_scene_out_of_view() -> None:
     def seen(side: float, height: float) -> bool:
         qpos = np.zeros((2, 25))
         qpos[1, 15:17] = side, height
-        return not play._out_of_view(qpos)
+        return not scripted_experts._out_of_view(qpos)
 
     assert seen(0.0, 0.02)
     assert seen(-0.33, 0.07), "in the drawer"
@@ -209,13 +211,13 @@ def test_a_scene_out_of_view() -> None:
 )
 def test_impossible_recordings_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        play.record(name, **options)
+        scripted_experts.record(name, **options)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ogbench") is not None, reason="OGBench's package is there")
 def test_without_the_package(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is recorded by OGBench's package: pip install ogbench"):
-        play.record(NAME, tmp_path / "data.npz")
+        scripted_experts.record(NAME, tmp_path / "data.npz")
     with pytest.raises(
         ValueError, match="'ogbench:scene-v0' needs a package that is not installed: pip install ogbench"
     ):
@@ -236,7 +238,7 @@ def test_the_command_tells_runs_from_names(
         np.savez(path, terminals=np.array([False, False, True] * 2))
         return path
 
-    monkeypatch.setattr(play, "record", record)
+    monkeypatch.setattr(scripted_experts, "record", record)
     data.main(["record", NAME, str(tmp_path / "data.npz"), "--steps", "10", "--envs", "2", "--seed", "4"])
     assert called == {"name": NAME, "steps": 10, "seed": 4, "processes": 2}
     assert "data.npz: 4 transitions in 2 trajectories" in capsys.readouterr().out
@@ -248,7 +250,7 @@ def test_pictures_are_recorded(tmp_path: Path) -> None:
     paths = [tmp_path / "ogbench" / f"{seen}cube-single-play-v0.npz" for seen in ("", "visual-")]
     for path in paths:
         try:
-            play.record(f"ogbench/{path.stem}", path, steps=3, length=3, seed=3)
+            scripted_experts.record(f"ogbench/{path.stem}", path, steps=3, length=3, seed=3)
         except (ImportError, RuntimeError, AttributeError) as error:
             pytest.skip(f"OGBench cannot render here: {error}")
     with np.load(paths[0]) as states, np.load(paths[1]) as pictures:

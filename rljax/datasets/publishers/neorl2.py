@@ -21,10 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rljax.datasets import archive, preprocess
 from rljax.datasets import dataset as base
-from rljax.datasets import download as files
 from rljax.datasets.dataset import Dataset
+from rljax.datasets.formats import dataset_files
+from rljax.datasets.publishers import download as files
+from rljax.datasets.tools import preprocess
 
 URL = "http://datasets.polixir.site/neorl2"
 # Task -> returns of score 0 and 100, time limit in steps, MD5 of the training and of the validation file.
@@ -94,7 +95,7 @@ def load(
 def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions: bool = False) -> Dataset:
     """The dataset in the .npz file `path`. `task` is one of `TASKS`, and `split` is "train" or "val"."""
     reference, limit, *_ = TASKS[task]
-    dataset = archive.read(path, name, clip_actions=clip_actions)
+    dataset = dataset_files.read(path, name, clip_actions=clip_actions)
     rules = ["every row is kept: successors are stored"]
     rows = dataset.num
     kept = TRAJECTORIES.get((task, split))

@@ -26,8 +26,8 @@ import numpy as np
 
 from rljax.agent import Array
 from rljax.datasets.dataset import Dataset
-from rljax.datasets.dynamics import models
-from rljax.datasets.preprocess import differences
+from rljax.datasets.tools import regression
+from rljax.datasets.tools.preprocess import differences
 
 ROWS = 65_536  # that are corrected at once
 
@@ -36,7 +36,7 @@ def correct(
     source: Dataset,
     target: Dataset,
     name: str,
-    settings: models.Settings = models.Settings(),  # noqa: B008, it is frozen
+    settings: regression.Settings = regression.Settings(),  # noqa: B008, it is frozen
     reward_limit: float = 1.0,
     seed: int = 0,
 ) -> Dataset:
@@ -58,9 +58,9 @@ def correct(
     observation, successor = np.asarray(rows.observation), np.asarray(rows.next_observation)
     taken = np.concatenate([observation, rows.action], axis=1)
     between = np.concatenate([observation, successor - observation], axis=1)[whole]
-    inverse = models.fit(between, np.asarray(rows.action)[whole], settings, seed)
-    reward = models.fit(taken, np.asarray(rows.reward)[:, None], settings, seed + 1)
-    forward = models.fit(taken[whole], (successor - observation)[whole], settings, seed + 2)
+    inverse = regression.fit(between, np.asarray(rows.action)[whole], settings, seed)
+    reward = regression.fit(taken, np.asarray(rows.reward)[:, None], settings, seed + 1)
+    forward = regression.fit(taken[whole], (successor - observation)[whole], settings, seed + 2)
     limit = reward_limit * float(np.std(rows.reward))
     action, rewards, corrected = _corrected(source, inverse.model, reward.model, forward.model, limit)
     note = {
@@ -76,7 +76,7 @@ def correct(
 
 
 def _corrected(
-    source: Dataset, inverse: models.Model, reward: models.Model, forward: models.Model, limit: float
+    source: Dataset, inverse: regression.Model, reward: regression.Model, forward: regression.Model, limit: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Actions [N, A] and rewards [N], and which rows were corrected [N]."""
     correct = jax.jit(jax.vmap(_row, in_axes=(None, None, None, None, 0, 0, 0, 0)))

@@ -6,7 +6,7 @@ fixed goals in mazes of their own. The time limit is that of evaluation. A recor
 in PointMaze, which would never end.
 
 Metadata are a file's words, and a file has no code run. Only modules in `PACKAGES` are imported because of it, and
-only arguments that cannot be paths are used (`rljax.datasets.formats.arguments`).
+only arguments that cannot be paths are used (`rljax.datasets.formats.environment_arguments`).
 
 The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of the Adroit hands and
 of the kitchen replay D4RL's recordings in present environments. Those of the mazes were recorded anew, by a protocol
@@ -21,8 +21,8 @@ import json
 import re
 from typing import Any
 
-from rljax.datasets import d4rl
-from rljax.datasets.formats import arguments as safety
+from rljax.datasets.formats import environment_arguments as safety
+from rljax.datasets.publishers import d4rl
 
 # Packages that may be imported because metadata name them: importing one registers its environments. An environment of
 # any other package must be registered already, or the user names it.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.datasets import download
+from rljax.datasets.publishers import download
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from rljax.datasets import download, neorl2
+from rljax.datasets.formats.fingerprints import digest
+from rljax.datasets.publishers import neorl2
 from tests.datasets.files import shared
 
 FILES = {
@@ -72,4 +73,4 @@ def test_checksums_are_of_the_published_files(folder: Path) -> None:
     for name in FILES:
         task, _, split = name.removesuffix(".npz").partition("-")
         expected = neorl2.TASKS[task][3 if split == "val" else 2]
-        assert download._digest(folder / "neorl2" / name, "md5") == expected
+        assert digest(folder / "neorl2" / name, "md5") == expected

@@ -10,7 +10,7 @@ and the arrays of `infos/signals` are signals beside the reward.
 
 "minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its metadata may hold
 references. They also name the environment of the recording, and maybe another one for evaluation: see
-`rljax.datasets.minari_environments`.
+`rljax.datasets.publishers.minari_environments`.
 
 Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at 1880118.
 """
@@ -31,13 +31,13 @@ import numpy as np
 
 from rljax.buffers import frames
 from rljax.datasets import dataset as base
-from rljax.datasets import download as files
-from rljax.datasets import minari_environments as environments
-from rljax.datasets import rows as table
-from rljax.datasets.check import not_following
 from rljax.datasets.dataset import Dataset
-from rljax.datasets.formats import minari_arrays, opened, schema, text
-from rljax.datasets.rows import Rows
+from rljax.datasets.formats import assembly, minari_arrays, opened, schema, text
+from rljax.datasets.formats.assembly import Rows
+from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.datasets.publishers import download as files
+from rljax.datasets.publishers import minari_environments as environments
+from rljax.datasets.tools.check import not_following
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
 PACKAGES = ("gymnasium_robotics", "ogbench", "rljax.envs.neorl2")  # they register environments of published data
@@ -144,7 +144,7 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
         low, high = hand.reference
     provenance: dict[str, Any] = {
         "reader": "minari",
-        "files": [files.fingerprint(main)],
+        "files": [fingerprint(main)],
         "url": files.source(main),
         "id": metadata.get("dataset_id"),
         "rules": ["every row is kept: successors are stored"],
@@ -159,9 +159,9 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
         provenance["num_actions"] = int(action_space["n"])
     if minari_arrays.choices(action_space):
         provenance["choices"] = list(minari_arrays.choices(action_space))
-    return table.assemble(
+    return assembly.assemble(
         name or str(folder),
-        table.successors(rows, np.ones(len(rows.reward), np.bool_)),
+        assembly.successors(rows, np.ones(len(rows.reward), np.bool_)),
         env=env,
         reference=None if low is None or high is None else (low, high),
         bounds=bounds,
@@ -201,7 +201,7 @@ def write_minari(
             f"that code, name it yourself: --env {dataset.env!r} (in Python: env=...)."
         )
     try:
-        package: Any = importlib.import_module("minari")  # not this module, which is rljax.datasets.minari
+        package: Any = importlib.import_module("minari")  # not this module, which is rljax.datasets.publishers.minari
         buffer: Any = importlib.import_module("minari.data_collector").EpisodeBuffer
         from gymnasium import spaces
     except ImportError as error:

@@ -6,10 +6,11 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from rljax.datasets import archive, d4rl, minari_environments, ogbench
-from rljax.datasets.archive import SUFFIXES
 from rljax.datasets.dataset import FAMILIES, Dataset
-from rljax.datasets.download import Progress, known, root
+from rljax.datasets.formats import dataset_files
+from rljax.datasets.formats.dataset_files import SUFFIXES
+from rljax.datasets.publishers import d4rl, minari_environments, ogbench
+from rljax.datasets.publishers.download import Progress, known, root
 
 
 def names() -> dict[str, list[str]]:
@@ -36,7 +37,7 @@ def load(
             else ~/.rljax/data. The folders of the families' own libraries are searched after it.
         download: whether a missing file may be downloaded.
         clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
-        strict: for D4RL's files: D4RL's own `next_observations`, leak included (see `rljax.datasets.d4rl`).
+        strict: for D4RL's files: D4RL's own `next_observations`, leak included (see `rljax.datasets.publishers.d4rl`).
         action_bounds: low and high of the actions in a file given by its path, each a number or one per dimension; by
             default those of the file's metadata, or else -1 and 1. Also for Minari's data whose actions have no bounds.
         progress: called while downloading with the file's name, the bytes so far and the bytes in all. A progress bar
@@ -77,7 +78,7 @@ def load(
     recorded = _recorded(path)
     if recorded is not None:
         return ogbench.read(path, name, recorded, clip_actions=clip_actions)
-    return archive.read(path, name, action_bounds=action_bounds, clip_actions=clip_actions)
+    return dataset_files.read(path, name, action_bounds=action_bounds, clip_actions=clip_actions)
 
 
 def environment(name: str) -> str | None:
@@ -99,7 +100,7 @@ def identity(data: str) -> str | None:
     path = _located(data)
     if path.suffix.lower() not in SUFFIXES:
         return None
-    described = archive.description(path) if path.is_file() else {}
+    described = dataset_files.description(path) if path.is_file() else {}
     if described:
         name = str(described.get("name"))
         return name if _is_id(name) else None
@@ -142,16 +143,19 @@ def _located(name: str, folder: Path | None = None) -> Path:
 
 
 def _reader(family: str) -> Any:
-    return importlib.import_module(f"rljax.datasets.{family}")
+    return importlib.import_module(f"{__package__}.{family}")
 
 
 def _of_file(path: Path) -> str | None:
     entry = d4rl.of_file(path) if _is_of_d4rl(path) else _recorded(path)
-    return archive.description(path).get("env") if entry is None else entry.env
+    return dataset_files.description(path).get("env") if entry is None else entry.env
 
 
 def _recorded(path: Path) -> ogbench.Name | None:
-    """The data set of OGBench that `path` is a recording of (see `rljax.datasets.play`). None for all other files."""
+    """The data set of OGBench that `path` records; None for all other files.
+
+    `rljax.datasets.recording.scripted_experts` makes such recordings.
+    """
     recorded = known(path).get("recorded")
     return None if recorded is None else ogbench.parse(recorded["id"])
 
@@ -160,5 +164,5 @@ def _is_of_d4rl(path: Path) -> bool:
     """Whether `path` has the name of one of D4RL's files and was not written by us."""
     if d4rl.of_file(path) is None:
         return False
-    with archive.opened(path) as file:
+    with dataset_files.opened(path) as file:
         return "metadata/rljax" not in file

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from rljax.datasets import d4rl
+from rljax.datasets.publishers import d4rl
 from tests.datasets.files import arrays, hdf5, shared, without
 
 LENGTHS, ENDS = [7, 1, 5, 3, 9, 4, 6, 2, 8], "tobttonto"

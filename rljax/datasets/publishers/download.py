@@ -7,7 +7,6 @@ and SHA-256, so that a file that is cut or changed later is noticed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.datasets.formats import text
+from rljax.datasets.formats.fingerprints import digest, fingerprint
 
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all or None
 BLOCK = 1 << 20  # bytes
@@ -110,7 +110,7 @@ def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progre
     entry = fingerprint(part)
     if checksum is not None:
         kind, _, expected = checksum.partition(":")
-        found = entry["sha256"] if kind == "sha256" else _digest(part, kind)
+        found = entry["sha256"] if kind == "sha256" else digest(part, kind)
         if found != expected:
             part.unlink()
             raise ValueError(
@@ -125,11 +125,6 @@ def place(whole: Path, path: Path, facts: dict[str, Any]) -> Path:
     _side(path).write_text(json.dumps(facts | {"file": path.name}, indent=1), encoding="utf-8")
     os.replace(whole, path)
     return path
-
-
-def fingerprint(path: Path) -> dict[str, Any]:
-    """Name, length in bytes and SHA-256 of a file."""
-    return {"file": path.name, "bytes": path.stat().st_size, "sha256": _digest(path, "sha256")}
 
 
 def source(path: Path) -> str | None:
@@ -203,11 +198,6 @@ def _check_length(path: Path) -> None:
 
 def _side(path: Path) -> Path:
     return path.with_name(path.name + ".json")
-
-
-def _digest(path: Path, kind: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()
 
 
 def _reason(error: BaseException) -> str:

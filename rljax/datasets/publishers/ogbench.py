@@ -24,7 +24,7 @@ the state in which all parts are in place, or at the time limit, and `success` i
 
 "ogbench/visual-cube-single-play-v0" and others with "visual-" have pictures [64, 64, 3] of uint8 in place of states.
 
-Files of cube, scene and puzzle need no download: `rljax.datasets.play` records them.
+Files of cube, scene and puzzle need no download: `rljax.datasets.recording.scripted_experts` records them.
 
 Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; seohongpark/ogbench.
 """
@@ -43,11 +43,11 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets import download as files
-from rljax.datasets import rows as table
 from rljax.datasets.dataset import Dataset
-from rljax.datasets.formats import opened, schema, text
-from rljax.datasets.rows import Rows
+from rljax.datasets.formats import assembly, opened, schema, text
+from rljax.datasets.formats.assembly import Rows
+from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.datasets.publishers import download as files
 
 URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 CUBES = 14  # index in qpos of the first cube's position, after the arm's joints
@@ -72,7 +72,7 @@ UNSEEN = ("pointmaze", "antsoccer", "cube-octuple")  # environments without pict
 @functools.cache
 def tasks() -> dict[str, Any]:
     """For each environment: `default` task (from 1), time limit `steps`, `tolerance`, and the goals of its `tasks`."""
-    return json.loads(resources.files("rljax.datasets").joinpath("ogbench.json").read_text(encoding="utf-8"))
+    return json.loads(resources.files(__package__ or "").joinpath("ogbench.json").read_text(encoding="utf-8"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,16 +202,16 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> D
     rows.dropped["last observation of a trajectory"] = int((~keep).sum())
     rows.truncated = np.zeros_like(ends)
     # The next row is always the true successor of a kept row, also after a goal was reached.
-    return table.assemble(
+    return assembly.assemble(
         name,
-        table.successors(rows, keep, leak=True),
+        assembly.successors(rows, keep, leak=True),
         env=parts.env,
         reference=None,  # the package reports success, not returns
         clip_actions=clip_actions,
         complete=bool(ends[-1]),
         provenance={
             "reader": "ogbench",
-            "files": [files.fingerprint(path)],
+            "files": [fingerprint(path)],
             "url": None if recorded else files.source(path) or f"{URL}/{parts.file}",
             "recorded": recorded,  # by `rljax data record`, with which settings
             "id": f"{parts.shown}-{parts.kind}-v0",

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from rljax.datasets.formats import arguments
+from rljax.datasets.formats import environment_arguments
 
 
 @pytest.mark.parametrize(
     "value", [0.1, 3, True, None, math.inf, "4x4", "bottom burner", "sparse", [[1, "r"], [0, "g"]], {"a": [1]}, ""]
 )
 def test_numbers_and_plain_words_are_safe(value: Any) -> None:
-    assert arguments.unsafe({"name": value}) is None
+    assert environment_arguments.unsafe({"name": value}) is None
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_numbers_and_plain_words_are_safe(value: Any) -> None:
     ],
 )
 def test_what_may_be_a_path_is_named(value: Any) -> None:
-    found = arguments.unsafe({"good": 1, "name": value})
+    found = environment_arguments.unsafe({"good": 1, "name": value})
     assert found is not None
     assert found.startswith("the argument 'name' = ")
     assert len(found) < 200
@@ -45,13 +45,13 @@ def test_deep_values_and_odd_names_are_not_safe() -> None:
     value: Any = 1
     for _ in range(500):
         value = [value]
-    assert arguments.unsafe({"name": value}) is not None
-    assert arguments.unsafe({"a b": 1}) is not None
+    assert environment_arguments.unsafe({"name": value}) is not None
+    assert environment_arguments.unsafe({"a b": 1}) is not None
 
 
 def test_names_carry_arguments_as_json() -> None:
-    assert arguments.outside("Hopper-v5") is None
-    assert arguments.outside('Hopper-v5?{"reset_noise_scale": 0.1}') is None
-    assert arguments.outside('Hopper-v5?{"xml_file": "/x"}') == "the argument 'xml_file' = '/x'"
+    assert environment_arguments.outside("Hopper-v5") is None
+    assert environment_arguments.outside('Hopper-v5?{"reset_noise_scale": 0.1}') is None
+    assert environment_arguments.outside('Hopper-v5?{"xml_file": "/x"}') == "the argument 'xml_file' = '/x'"
     for text in ("[1]", "{", "[" * 100_000):
-        assert arguments.outside(f"Hopper-v5?{text}") == "arguments that are not a JSON object"
+        assert environment_arguments.outside(f"Hopper-v5?{text}") == "arguments that are not a JSON object"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rljax import datasets
-from rljax.datasets import minari_environments as environments
+from rljax.datasets.publishers import minari_environments as environments
 
 MAZE = [[1, 1, 1, 1], [1, "r", "g", 1], [1, 1, 1, 1]]
 ANT = "gymnasium_robotics.envs.maze.ant_maze_v4:AntMazeEnv"

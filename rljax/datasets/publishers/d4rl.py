@@ -41,11 +41,11 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets import download as files
-from rljax.datasets import rows as table
 from rljax.datasets.dataset import Dataset
-from rljax.datasets.formats import opened, schema, text
-from rljax.datasets.rows import Rows
+from rljax.datasets.formats import assembly, opened, schema, text
+from rljax.datasets.formats.assembly import Rows
+from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.datasets.publishers import download as files
 
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 REQUIRED = ("observations", "actions", "rewards", "terminals")
@@ -88,7 +88,7 @@ class Entry:
 @functools.cache
 def entries() -> dict[str, Entry]:
     """All of D4RL's datasets by id."""
-    text = resources.files("rljax.datasets").joinpath("d4rl.csv").read_text(encoding="utf-8")
+    text = resources.files(__package__ or "").joinpath("d4rl.csv").read_text(encoding="utf-8")
     table = {}
     for row in csv.DictReader(text.splitlines()):
         low, high = row["reference_minimum"], row["reference_maximum"]
@@ -205,7 +205,7 @@ def read(
         rules.append("successors of terminal rows: " + ("the next row's observation (leak)" if strict else "their own"))
     provenance: dict[str, Any] = {
         "reader": "d4rl",
-        "files": [files.fingerprint(path)],
+        "files": [fingerprint(path)],
         "url": files.source(path) or (entry.url if entry else None),
         "id": entry.id if entry else None,
         "rules": rules,
@@ -214,9 +214,9 @@ def read(
         "max_episode_steps": limit,
         "versions": base.versions("h5py"),
     }
-    return table.assemble(
+    return assembly.assemble(
         name or str(path),
-        table.successors(rows, keep, leak=strict),
+        assembly.successors(rows, keep, leak=strict),
         env=entry.env if entry else None,
         reference=entry.reference if entry else None,
         clip_actions=clip_actions,

@@ -12,9 +12,9 @@ import pytest
 
 from rljax import cli, datasets
 from rljax.agent import Transition
-from rljax.datasets.dynamics import correction, models
+from rljax.datasets.tools import dynamics_correction, regression
 
-SETTINGS = models.Settings(hidden=(64, 64), updates=2_000)
+SETTINGS = regression.Settings(hidden=(64, 64), updates=2_000)
 
 
 def moved(rows: int, gain: float, seed: int) -> datasets.Dataset:
@@ -44,11 +44,11 @@ def test_a_row_is_corrected_as_the_equations_say(limit: float) -> None:
     generator = np.random.default_rng(0)
     observation, action, change = generator.uniform(-1, 1, (3, 2))
     matrix, hessian = generator.normal(size=(4, 2)), np.array([0.7, -1.3])
-    scale = models.Scale(jnp.zeros(2), jnp.array([0.5, 2.0]))
+    scale = regression.Scale(jnp.zeros(2), jnp.array([0.5, 2.0]))
     inverse = Known(lambda x: x @ matrix)
     reward = Known(lambda x: (jnp.square(x[2:]) @ hessian + x[0])[None])
     forward = Known(lambda x: 0.3 * x[2:], scale)
-    found = correction._row(
+    found = dynamics_correction._row(
         inverse, reward, forward, limit, observation, jnp.asarray(action), 2.0, observation + change
     )
     other = np.clip(np.concatenate([observation, change]) @ matrix, -1, 1)
@@ -63,7 +63,7 @@ def test_a_row_is_corrected_as_the_equations_say(limit: float) -> None:
 def test_actions_become_those_of_the_target() -> None:
     """With half the gain, the same step takes twice the action, where the bounds allow it."""
     source, target = moved(600, 0.2, 1), moved(2_000, 0.1, 2)
-    made = correction.correct(source, target, "corrected", SETTINGS, reward_limit=2.0)
+    made = dynamics_correction.correct(source, target, "corrected", SETTINGS, reward_limit=2.0)
     before, after = source.transitions, made.transitions
     falls, within = before.terminated, np.abs(before.action).max(axis=1) < 0.45
     np.testing.assert_array_equal(after.action[falls], before.action[falls])
@@ -84,23 +84,23 @@ def test_errors_are_of_rows_that_were_not_learnt_from() -> None:
     """Of noise, nothing can be learnt: the error on new rows is that of the mean."""
     generator = np.random.default_rng(0)
     inputs, outputs = generator.normal(size=(2, 400, 3))
-    assert models.fit(inputs, outputs, models.Settings(hidden=(32,), updates=400), 0).error == pytest.approx(
+    assert regression.fit(inputs, outputs, regression.Settings(hidden=(32,), updates=400), 0).error == pytest.approx(
         1.0, abs=0.2
     )
     with pytest.raises(ValueError, match="a model needs 20 rows"):
-        models.fit(inputs[:10], outputs[:10], SETTINGS, 0)
+        regression.fit(inputs[:10], outputs[:10], SETTINGS, 0)
 
 
 def test_data_of_other_spaces_are_refused(tmp_path: Path, capsys: Any) -> None:
     source, target = moved(100, 0.2, 1), moved(100, 0.1, 2)
     wide = dataclasses.replace(target, action_bounds=(-2 * np.ones(2), 2 * np.ones(2)))
     with pytest.raises(ValueError, match="differ: their actions lie in"):
-        correction.correct(source, wide, "made")
+        dynamics_correction.correct(source, wide, "made")
     with pytest.raises(ValueError, match="--reward-limit is -1"):
-        correction.correct(source, target, "made", reward_limit=-1)
+        dynamics_correction.correct(source, target, "made", reward_limit=-1)
     rows: Any = target.transitions.replace(action=np.zeros(100, np.int32))
     with pytest.raises(ValueError, match="actions are continuous"):
-        correction.correct(source, dataclasses.replace(target, transitions=rows), "made")
+        dynamics_correction.correct(source, dataclasses.replace(target, transitions=rows), "made")
     paths = [str(datasets.write(part, tmp_path / f"{i}.npz")) for i, part in enumerate((source, target))]
     out = str(tmp_path / "made.npz")
     cli.main(["data", "correct", *paths, out, "--updates", "40", "--hidden", "8"])

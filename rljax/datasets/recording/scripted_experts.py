@@ -2,7 +2,7 @@
 
     rljax data record ogbench/cube-single-play-v0
 
-writes the file that `rljax.datasets.ogbench` reads, by the protocol of the published files:
+writes the file that `rljax.datasets.publishers.ogbench` reads, by the protocol of the published files:
 
     trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the oracle finishes a
                 task, a new random one follows, without an end or a reset.
@@ -43,10 +43,11 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets import download as files
-from rljax.datasets import ogbench
-from rljax.datasets.archive import atomic
 from rljax.datasets.formats import opened, text
+from rljax.datasets.formats.dataset_files import atomic
+from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.datasets.publishers import download as files
+from rljax.datasets.publishers import ogbench
 
 LENGTH = 1000  # transitions of a trajectory
 EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}  # others: 1000
@@ -136,7 +137,7 @@ def record(
     arrays: Any = _joined(pieces)
     with whole.open("wb") as stream:
         np.savez_compressed(stream, **arrays)
-    files.place(whole, path, {"recorded": settings | {"trajectories": total}} | files.fingerprint(whole))
+    files.place(whole, path, {"recorded": settings | {"trajectories": total}} | fingerprint(whole))
     shutil.rmtree(folder)
     return path
 

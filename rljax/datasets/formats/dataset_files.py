@@ -4,9 +4,9 @@ Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N,
 `rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that is not terminal), `next_observations`
 [N, O], and a JSON text of environment, references, bounds and provenance, under `metadata` (.npz) or `metadata/rljax`
 (.hdf5). A file that was written here reads back as the same dataset. Signals beside the reward, such as a cost, are
-`signals/NAME` [N, K...]; a cost may also be called `costs` or `cost`. Observations that are no vectors have layouts of
-their own, see `rljax.datasets.formats.observations`. Several discrete actions are [N, K] integers, and the metadata say
-under `choices` how many choices each has.
+`signals/NAME` [N, K...]; a cost may also be called `costs` or `cost`. Several discrete actions are [N, K] integers,
+and the metadata say under `choices` how many choices each has. Observations that are no vectors have layouts of their
+own: see `rljax.datasets.formats.observation_arrays`.
 
 Other files may use these names, in this order of preference:
 
@@ -42,11 +42,10 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets import rows as table
 from rljax.datasets.dataset import Dataset
-from rljax.datasets.download import fingerprint
-from rljax.datasets.formats import is_hdf5, observations, opened, schema, text
-from rljax.datasets.rows import Rows
+from rljax.datasets.formats import assembly, is_hdf5, observation_arrays, opened, schema, text
+from rljax.datasets.formats.assembly import Rows
+from rljax.datasets.formats.fingerprints import fingerprint
 
 ALIASES = {
     "observation": ("observations", "observation", "obs"),
@@ -97,7 +96,7 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
         "origin": metadata.get("provenance"),
         "versions": base.versions("h5py") if is_hdf5(path) else base.versions(),
     }
-    return table.assemble(
+    return assembly.assemble(
         name or str(path),
         rows,
         env=metadata.get("env"),
@@ -244,7 +243,7 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
         raise ValueError(f"'{name}' is empty: 'rewards' has no rows. Record or download it again.")
     schema.facts(name, None, None, {"stack": metadata.get("stack")}, None)
     stack = metadata.get("stack") or 1
-    observation, following = observations.read(name, file, metadata.get("observation"), len(reward), stack)
+    observation, following = observation_arrays.read(name, file, metadata.get("observation"), len(reward), stack)
     several = metadata.get("choices") is not None
     keys = dict(zip(base.FIELDS, ("observations", "actions", "rewards", "terminals", "timeouts"), strict=False))
     return Rows(
@@ -309,7 +308,7 @@ def _selected(rows: Rows) -> Rows:
     if rows.next_observation is None:
         keep = ~np.append(rows.truncated[:-1], True) | rows.terminated
         rows.dropped["last of a trajectory, without a successor"] = int((~keep).sum())
-    return table.successors(rows, keep)
+    return assembly.successors(rows, keep)
 
 
 def _missing(name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: str) -> ValueError:
@@ -355,7 +354,7 @@ def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
     if dataset.is_plain:
         seen: dict[str, np.ndarray] = {"observations": np.asarray(both[0]), "next_observations": np.asarray(both[1])}
     else:
-        seen = observations.written(*both)
+        seen = observation_arrays.written(*both)
     return {
         "actions": base.denormalised(dataset),
         "rewards": np.asarray(transitions.reward),
@@ -371,7 +370,7 @@ def _description(dataset: Dataset) -> str:
     return json.dumps(
         {
             "format": FORMAT if dataset.is_plain else FORMAT_OF_ALL,
-            "observation": None if dataset.is_plain else observations.described(dataset.transitions.observation),
+            "observation": None if dataset.is_plain else observation_arrays.described(dataset.transitions.observation),
             "name": dataset.name if known else Path(dataset.name).name,  # without the folders of this machine
             "env": dataset.env,
             "reference": base.json_able(dataset.reference),

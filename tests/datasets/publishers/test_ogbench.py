@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from rljax.datasets import ogbench
+from rljax.datasets.publishers import ogbench
 from rljax.training import registry
 from tests.datasets.files import npz, without
 

@@ -12,7 +12,8 @@ import pytest
 from rljax import datasets
 from rljax.agent import Part
 from rljax.cli import data
-from rljax.datasets import archive, d4rl
+from rljax.datasets.formats import dataset_files
+from rljax.datasets.publishers import d4rl
 from tests.datasets.files import arrays, hdf5, npz, same, shared, without
 
 LENGTHS, ENDS = [7, 1, 5, 3, 9], "tonbt"
@@ -353,7 +354,7 @@ def test_our_file_under_a_name_of_d4rls_is_still_ours(tmp_path: Path) -> None:
     dataset = recorded(tmp_path)
     path = datasets.write_hdf5(dataset, tmp_path / "hopper_medium-v2.hdf5")
     same(datasets.load(str(path)), dataset)
-    assert archive.FORMAT
+    assert dataset_files.FORMAT
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.hdf5"])
