@@ -147,7 +147,7 @@ def with_time(name: str) -> str:
 
 
 def with_goals(name: str) -> str:
-    """The name of the same environment with the goal in the observation; see `rljax.envs.host.ogbench.WithGoal`."""
+    """The name of the same environment with the goal in the observation; see `rljax.envs.goals.WithGoal`."""
     return name if name.startswith(_GOALS) else _GOALS + name
 
 

@@ -63,31 +63,6 @@ class Drawable(Environment, Protocol):
         ...
 
 
-class GoalConditioned(Environment, Protocol):
-    """An environment whose observations [..., O] hold a goal [..., G] that can be replaced in hindsight.
-
-    All are pure functions on any leading axes. To relabel a transition in hindsight: the new goal is `achieved` of a
-    later observation of the same episode, `relabelled` gives both observations of the transition this goal, and
-    `goal_reward` of what the next observation achieves is the new reward.
-    """
-
-    def achieved(self, observation: Array) -> Array:
-        """The goal [..., G] that observations [..., O] have reached."""
-        ...
-
-    def desired(self, observation: Array) -> Array:
-        """The goal [..., G] that observations [..., O] ask for."""
-        ...
-
-    def relabelled(self, observation: Array, goal: Array) -> Array:
-        """The observations [..., O] with `goal` [..., G] in place of their own goal."""
-        ...
-
-    def goal_reward(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] float32 of a step that reaches `achieved` [..., G], for `goal` [..., G]."""
-        ...
-
-
 class MissingPackageError(ValueError):
     """A family of environments whose package is not installed."""
 

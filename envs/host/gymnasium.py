@@ -23,11 +23,13 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
-from rljax.envs import custom, partial, signals, varied, velocity
+from rljax.envs import custom, partial, signals
 from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
+from rljax.envs.goals import with_goals
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
 from rljax.envs.host.hosted import Hosted
+from rljax.envs.host.robots import varied, velocity
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
 
@@ -55,7 +57,7 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
     if make_kwargs.get("render_mode") == "rgb_array":
         rendering.choose_renderer()
     if goals:
-        return Hosted(Serial(ogbench.with_goals(_make_all(name, num_envs, make_kwargs), name), name), name)
+        return Hosted(Serial(with_goals(_make_all(name, num_envs, make_kwargs), name), name), name)
     if name.startswith("async/"):
         return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
     return Hosted(Serial(_make_all(name, num_envs, make_kwargs), name), name)

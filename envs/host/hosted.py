@@ -22,7 +22,8 @@ from gymnasium.vector.async_vector_env import AsyncState
 from rljax.agent import MASK, EnvSpec, Step, mask_of
 from rljax.envs import last_step, signals
 from rljax.envs.environment import EnvironmentFailed
-from rljax.envs.host import ogbench, rendering, saved_simulators
+from rljax.envs.goals import WithGoal
+from rljax.envs.host import rendering, saved_simulators
 from rljax.envs.host.checks import failure
 from rljax.envs.host.serial import SUCCESS, Serial
 from rljax.envs.host.spaces import Spaces
@@ -72,7 +73,7 @@ class Hosted:
         self.spec = dataclasses.replace(self.spaces.spec(limit), signals=declared)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.num_tasks: int = next(
-            (first.num_tasks for first in self._environments or () if isinstance(first, ogbench.WithGoal)), 1
+            (first.num_tasks for first in self._environments or () if isinstance(first, WithGoal)), 1
         )
         self.save_failure: str | None = None
         self.tolerant = False

@@ -26,7 +26,7 @@ No episode terminates. It is truncated after 100 steps, or after the most steps 
 more.
 
 For hindsight, `achieved`, `desired`, `relabelled` and `goal_reward` are functions of observations and goals alone: see
-`rljax.envs.environment.GoalConditioned`.
+`rljax.envs.goals.GoalConditioned`.
 
 These are the rules of Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999, and of the code
 that they build on, by Bortkiewicz et al., Is Temporal Difference Learning the Gold Standard for Stitching in RL? The

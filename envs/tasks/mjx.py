@@ -1,6 +1,7 @@
 """Gymnasium's MuJoCo tasks on MJX: `rljax/HalfCheetah`, `rljax/Hopper` and `rljax/Walker2d`.
 
-With a limit on their velocity they are `rljax/velocity/HalfCheetah` and so on: the tasks of `rljax.envs.velocity`.
+With a limit on their velocity they are `rljax/velocity/HalfCheetah` and so on: the tasks of
+`rljax.envs.host.robots.velocity`.
 
 The models are Gymnasium's own files. Observations, rewards and ends are those of its version 5. MJX simulates in
 float32, MuJoCo in float64: scripts/parity_mjx.py measures how far the two differ. These tasks are meant for
@@ -129,7 +130,8 @@ class LimitedMJX(MJX):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.limit: float = importlib.import_module("rljax.envs.velocity").LIMITS[name.removeprefix(LIMITED)]
+        robots = importlib.import_module("rljax.envs.host.robots.velocity")
+        self.limit: float = robots.LIMITS[name.removeprefix(LIMITED)]
         self.spec = dataclasses.replace(self.spec, signals=(Part("cost", ()),))
 
     def step(

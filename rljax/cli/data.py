@@ -298,8 +298,12 @@ def _corrupt(arguments: list[str]) -> None:
     options = _parse_with_bounds(Corrupt, arguments, "data corrupt")
     _require_new(options.output)
     from rljax import datasets
-    from rljax.runs import corruption
+    from rljax.datasets.tools import corruption
+    from rljax.runs.attackers import load_attacker
 
+    attacker = None
+    if options.attacker is not None:
+        attacker = load_attacker(options.attacker, options.learner, trust=options.trust)
     corrupted = corruption.corrupt(
         _load(options),
         what=options.what,
@@ -307,9 +311,7 @@ def _corrupt(arguments: list[str]) -> None:
         rate=options.rate,
         scale=options.scale,
         seed=options.seed,
-        attacker=options.attacker,
-        learner=options.learner,
-        trust=options.trust,
+        attacker=attacker,
     )
     print(datasets.write(corrupted, options.output))
 

@@ -20,7 +20,7 @@ from rljax.buffers import Dataset, Experience, Mixed, Replay, Rollout, UniformRo
 from rljax.distributed import processes
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
-from rljax.envs.host.goals import goals_of
+from rljax.envs.goals import goals_of
 from rljax.envs.host.hosted import Hosted
 from rljax.training import configuration, evaluation, population, schedules, sizes
 from rljax.training.drivers.compiled import CompiledDriver
@@ -206,7 +206,7 @@ class OnlineExperience:
     module: Any  # the agent
     mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: see `Mixed.of`
     name: str  # of the environment
-    goals: Any  # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or None
+    goals: Any  # replaces goals in hindsight: the environment or `VectorGoals`; a text says why none can, or None
     has_policy: bool = False  # learners begin with a policy: it acts in the warm-up, in place of uniform actions
 
     def __call__(self, config: Any) -> Experience:

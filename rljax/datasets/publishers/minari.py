@@ -40,7 +40,11 @@ from rljax.datasets.publishers import minari_environments as environments
 from rljax.datasets.tools.check import not_following
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
-PACKAGES = ("gymnasium_robotics", "ogbench", "rljax.envs.neorl2")  # they register environments of published data
+PACKAGES = (
+    "gymnasium_robotics",
+    "ogbench",
+    "rljax.envs.host.robots.neorl2",
+)  # they register environments of published data
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
 MUJOCO = (
     *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum", "invertedpendulum"),

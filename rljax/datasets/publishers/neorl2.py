@@ -6,9 +6,9 @@ validation split. The package's own `get_dataset` keeps only the first trajector
 100 for training and 25 for validation of RocketRecovery, 20 and 5 of Fusion. This module does the same. References,
 limits and checksums are the package's [1, envs/info.py].
 
-DMSD, Pipeline and SafetyHalfCheetah have environments here: `rljax.envs.tasks.neorl2` and `rljax.envs.neorl2`. The
-others have none: the released package (0.0.1) lacks the files that its environments need. Imported from its repository,
-it registers names without a namespace.
+DMSD, Pipeline and SafetyHalfCheetah have environments here: `rljax.envs.tasks.neorl2` and
+`rljax.envs.host.robots.neorl2`. The others have none: the released package (0.0.1) lacks the files that its
+environments need. Imported from its repository, it registers names without a namespace.
 
 [1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended Realistic
 Scenarios, arXiv:2503.19267; polixir/NeoRL2.
@@ -42,7 +42,7 @@ TASKS: dict[str, tuple[tuple[float, float], int, str, str]] = {
 ENVIRONMENTS = {  # those that are available
     "DMSD": "rljax/DMSD",
     "Pipeline": "rljax/Pipeline",
-    "SafetyHalfCheetah": "rljax.envs.neorl2:SafetyHalfCheetah-v0",
+    "SafetyHalfCheetah": "rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0",
 }
 TRAJECTORIES = {  # number that the package keeps
     ("RocketRecovery", "train"): 100,

@@ -15,7 +15,7 @@ import pytest
 from rljax import datasets
 from rljax.agent import RewardTransform
 from rljax.datasets.tools import preprocess
-from rljax.runs.corruption import corrupt
+from rljax.datasets.tools.corruption import corrupt
 from tests import fakes
 from tests.datasets.files import arrays, npz, shared
 

@@ -352,8 +352,7 @@ def test_every_module_that_moved_is_there(former):
     [
         ("rljax.envs.atari", "Preprocessed"),
         ("rljax.envs.atari", "shrunk"),
-        ("rljax.envs.ogbench", "WithGoal"),
-        ("rljax.envs.neorl2", "SpeedLimit"),
+        ("rljax.envs.host.robots.neorl2", "SpeedLimit"),
         ("rljax.envs.gymnasium", "Hosted"),
         ("rljax.envs.gymnasium", "Serial"),
         ("rljax.envs.analytic", "PendulumState"),
@@ -379,7 +378,7 @@ def test_states_that_name_former_modules_are_restored(monkeypatch, former, name)
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("host.atari", "Preprocessed"), ("host.ogbench", "WithGoal"), ("neorl2", "SpeedLimit")]
+    ("module", "name"), [("host.atari", "Preprocessed"), ("goals", "WithGoal"), ("host.robots.neorl2", "SpeedLimit")]
 )
 def test_wrappers_keep_their_names(module, name):
     """Saved states hold these names, and are refused where they differ."""

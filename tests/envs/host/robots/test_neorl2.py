@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from rljax import datasets, envs
-from rljax.envs import neorl2
+from rljax.envs.host.robots import neorl2
 from tests.datasets.files import shared
 
-NAME = "rljax.envs.neorl2:SafetyHalfCheetah-v0"
+NAME = "rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0"
 
 
 def stepped(state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, float]:

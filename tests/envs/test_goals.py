@@ -16,7 +16,7 @@ from gymnasium import spaces
 from rljax import buffers, envs
 from rljax.agents import sac
 from rljax.envs.environment import EnvironmentFailed
-from rljax.envs.host.goals import Distance, Goals, goals_of, has_goals
+from rljax.envs.goals import FetchReward, VectorGoals, goals_of, has_goals
 from rljax.envs.host.saved_simulators import Trusted
 from rljax.runs import records, run
 from rljax.training.plan import Experiment, plan
@@ -128,7 +128,7 @@ def fetch(name: str) -> Any:
 def test_goals_are_found_read_and_replaced(name: str) -> None:
     hosted = envs.make_hosted(name, 3)
     goals = goals_of(hosted)
-    assert isinstance(goals, Goals)
+    assert isinstance(goals, VectorGoals)
     hosted.reset([1, 2, 3])
     step = hosted.step(np.full((3, 2), 0.5, np.float32))
     observation = step.next_observation
@@ -172,7 +172,7 @@ def test_goal_environments_are_recognised_by_their_space() -> None:
 def test_sac_draws_with_the_goals_of_the_environment() -> None:
     draw = planned("Known-v0").stages[0].driver.hyper.experience.draw
     assert isinstance(draw, buffers.Hindsight)
-    assert isinstance(draw.environment, Goals)
+    assert isinstance(draw.environment, VectorGoals)
     assert isinstance(planned("Reach-v0", hindsight=0.0).stages[0].driver.hyper.experience.draw, buffers.Uniform)
 
 
@@ -192,9 +192,9 @@ def test_other_environments_are_refused(name: str, message: str) -> None:
 
 
 def test_equal_rewards_share_a_program() -> None:
-    assert Goals(3, 0, 3, Distance(0.05, True)) == Goals(3, 0, 3, Distance(0.05, True))
-    assert hash(Goals(3, 0, 3, Distance(0.05, True))) == hash(Goals(3, 0, 3, Distance(0.05, True)))
-    assert Goals(3, 0, 3, Distance(0.05, True)) != Goals(3, 0, 3, Distance(0.05, False))
+    assert VectorGoals(3, 0, 3, FetchReward(0.05, True)) == VectorGoals(3, 0, 3, FetchReward(0.05, True))
+    assert hash(VectorGoals(3, 0, 3, FetchReward(0.05, True))) == hash(VectorGoals(3, 0, 3, FetchReward(0.05, True)))
+    assert VectorGoals(3, 0, 3, FetchReward(0.05, True)) != VectorGoals(3, 0, 3, FetchReward(0.05, False))
 
 
 @pytest.mark.filterwarnings("ignore:.*observes a Dict")
@@ -202,7 +202,7 @@ def test_equal_rewards_share_a_program() -> None:
 def test_rewards_of_fetch_are_those_of_the_environment(name: str) -> None:
     hosted = fetch(name)
     goals = goals_of(hosted)
-    assert isinstance(goals, Goals)
+    assert isinstance(goals, VectorGoals)
     random = np.random.default_rng(0)
     achieved = random.uniform(-1, 1, (1000, 3))
     goal = achieved + random.normal(size=(1000, 3)) * 0.03  # about half of them are reached

@@ -16,8 +16,10 @@ import pytest
 
 from rljax import datasets
 from rljax.agent import Transition
+from rljax.datasets.tools import corruption
 from rljax.networks import normalise
-from rljax.runs import corruption, policy, run
+from rljax.runs import run
+from rljax.runs.attackers import load_attacker
 from rljax.training import registry
 from tests.agents import reference
 from tests.datasets.files import same
@@ -58,10 +60,16 @@ def learn(agent: str, data: str, out: Path, **config: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def attacker(data: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(data: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of EDAC, which has learnt enough for its values to have slopes."""
     changes = {"num_critics": 3, "critic_lr": 1e-2, "actor_lr": 1e-2, "initialisation": "torch"}
     return learn("edac", data, tmp_path_factory.mktemp("runs") / "edac", **changes)
+
+
+@pytest.fixture(scope="module")
+def attacker(folder: Path) -> corruption.Attacker:
+    """The critics of that run."""
+    return load_attacker(folder)
 
 
 def changed(before: datasets.Dataset, after: datasets.Dataset, element: str) -> np.ndarray:
@@ -146,8 +154,8 @@ def test_adversarial_rewards_turn_their_sign_without_an_attacker() -> None:
 class Critics:
     """The attacker's values in float64, with slopes by hand."""
 
-    def __init__(self, attacker: Path) -> None:
-        state: Any = jax.tree.map(lambda x: x[0], policy.load_all(attacker).state)
+    def __init__(self, attacker: corruption.Attacker) -> None:
+        state: Any = attacker.state
         self.actor, self.critics = reference.mlp(state.actor), reference.critics(state.critic)
 
     def value(self, element: str, observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -197,7 +205,7 @@ def attacked(critics: Critics, before: datasets.Dataset, element: str, scale: fl
 @pytest.mark.learn
 @pytest.mark.parametrize("element", ["observation", "action", "dynamics"])
 @pytest.mark.parametrize(("scale", "seed"), [(1.0, 0), (0.5, 2)])
-def test_attacks_are_the_protocols(attacker: Path, element: Any, scale: float, seed: int) -> None:
+def test_attacks_are_the_protocols(attacker: corruption.Attacker, element: Any, scale: float, seed: int) -> None:
     before, critics = dataset(), Critics(attacker)
     after = corruption.corrupt(before, what=element, how="adversarial", scale=scale, seed=seed, attacker=attacker)
     rows, start, z, std = attacked(critics, before, element, scale, seed)
@@ -224,7 +232,7 @@ def test_attacks_are_the_protocols(attacker: Path, element: Any, scale: float, s
     assert worth(new[rows]).mean() < min(worth(old[rows] + noise).mean(), worth(old[rows]).mean())
 
 
-def test_later_attacks_meet_what_was_corrupted_before(attacker: Path) -> None:
+def test_later_attacks_meet_what_was_corrupted_before(attacker: corruption.Attacker) -> None:
     before = dataset()
     after = corruption.corrupt(before, what=["action", "observation"], how="adversarial", attacker=attacker)
     alone = corruption.corrupt(before, what="observation", how="adversarial", attacker=attacker)
@@ -239,7 +247,7 @@ def test_later_attacks_meet_what_was_corrupted_before(attacker: Path) -> None:
     assert (q("action", met, new)[0] < q("action", met, old)[0]).mean() > 0.9
 
 
-def test_calls_of_any_size_give_the_same(attacker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_of_any_size_give_the_same(attacker: corruption.Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
     attack = functools.partial(corruption.corrupt, dataset(), what="action", how="adversarial", attacker=attacker)
     whole = attack().transitions.action
     monkeypatch.setattr(corruption, "ROWS", 64)
@@ -278,7 +286,7 @@ def test_attackers_see_observations_as_their_updates_do(name: str) -> None:
     np.testing.assert_allclose(seen[1][0], expected, rtol=1e-4)
 
 
-def test_what_was_done_is_noted(attacker: Path) -> None:
+def test_what_was_done_is_noted(attacker: corruption.Attacker) -> None:
     after = corruption.corrupt(dataset(), what=["action", "reward"], how="adversarial", seed=7, attacker=attacker)
     action, reward = after.provenance["corruptions"]
     assert (action["how"], action["rate"], action["scale"], action["seed"]) == ("adversarial", 0.3, 1.0, 7)
@@ -338,7 +346,6 @@ def test_corrupted_files_are_learnt_from(tmp_path: Path) -> None:
             {"how": "adversarial"},
             r"^how is 'adversarial', which needs an attacker: .* rljax train edac --data test$",
         ),
-        ({"how": "adversarial", "attacker": "nowhere"}, "nowhere"),
     ],
 )
 def test_refuses(changes: dict[str, Any], message: str) -> None:
@@ -347,21 +354,23 @@ def test_refuses(changes: dict[str, Any], message: str) -> None:
         corruption.corrupt(dataset(), **options)
 
 
-def test_refuses_an_attacker_of_other_dimensions(attacker: Path) -> None:
+def test_refuses_an_attacker_of_other_dimensions(attacker: corruption.Attacker, folder: Path) -> None:
     attack = functools.partial(corruption.corrupt, what="action", how="adversarial", attacker=attacker)
     with pytest.raises(ValueError, match=r"observes \(3,\) and acts in 2 dimensions, 'test' has .* and 1 action dim"):
         attack(dataset(actions=1))
     with pytest.raises(ValueError, match=r"^no learner 1: the run has 1, 0 to 0\.$"):
-        attack(dataset(), learner=1)
+        load_attacker(folder, 1)
+    with pytest.raises(ValueError, match="nowhere"):
+        load_attacker("nowhere")
 
 
 @pytest.mark.parametrize("value", [None, lambda *inputs: jnp.zeros((2, 5)), lambda *inputs: jnp.zeros((4, 2, 2))])
-def test_refuses_an_attacker_without_values(attacker: Path, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = policy.load_all(attacker)
-    module = types.SimpleNamespace(act=found.module.act, **({} if value is None else {"value": value}))
-    monkeypatch.setattr(policy, "load_all", lambda *_, **__: dataclasses.replace(found, module=module))
+def test_refuses_an_attacker_without_values(attacker: corruption.Attacker, value: Any) -> None:
+    module = types.SimpleNamespace(act=attacker.module.act, **({} if value is None else {"value": value}))
     with pytest.raises(ValueError, match=r"is of agent 'edac', which has no `value` that gives one number for an"):
-        corruption.corrupt(dataset(), what="action", how="adversarial", attacker=attacker)
+        corruption.corrupt(
+            dataset(), what="action", how="adversarial", attacker=dataclasses.replace(attacker, module=module)
+        )
 
 
 def test_refuses_choices() -> None:

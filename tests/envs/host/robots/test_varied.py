@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rljax import envs
-from rljax.envs import varied
+from rljax.envs.host.robots import varied
 
 
 @pytest.mark.parametrize("robot", varied.ROBOTS)

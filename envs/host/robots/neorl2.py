@@ -1,4 +1,4 @@
-"""NeoRL-2's SafetyHalfCheetah for current MuJoCo, on the host: `rljax.envs.neorl2:SafetyHalfCheetah-v0`.
+"""NeoRL-2's SafetyHalfCheetah for current MuJoCo, on the host: `rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0`.
 
 Importing this module registers it. It is HalfCheetah-v5 that also observes its position. Its reward is -100 in every
 step in which it runs faster than 3.2096 m/s. The published transitions replay here within float32's rounding. NeoRL-2's

@@ -1,13 +1,19 @@
 """Corruption of a data set by RIQL's protocol, for every agent that learns from a data set.
 
     from rljax import datasets
-    from rljax.runs.corruption import corrupt
+    from rljax.datasets.tools.corruption import corrupt
 
     dataset = datasets.load("d4rl/hopper-medium-replay-v2")
     datasets.write(corrupt(dataset, what="dynamics", how="random"), "dynamics.npz")
 
-Then train on the file: `rljax train riql --data dynamics.npz`. The protocol is that of Yang et al., arXiv:2310.12955,
-as implemented in their code: attack.py of github.com/YangRui2015/RIQL at cc07d81, called [2] here.
+Then train on the file: `rljax train riql --data dynamics.npz`. An adversarial corruption needs the critics of a run:
+
+    from rljax.runs.attackers import load_attacker
+
+    corrupt(dataset, what="dynamics", how="adversarial", attacker=load_attacker("runs/edac"))
+
+The protocol is that of Yang et al., arXiv:2310.12955, as implemented in their code: attack.py of
+github.com/YangRui2015/RIQL at cc07d81, called [2] here.
 """
 
 from __future__ import annotations
@@ -15,16 +21,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax import datasets
-from rljax.agent import Array, Transition, shown
-from rljax.runs import policy
+from rljax.agent import Array, EnvSpec, Transition, shown
+from rljax.datasets.dataset import Dataset
 
 Element = Literal["observation", "action", "reward", "dynamics"]
 FIELDS: dict[str, str] = {  # element -> field of Transition, in the order in which [2] corrupts them
@@ -39,19 +43,28 @@ CHUNKS = 10  # parts of the corrupted rows; a loss is the mean over one part
 ROWS = 2_048  # rows attacked in one call: few enough for a cache or a small GPU with many critics
 
 
+@dataclasses.dataclass(frozen=True)
+class Attacker:
+    """One learner of a run. An attack lowers its values. `rljax.runs.attackers.load_attacker` makes it."""
+
+    module: Any  # the agent, with `value` and `act`
+    state: Any
+    config: Any
+    spec: EnvSpec
+    folder: str  # of the run, for messages
+    note: dict[str, Any]  # for provenance
+
+
 def corrupt(
-    dataset: datasets.Dataset,
+    dataset: Dataset,
     *,
     what: Element | Sequence[Element],
     how: Literal["random", "adversarial"],
     rate: float = 0.3,
     scale: float = 1.0,
     seed: int = 0,
-    attacker: str | Path | None = None,
-    learner: int = 0,
-    best: bool = False,
-    trust: bool = False,
-) -> datasets.Dataset:
+    attacker: Attacker | None = None,
+) -> Dataset:
     """A copy of the data set in which one or several elements are corrupted in part of the rows.
 
     A row is corrupted where U(0, 1) < `rate`, drawn anew for each element, so that the number of rows varies.
@@ -61,9 +74,8 @@ def corrupt(
         random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale), whatever it was
         adversarial   x + z std, where z lowers the attacker's value within [-scale, scale]; a reward r, -scale r
 
-    The attacker is the run in the folder `attacker`; `learner`, `best` and `trust` are as in `rljax.load`. Any
-    agent with a `value` of observation and action can attack. [2] uses EDAC with 10 critics, trained on the clean data
-    set for 3 million updates. The attack finds z by 100 gradient steps that lower the critics' mean value at
+    Any agent with a `value` of observation and action can attack. [2] uses EDAC with 10 critics, trained on the clean
+    data set for 3 million updates. The attack finds z by 100 gradient steps that lower the critics' mean value at
 
         observation   Q(s + z std, a)
         action        Q(s, a + z std)
@@ -110,14 +122,13 @@ def corrupt(
         raise ValueError(
             f"'{dataset.name}' shows {shown(dataset.spec)}: corrupt its rewards, for the other elements are vectors."
         )
-    victim = None
     if attacks:
         if attacker is None:
             raise ValueError(
-                "how is 'adversarial', which needs an attacker: the folder of a run with critics, such as one of "
+                "how is 'adversarial', which needs an attacker: a run with critics, such as one of "
                 f"rljax train edac --data {dataset.name}"
             )
-        victim = _victim(attacker, learner, best, dataset, trust)
+        _require_fit(attacker, dataset)
 
     generator = np.random.RandomState(seed)  # the same generator as in [2]
     transitions, notes = dataset.transitions, []
@@ -132,14 +143,14 @@ def corrupt(
         elif element == "reward":
             column[rows] *= -scale
         elif len(rows):
-            assert victim is not None
-            column[rows] += _attacked(victim, element, transitions, rows, column.std(axis=0), scale, seed)
+            assert attacker is not None
+            column[rows] += _perturbation(attacker, element, transitions, rows, column.std(axis=0), scale, seed)
         transitions = transitions.replace(**{FIELDS[element]: column})
         note = {"what": element, "how": how, "rate": rate, "scale": scale, "seed": seed, "rows": len(rows)}
         if element == "action":
             note["rows_beyond_bounds"] = int((np.abs(column) > 1).any(axis=1).sum())
-        if victim is not None and element != "reward":
-            note["attacker"] = victim.note
+        if attacks and attacker is not None and element != "reward":
+            note["attacker"] = attacker.note
         notes.append(note)
     corruptions = [*dataset.provenance.get("corruptions", []), *notes]
     return dataclasses.replace(
@@ -147,65 +158,44 @@ def corrupt(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Victim:
-    """One learner of a run. An attack lowers its values."""
-
-    module: Any  # the agent
-    state: Any
-    config: Any
-    note: dict[str, Any]  # for provenance
-
-
 def _elements(what: Any) -> list[str]:
-    given = [what] if isinstance(what, str) else list(what)
-    unknown = [name for name in given if name not in FIELDS]
-    if unknown or not given or len(set(given)) < len(given):
+    names = [what] if isinstance(what, str) else list(what)
+    unknown = [name for name in names if name not in FIELDS]
+    if unknown or not names or len(set(names)) < len(names):
         raise ValueError(f"what is {what!r}, it must be one of {', '.join(FIELDS)}, or several of them, each once.")
-    return [name for name in FIELDS if name in given]
+    return [name for name in FIELDS if name in names]
 
 
-def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Dataset, trust: bool) -> _Victim:
-    policies = policy.load_all(attacker, best=best, trust=trust)
-    policy.require_learner(policies.settings, learner)
-    spec = policies.spec
-    given = (spec.observation_shape, spec.action_size, spec.discrete)
-    if given != ((dataset.observation_size,), dataset.action_size, False):
+def _require_fit(attacker: Attacker, dataset: Dataset) -> None:
+    """Raise `ValueError` for an attacker with other spaces than the data set's, and for one without values."""
+    spec = attacker.spec
+    sizes = (spec.observation_shape, spec.action_size, spec.discrete)
+    if sizes != ((dataset.observation_size,), dataset.action_size, False):
         raise ValueError(
-            f"the attacker in '{attacker}' observes {spec.observation_shape} and acts in {spec.action_size} "
+            f"the attacker in '{attacker.folder}' observes {spec.observation_shape} and acts in {spec.action_size} "
             f"{'choices' if spec.discrete else 'dimensions'}, '{dataset.name}' has observations "
             f"({dataset.observation_size},) and {dataset.action_size} action dimensions. Train one on the clean data."
         )
-    state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
-    note = {
-        "run": Path(attacker).resolve().name,
-        "agent": policies.settings.agent,
-        "data": policies.settings.data,
-        "training_step": policies.step,
-        "training_seed": policies.settings.seeds[learner],
-    }
-    victim = _Victim(policies.module, state, config, note)
-    if not _has_values(victim, dataset):
+    if not _has_values(attacker):
         raise ValueError(
-            f"the attacker in '{attacker}' is of agent '{policies.settings.agent}', which has no `value` that gives "
-            "one number for an observation and an action. Train one that has, such as edac."
+            f"the attacker in '{attacker.folder}' is of agent '{attacker.note['agent']}', which has no `value` that "
+            "gives one number for an observation and an action. Train one that has, such as edac."
         )
-    return victim
 
 
-def _has_values(victim: _Victim, dataset: datasets.Dataset) -> bool:
+def _has_values(attacker: Attacker) -> bool:
     """Whether the agent's `value` maps observations [B, O] and actions [B, A] to [B]."""
-    if not hasattr(victim.module, "value"):
+    if not hasattr(attacker.module, "value"):
         return False
-    example = jnp.zeros((2, dataset.observation_size)), jnp.zeros((2, dataset.action_size))
-    return jax.eval_shape(victim.module.value, victim.state, *example, victim.config).shape == (2,)
+    example = jnp.zeros((2, *attacker.spec.observation_shape)), jnp.zeros((2, attacker.spec.action_size))
+    return jax.eval_shape(attacker.module.value, attacker.state, *example, attacker.config).shape == (2,)
 
 
 @functools.partial(jax.jit, static_argnames=("module", "element"))
 def _descended(
     module: Any, element: str, state: Any, config: Any, parts: tuple[Array, ...], std: Array, scale: Array
 ) -> Array:
-    """The z [B, D] that 100 steps to lower values find; `parts` are the first z, weights [B], s or s', and a."""
+    """The z [B, D] after 100 steps to lower values. `parts` are the first z, weights [B], s or s', and a."""
     start, weight, observation, action = parts
 
     def cost(z: Array) -> Array:
@@ -224,8 +214,14 @@ def _descended(
     return jax.lax.fori_loop(0, STEPS, step, start)
 
 
-def _attacked(
-    victim: _Victim, element: str, transitions: Transition, rows: np.ndarray, std: np.ndarray, scale: float, seed: int
+def _perturbation(
+    attacker: Attacker,
+    element: str,
+    transitions: Transition,
+    rows: np.ndarray,
+    std: np.ndarray,
+    scale: float,
+    seed: int,
 ) -> np.ndarray:
     """The perturbation of `rows` [M] of an element: z std [M, D], float32.
 
@@ -240,10 +236,10 @@ def _attacked(
     where = np.asarray(transitions.next_observation if element == "dynamics" else transitions.observation)
     parts = [np.asarray(x, np.float32) for x in (start, weight, where[rows], np.asarray(transitions.action)[rows])]
     each = min(number, ROWS)
-    found = []
+    pieces = []
     for first in range(0, number, each):
         block = [x[first : first + each] for x in parts]
         padded = tuple(np.concatenate([x, np.zeros((each - len(x), *x.shape[1:]), x.dtype)]) for x in block)
-        z = _descended(victim.module, element, victim.state, victim.config, padded, std, jnp.float32(scale))
-        found.append(np.asarray(z)[: len(block[0])])
-    return np.concatenate(found) * std
+        z = _descended(attacker.module, element, attacker.state, attacker.config, padded, std, jnp.float32(scale))
+        pieces.append(np.asarray(z)[: len(block[0])])
+    return np.concatenate(pieces) * std
