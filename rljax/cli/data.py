@@ -328,7 +328,7 @@ def _correct(arguments: list[str]) -> None:
         datasets.load(options.source),
         datasets.load(options.target),
         str(options.output),
-        regression.Settings(hidden=options.hidden, updates=options.updates),
+        regression.RegressionSettings(hidden=options.hidden, updates=options.updates),
         options.reward_limit,
         options.seed,
     )

@@ -16,7 +16,7 @@
 See docs/datasets.md.
 """
 
-from rljax.datasets.dataset import Dataset, cut, require_integers, score
+from rljax.datasets.dataset import OfflineDataset, cut, require_integers, score
 from rljax.datasets.formats.dataset_files import write, write_archive, write_hdf5
 from rljax.datasets.publishers.catalogue import aliases, environment, identity, load, names, short
 from rljax.datasets.publishers.d4rl import reference
@@ -34,8 +34,8 @@ from rljax.datasets.tools.preprocess import (
 )
 
 __all__ = [
-    "Dataset",
     "Finding",
+    "OfflineDataset",
     "aliases",
     "check",
     "cut",

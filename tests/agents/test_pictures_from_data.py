@@ -45,7 +45,7 @@ def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
     known: dict[str, Any] = {"num_actions": panels.COLUMNS}
     known = {"choices": list(hosted.spec.choices)} if hosted.spec.choices else known
     hosted.close()
-    dataset = datasets.Dataset("made", transitions, None, None, None, known)
+    dataset = datasets.OfflineDataset("made", transitions, None, None, None, known)
     return str(datasets.write(dataset, path))
 
 

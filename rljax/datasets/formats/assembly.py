@@ -1,7 +1,7 @@
-"""`Rows`: the rows of a file, and the rules that turn them into a `Dataset`.
+"""`Rows`: the rows of a file, and the rules that assemble an `OfflineDataset` from them.
 
-Axes: `M` rows of a file, `N` transitions that are kept, `O` dimensions of an observation, `A` of an action, `K` several
-discrete actions.
+Axes: `M` rows of a file, `N` kept transitions, `O` dimensions of an observation, `A` of an action, `K` several discrete
+actions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from rljax.agent import Transition
 from rljax.buffers import frames
 from rljax.datasets import dataset as base
-from rljax.datasets.dataset import FIELDS, Bounds, Dataset, are_whole, as_bounds, is_unit
+from rljax.datasets.dataset import FIELDS, Bounds, OfflineDataset, are_whole, as_bounds, is_unit
 from rljax.datasets.formats import schema
 
 TOLERANCE = 1e-3  # half ranges: actions beyond their bounds by less are rounding errors, which are clipped silently
@@ -27,7 +27,7 @@ class Rows:
 
     file: str  # its name in error messages
     keys: Mapping[str, str]  # field of Transition -> key in the file
-    observation: Any  # [M, O] float32; where each row has its successor, any tree that `Dataset` holds
+    observation: Any  # [M, O] float32; where each row has its successor, any tree that `OfflineDataset` holds
     action: np.ndarray  # [M, A] floating point, or [M] or [M, K] integers
     reward: np.ndarray  # [M] float32
     terminated: np.ndarray  # [M] bool
@@ -40,9 +40,9 @@ class Rows:
     signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [M, K...] float32 by name
 
     def check_lengths(self) -> None:
-        """Raise `ValueError` for no rows at all, and for arrays of unequal lengths or widths."""
-        found = {name: frames.columns(getattr(self, name)) for name in FIELDS}
-        lengths = {name: len(part) for name, parts in found.items() for part in parts}
+        """Raise `ValueError` if there are no rows, or if arrays have unequal lengths or widths."""
+        arrays = {name: frames.columns(getattr(self, name)) for name in FIELDS}
+        lengths = {name: len(part) for name, parts in arrays.items() for part in parts}
         lengths |= {f"{schema.SIGNALS}{name}": len(column) for name, column in self.signals.items()}
         total = lengths["reward"]
         if not any(lengths.values()):
@@ -55,17 +55,17 @@ class Rows:
                     f"'{self.file}': '{self.keys.get(name, name)}' has {length} rows, '{self.keys['reward']}' has "
                     f"{total}; they must have the same number. The file was cut or assembled wrongly: make it again."
                 )
-        following = self.next_observation
-        if isinstance(following, np.ndarray) and following.shape != self.observation.shape:
+        successor = self.next_observation
+        if isinstance(successor, np.ndarray) and successor.shape != self.observation.shape:
             raise ValueError(
                 f"'{self.file}': '{self.keys['observation']}' has {self.observation.shape[1]} numbers in each row, "
-                f"'{self.keys['next_observation']}' has {following.shape[1]}; they must have the same. The file was "
+                f"'{self.keys['next_observation']}' has {successor.shape[1]}; they must have the same. The file was "
                 "assembled wrongly: make it again."
             )
 
 
 def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
-    """The rows where `keep` [M] is true, with the successors and the ends of trajectories that `Dataset` promises.
+    """The rows where `keep` [M] is true, with the successors and ends of trajectories that `OfflineDataset` promises.
 
     The successor of a row is the stored one. If none are stored, it is the observation of the next row; after a
     terminal state it is the row's own observation, because the next row begins another episode. With `leak`, it is the
@@ -76,37 +76,37 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
 
     Raises `ValueError` if no row is left.
     """
-    total, seen = len(keep), rows.observation
-    if rows.next_observation is None and frames.is_stored_once(seen.shape[1:], seen.dtype):
-        pictures = frames.Frames(pictures=seen, index=np.arange(total, dtype=np.int32)[:, None])
+    total, observation = len(keep), rows.observation
+    if rows.next_observation is None and frames.is_stored_once(observation.shape[1:], observation.dtype):
+        pictures = frames.Frames(pictures=observation, index=np.arange(total, dtype=np.int32)[:, None])
         rows = dataclasses.replace(rows, observation=pictures)
     last = rows.truncated | np.append(~keep[1:], True)
-    kept = None if keep.all() else np.flatnonzero(keep)
-    if kept is not None and not len(kept):
+    indices = None if keep.all() else np.flatnonzero(keep)
+    if indices is not None and not len(indices):
         raise ValueError(f"'{rows.file}': of its {total} rows none is left by its rules ({_counts(rows.dropped)}).")
-    terminated = _take(rows.terminated, kept)
-    truncated = ~terminated & _take(last, kept)
-    both = int((terminated & _take(rows.truncated, kept)).sum())
+    terminated = _take(rows.terminated, indices)
+    truncated = ~terminated & _take(last, indices)
+    both = int((terminated & _take(rows.truncated, indices)).sum())
     if rows.next_observation is not None:
-        following = _take(rows.next_observation, kept)
+        successor = _take(rows.next_observation, indices)
     else:
-        here = np.arange(total) if kept is None else kept
+        here = np.arange(total) if indices is None else indices
         after = np.minimum(here + 1, total - 1)
         if not leak:
             after[terminated] = here[terminated]
-        following = _take(rows.observation, after)
+        successor = _take(rows.observation, after)
     rows.next_observation = None  # frees memory: only one field is held twice
     return dataclasses.replace(
         rows,
-        next_observation=following,
-        observation=_take(rows.observation, kept),
-        action=_take(rows.action, kept),
-        reward=_take(rows.reward, kept),
+        next_observation=successor,
+        observation=_take(rows.observation, indices),
+        action=_take(rows.action, indices),
+        reward=_take(rows.reward, indices),
         terminated=terminated,
         truncated=truncated,
-        rows=kept,
+        rows=indices,
         both_ends=both,
-        signals={name: _take(column, kept) for name, column in rows.signals.items()},
+        signals={name: _take(column, indices) for name, column in rows.signals.items()},
     )
 
 
@@ -121,7 +121,7 @@ def assemble(
     unbounded: bool = False,
     complete: bool = True,
     provenance: dict[str, Any],
-) -> Dataset:
+) -> OfflineDataset:
     """The dataset of `rows`, which have their successors. Normalises the actions.
 
     Args:
@@ -157,13 +157,13 @@ def assemble(
     provenance["types"] = rows.types
     if rows.both_ends:
         provenance["both_ends"] = rows.both_ends
-    return Dataset(name, transitions, env, reference, limits, provenance, complete)
+    return OfflineDataset(name, transitions, env, reference, limits, provenance, complete)
 
 
-def _take(array: Any, kept: np.ndarray | None) -> Any:
-    if kept is None:
+def _take(array: Any, indices: np.ndarray | None) -> Any:
+    if indices is None:
         return array
-    return array.replace(index=array.index[kept]) if frames.is_frames(array) else array[kept]
+    return array.replace(index=array.index[indices]) if frames.is_frames(array) else array[indices]
 
 
 def _counts(dropped: Mapping[str, int]) -> str:

@@ -5,7 +5,7 @@ Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N,
 [N, O], and a JSON text of environment, references, bounds and provenance, under `metadata` (.npz) or `metadata/rljax`
 (.hdf5). A file that was written here reads back as the same dataset. Signals beside the reward, such as a cost, are
 `signals/NAME` [N, K...]; a cost may also be called `costs` or `cost`. Several discrete actions are [N, K] integers,
-and the metadata say under `choices` how many choices each has. Observations that are no vectors have layouts of their
+and the metadata say under `choices` how many choices each has. Observations that are not vectors have layouts of their
 own: see `rljax.datasets.formats.observation_arrays`.
 
 Other files may use these names, in this order of preference:
@@ -24,7 +24,7 @@ repositories that follow Gymnasium's names. Arrays that hold Python objects are 
 the file contains, and no layout here needs it.
 
 The imitation library's rollouts (HumanCompatibleAI/imitation, data/serialize.py) are read too: `acts` [M, A] and `rews`
-[M] of all trajectories, one after the other; `obs` [M + trajectories, O], which has one observation more for each;
+[M] of all trajectories, one after the other; `obs` [M + trajectories, O], which has one more observation for each;
 `indices` [trajectories - 1], the rows of `acts` at which trajectories begin, without the first; and `terminal`
 [trajectories]. Their `infos` are Python objects, which are left out.
 """
@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.formats import assembly, is_hdf5, observation_arrays, opened, schema, text
 from rljax.datasets.formats.assembly import Rows
 from rljax.datasets.formats.fingerprints import fingerprint
@@ -57,15 +57,17 @@ ALIASES = {
     "truncated": ("timeouts", "timeout", "truncations", "truncated", "timelimit_truncated"),
 }
 IMITATION = ("acts", "obs", "indices", "terminal")  # keys of the imitation library's rollouts
-FORMAT = "rljax dataset 1"  # of vectors, and of one action in a row
-FORMAT_OF_ALL = "rljax dataset 2"  # of all other spaces
+FORMAT = "rljax dataset 1"  # for vectors, and for one action in each row
+FORMAT_OF_ALL = "rljax dataset 2"  # for all other spaces
 SUFFIXES = (".npz", ".hdf5", ".h5")
 # Entries of the provenance that stay true of a copy.
 KEPT = ("max_episode_steps", "recorded_max_episode_steps", "num_actions", "algorithm", "corruptions", "both_ends")
 KEPT += ("choices", "stack")
 
 
-def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False) -> Dataset:
+def read(
+    path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False
+) -> OfflineDataset:
     """The dataset in `path`, a .npz, .hdf5 or .h5 file in one of the layouts above.
 
     If the file stores successors, every row is kept. If not, the successor is the next row's observation, and the last
@@ -112,9 +114,9 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
 def description(path: Path) -> dict[str, Any]:
     """The metadata of a file in our layout, with `name` and `env`; {} for other files. No rows are read."""
     with opened(path) as file:
-        found = _metadata(path.name, file)
-    schema.facts(path.name, found.get("env"), found.get("reference"), found, None)
-    return found
+        metadata = _metadata(path.name, file)
+    schema.facts(path.name, metadata.get("env"), metadata.get("reference"), metadata, None)
+    return metadata
 
 
 def unbounded_dimensions(path: Path) -> int | None:
@@ -130,13 +132,13 @@ def unbounded_dimensions(path: Path) -> int | None:
     return action.shape[1] if action.ndim == 2 else None
 
 
-def write(dataset: Dataset, path: Path) -> Path:
+def write(dataset: OfflineDataset, path: Path) -> Path:
     """Write `dataset` in the format of the suffix of `path`, by `write_archive` or `write_hdf5`. Return the path."""
     path = _with_suffix(path, SUFFIXES)
     return write_archive(dataset, path) if path.suffix.lower() == ".npz" else write_hdf5(dataset, path)
 
 
-def write_archive(dataset: Dataset, path: Path) -> Path:
+def write_archive(dataset: OfflineDataset, path: Path) -> Path:
     """Write `dataset` as a compressed .npz file in our layout. Return the path. `load` reads back the same dataset.
 
     The file appears complete or not at all; an existing file is replaced. Raises `ValueError` for another suffix.
@@ -148,7 +150,7 @@ def write_archive(dataset: Dataset, path: Path) -> Path:
     return path
 
 
-def write_hdf5(dataset: Dataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
+def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
     """Write `dataset` as an HDF5 file in D4RL's layout. Return the path. `load` reads back the same dataset.
 
     Beside D4RL's arrays the file holds `timeouts`, `next_observations`, the arrays of `infos` ([N, ...] each) as
@@ -180,17 +182,17 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     """All rows of a file, and notes on what had to be assumed."""
     if all(key in file for key in IMITATION):
         return _rows_of_imitation(name, file)
-    found = {field: next((key for key in keys if key in file), None) for field, keys in ALIASES.items()}
+    sources = {field: next((key for key in keys if key in file), None) for field, keys in ALIASES.items()}
     notes = []
     for field in ("observation", "action", "reward"):
-        if found[field] is None:
+        if sources[field] is None:
             hint = ""
             if field == "reward" and "qpos" in file:
                 hint = (
                     " OGBench's files hold none: load them by name, such as 'ogbench/cube-single-play-singletask-v0'."
                 )
             raise _missing(name, file, ALIASES[field], hint)
-    keys = {field: key for field, key in found.items() if key is not None}
+    keys = {field: key for field, key in sources.items() if key is not None}
     types: dict[str, str] = {}
 
     def read_array(key: str) -> Any:
@@ -266,25 +268,27 @@ def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[s
     keys = {"observation": "obs", "action": "acts", "reward": "rews", "terminated": "terminal", "truncated": "indices"}
     action = schema.actions(file["acts"], name, "acts")
     reward = schema.column(file["rews"], name, "rews", np.float32)
-    seen = schema.vectors(file["obs"], name, "obs")
+    observation = schema.vectors(file["obs"], name, "obs")
     terminal = schema.marks(file["terminal"], name, "terminal")
     # A file of one trajectory has no numbers here, and NumPy stores nothing as float64.
     splits = schema.stored(file["indices"]).reshape(-1)
     total = len(action)
     starts = np.concatenate([[0], splits]).astype(np.int64) if splits.dtype.kind in "iuf" else np.array([-1])
     rising = starts[0] == 0 and (np.diff(starts) > 0).all() and starts[-1] < total and (starts[1:] == splits).all()
-    if not rising or len(terminal) != len(starts) or len(seen) != total + len(starts):
+    if not rising or len(terminal) != len(starts) or len(observation) != total + len(starts):
         raise ValueError(
-            f"'{name}' has {total} 'acts', {len(seen)} 'obs', {len(terminal)} 'terminal' and {len(splits)} 'indices'; "
-            "with N trajectories there are N more 'obs' than 'acts', N 'terminal', and N - 1 'indices' that rise from "
-            "1 to less than the number of 'acts'. The file was cut or assembled wrongly: make it again."
+            f"'{name}' has {total} 'acts', {len(observation)} 'obs', {len(terminal)} 'terminal' and "
+            f"{len(splits)} 'indices'; with N trajectories there are N more 'obs' than 'acts', N "
+            "'terminal', and N - 1 'indices' that rise from 1 to less than the number of 'acts'. The file was cut or assembled wrongly: make it again."
         )
     last = np.append(starts[1:], total) - 1
     terminated, truncated = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
     terminated[last], truncated[last] = terminal, ~terminal
     here = np.arange(total) + np.repeat(np.arange(len(starts)), np.diff(np.append(starts, total)))
     types = {key: file[key].dtype.name for key in ("obs", "acts", "rews")}
-    rows = Rows(name, keys, seen[here], action, reward, terminated, truncated, seen[here + 1], types=types)
+    rows = Rows(
+        name, keys, observation[here], action, reward, terminated, truncated, observation[here + 1], types=types
+    )
     return rows, ["'terminal' is read as the environment's own end: time limits were not recorded apart"]
 
 
@@ -323,7 +327,7 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
     if written is None:  # the metadata group of another layout
         return {}
     try:
-        found = text.parse_json(written, name)
+        metadata = text.parse_json(written, name)
     except text.RefusedFileError:
         raise
     except ValueError as error:
@@ -332,14 +336,14 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
         raise text.RefusedFileError(
             f"'{name}': its '{key}' is not JSON: {text.shortened(str(error))}. Write or download the file again."
         ) from error
-    if not isinstance(found, dict) or not str(found.get("format", "")).startswith("rljax dataset"):
+    if not isinstance(metadata, dict) or not str(metadata.get("format", "")).startswith("rljax dataset"):
         return {}
-    if found["format"] not in (FORMAT, FORMAT_OF_ALL):
+    if metadata["format"] not in (FORMAT, FORMAT_OF_ALL):
         raise ValueError(
-            f"'{name}' is a '{text.shortened(found['format'])}', this rljax reads up to '{FORMAT_OF_ALL}'. Install a "
-            "newer rljax."
+            f"'{name}' is a '{text.shortened(metadata['format'])}', this rljax reads up to "
+            f"'{FORMAT_OF_ALL}'. Install a newer rljax."
         )
-    return found
+    return metadata
 
 
 def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
@@ -348,29 +352,33 @@ def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
     return {str(note.get("what")) for note in notes if isinstance(note, dict)} if isinstance(notes, list) else set()
 
 
-def _arrays(dataset: Dataset) -> dict[str, np.ndarray]:
+def _arrays(dataset: OfflineDataset) -> dict[str, np.ndarray]:
     transitions = dataset.transitions
     both = transitions.observation, transitions.next_observation
     if dataset.is_plain:
-        seen: dict[str, np.ndarray] = {"observations": np.asarray(both[0]), "next_observations": np.asarray(both[1])}
+        observation: dict[str, np.ndarray] = {
+            "observations": np.asarray(both[0]),
+            "next_observations": np.asarray(both[1]),
+        }
     else:
-        seen = observation_arrays.written(*both)
+        observation = observation_arrays.written(*both)
     return {
         "actions": base.denormalised(dataset),
         "rewards": np.asarray(transitions.reward),
         "terminals": np.asarray(transitions.terminated),
         "timeouts": np.asarray(transitions.truncated),
-        **seen,
+        **observation,
         **{f"{schema.SIGNALS}{signal}": np.asarray(column) for signal, column in transitions.extras.items()},
     }
 
 
-def _description(dataset: Dataset) -> str:
+def _description(dataset: OfflineDataset) -> str:
     known = dataset.name.startswith(tuple(f"{family}/" for family in base.FAMILIES))
+    description = None if dataset.is_plain else observation_arrays.described(dataset.transitions.observation)
     return json.dumps(
         {
             "format": FORMAT if dataset.is_plain else FORMAT_OF_ALL,
-            "observation": None if dataset.is_plain else observation_arrays.described(dataset.transitions.observation),
+            "observation": description,
             "name": dataset.name if known else Path(dataset.name).name,  # without the folders of this machine
             "env": dataset.env,
             "reference": base.json_able(dataset.reference),

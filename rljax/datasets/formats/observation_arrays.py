@@ -1,4 +1,4 @@
-"""Observations that are no vectors in our own files: dictionaries, pictures, masks, in their own dtypes.
+"""Observations that are not vectors in our own files: dictionaries, pictures and masks, in their own dtypes.
 
 The metadata describe the arrays of an observation under `observation`, a list of {"name", "shape", "dtype", "once"}.
 The name is null where an observation is one array. A file holds, for such an array,
@@ -27,7 +27,7 @@ DTYPES = ("float32", "uint8", "bool")
 MOST_PARTS, MOST_AXES, LONGEST = 1_000, 8, 200  # parts of an observation, axes of one, characters of its name
 
 
-class Column(NamedTuple):
+class ArrayDescription(NamedTuple):
     """One array of an observation, as a file's metadata describe it."""
 
     name: str | None  # None where the observation is this array alone
@@ -36,8 +36,8 @@ class Column(NamedTuple):
     once: bool  # whether its pictures are stored once
 
     @property
-    def behind(self) -> str:
-        """What follows the field's name in a key."""
+    def suffix(self) -> str:
+        """The end of the array's key, after the field's name."""
         return "" if self.name is None else f"/{encoded(self.name)}"
 
 
@@ -47,7 +47,7 @@ def encoded(name: str) -> str:
 
 
 def described(observation: Any) -> list[dict[str, Any]]:
-    """What the metadata say of observations [N, ...]; `written` gives the arrays."""
+    """The metadata's description of observations [N, ...]; `written` returns their arrays."""
     return [
         {"name": name, "shape": list(x.shape[1:]), "dtype": _dtype(x), "once": frames.is_frames(x)}
         for name, x in _named(observation)
@@ -56,24 +56,24 @@ def described(observation: Any) -> list[dict[str, Any]]:
 
 def written(observation: Any, following: Any) -> dict[str, np.ndarray]:
     """The arrays of observations and successors by their keys in a file."""
-    found = {}
+    arrays = {}
     for (name, one), (_, other) in zip(_named(observation), _named(following), strict=True):
-        behind = "" if name is None else f"/{encoded(name)}"
+        suffix = "" if name is None else f"/{encoded(name)}"
         if frames.is_frames(one):
-            found[f"frames{behind}/pictures"] = np.asarray(one.pictures)
-            found[f"frames{behind}/observations"] = np.asarray(one.index)
-            found[f"frames{behind}/successors"] = np.asarray(other.index)
+            arrays[f"frames{suffix}/pictures"] = np.asarray(one.pictures)
+            arrays[f"frames{suffix}/observations"] = np.asarray(one.index)
+            arrays[f"frames{suffix}/successors"] = np.asarray(other.index)
         else:
-            found[f"observations{behind}"] = np.asarray(one, _dtype(one))
-            found[f"next_observations{behind}"] = np.asarray(other, _dtype(other))
-    return found
+            arrays[f"observations{suffix}"] = np.asarray(one, _dtype(one))
+            arrays[f"next_observations{suffix}"] = np.asarray(other, _dtype(other))
+    return arrays
 
 
 def read(file: str, arrays: Mapping[str, Any], description: Any, total: int, stack: int) -> tuple[Any, Any]:
-    """Observations and successors of the `total` rows of a file, as trees for `Dataset`.
+    """Observations and successors of the `total` rows of a file, as trees for `OfflineDataset`.
 
     `description` is the entry `observation` of the metadata, and `stack` the number of frames in a picture. Raises
-    `ValueError` where the arrays are others than it says.
+    `ValueError` if the arrays do not match the description.
     """
     columns = list(_columns(file, description))
     pairs = {column.name: _read(file, arrays, column, total, stack) for column in columns}
@@ -90,7 +90,7 @@ def _named(observation: Any) -> list[tuple[str | None, Any]]:
     return sorted(observation.items()) if isinstance(observation, dict) else [(None, observation)]
 
 
-def _columns(file: str, description: Any) -> Iterator[Column]:
+def _columns(file: str, description: Any) -> Iterator[ArrayDescription]:
     """The described columns, checked."""
     right = "a list of the arrays of an observation, each with 'name', 'shape', 'dtype' and 'once'"
     if not isinstance(description, list) or not 0 < len(description) <= MOST_PARTS:
@@ -109,30 +109,30 @@ def _columns(file: str, description: Any) -> Iterator[Column]:
             or (entry["once"] and (len(shape) != 3 or entry["dtype"] != "uint8"))
         ):
             raise schema.wrong(file, "observation", entry, f"one entry of {right}")
-        yield Column(name, tuple(shape), entry["dtype"], entry["once"])
+        yield ArrayDescription(name, tuple(shape), entry["dtype"], entry["once"])
     if len(set(names)) < len(names):
-        raise schema.wrong(file, "observation", names, "without a name that is there twice")
+        raise schema.wrong(file, "observation", names, "without a name that occurs twice")
 
 
-def _read(file: str, arrays: Mapping[str, Any], column: Column, total: int, stack: int) -> tuple[Any, Any]:
+def _read(file: str, arrays: Mapping[str, Any], column: ArrayDescription, total: int, stack: int) -> tuple[Any, Any]:
     if not column.once:
-        both = (f"{field}{column.behind}" for field in ("observations", "next_observations"))
+        both = (f"{field}{column.suffix}" for field in ("observations", "next_observations"))
         observation, following = (_array(file, arrays, key, (total, *column.shape), column.dtype) for key in both)
         return observation, following
     *sides, channels = column.shape
-    key = f"frames{column.behind}"
+    key = f"frames{column.suffix}"
     if channels % stack:
         raise schema.wrong(file, "stack", stack, f"a divisor of the {channels} channels of the pictures")
     pictures = _array(file, arrays, f"{key}/pictures", (None, *sides, channels // stack), "uint8")
     index = []
     for name in ("observations", "successors"):
-        found = _array(file, arrays, f"{key}/{name}", (total, stack), "int32")
-        if found.min(initial=0) < 0 or found.max(initial=0) >= len(pictures):
+        indices = _array(file, arrays, f"{key}/{name}", (total, stack), "int32")
+        if indices.min(initial=0) < 0 or indices.max(initial=0) >= len(pictures):
             raise RefusedFileError(
-                f"'{file}': '{shortened(key)}/{name}' are from {found.min()} to {found.max()}, rows of the "
+                f"'{file}': '{shortened(key)}/{name}' are from {indices.min()} to {indices.max()}, rows of the "
                 f"{len(pictures)} pictures that the file holds. It is damaged: record or download it again."
             )
-        index.append(found)
+        index.append(indices)
     return frames.Frames(pictures, index[0]), frames.Frames(pictures, index[1])
 
 
@@ -141,14 +141,15 @@ def _array(file: str, arrays: Mapping[str, Any], key: str, shape: tuple[Any, ...
     if key not in arrays:
         raise RefusedFileError(f"'{file}' has no '{shortened(key)}'; it has: {listed(arrays)}. Record it again.")
     array = arrays[key]
-    found, wanted = getattr(array, "shape", ()), "x".join("?" if size is None else str(size) for size in shape)
-    right = len(found) == len(shape) and all(
-        size == own if own is not None else size > 0 for size, own in zip(found, shape, strict=True)
+    actual = getattr(array, "shape", ())
+    promised = "x".join("?" if size is None else str(size) for size in shape)
+    right = len(actual) == len(shape) and all(
+        size > 0 if expected is None else size == expected for size, expected in zip(actual, shape, strict=True)
     )
     if not right or array.dtype != dtype:
-        kind = f"{array.dtype}{list(found)}" if hasattr(array, "dtype") else "a group of arrays"
+        kind = f"{array.dtype}{list(actual)}" if hasattr(array, "dtype") else "a group of arrays"
         raise RefusedFileError(
-            f"'{file}': '{shortened(key)}' is {kind}, its metadata promise {dtype} of {wanted}. It is damaged, or was "
-            "assembled wrongly: record or download it again."
+            f"'{file}': '{shortened(key)}' is {kind}, its metadata promise {dtype} of {promised}. It is "
+            "damaged, or was assembled wrongly: record or download it again."
         )
     return schema.stored(array)

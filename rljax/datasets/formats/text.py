@@ -78,10 +78,10 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object. Raises `ValueError` if it has a key twice: readers differ in which one counts."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("an object has a key more than once")
-    return found
+    return entries
 
 
 def read_json(path: Path, name: str | None = None) -> Any:

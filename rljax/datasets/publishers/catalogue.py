@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from rljax.datasets.dataset import FAMILIES, Dataset
+from rljax.datasets.dataset import FAMILIES, OfflineDataset
 from rljax.datasets.formats import dataset_files
 from rljax.datasets.formats.dataset_files import SUFFIXES
 from rljax.datasets.publishers import d4rl, minari_environments, ogbench
@@ -27,7 +27,7 @@ def load(
     strict: bool = False,
     action_bounds: Any = None,
     progress: Progress | None = None,
-) -> Dataset:
+) -> OfflineDataset:
     """The dataset called `name`, in the memory of the host.
 
     Args:

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.formats import assembly, opened, schema, text
 from rljax.datasets.formats.assembly import Rows
 from rljax.datasets.formats.fingerprints import fingerprint
@@ -130,7 +130,7 @@ def load(
     clip_actions: bool = False,
     strict: bool = False,
     progress: files.Progress | None = None,
-) -> Dataset:
+) -> OfflineDataset:
     """The dataset called `name`, such as "d4rl/hopper-medium-v2"; the arguments are those of `rljax.datasets.load`."""
     entry = entries().get(name.removeprefix("d4rl/"))
     if entry is None:
@@ -144,7 +144,7 @@ def load(
 
 def read(
     path: Path, name: str | None = None, entry: Entry | None = None, *, clip_actions: bool = False, strict: bool = False
-) -> Dataset:
+) -> OfflineDataset:
     """The dataset in the HDF5 file `path`, by D4RL's rules (see the top of this module).
 
     Args:

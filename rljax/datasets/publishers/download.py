@@ -99,10 +99,10 @@ def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progre
                 received = part.stat().st_size if part.exists() else 0
                 failures = failures + 1 if received <= before else 0
                 if failures >= ATTEMPTS:
-                    kept = (
+                    hint = (
                         f"; {received:,} bytes are kept, and the next attempt continues from there" if received else ""
                     )
-                    raise OSError(f"{_reason(error)}{kept}") from error
+                    raise OSError(f"{_reason(error)}{hint}") from error
                 time.sleep(min(0.2 * 2**failures, 5))
     finally:
         if close is not None:
@@ -110,11 +110,11 @@ def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progre
     entry = fingerprint(part)
     if checksum is not None:
         kind, _, expected = checksum.partition(":")
-        found = entry["sha256"] if kind == "sha256" else digest(part, kind)
-        if found != expected:
+        actual = entry["sha256"] if kind == "sha256" else digest(part, kind)
+        if actual != expected:
             part.unlink()
             raise ValueError(
-                f"'{path.name}' from {url} has the {kind} checksum {found}, it should be {expected}; it was removed. "
+                f"'{path.name}' from {url} has the {kind} checksum {actual}, it should be {expected}; it was removed. "
                 "Load it again; if that does not help, the server holds another file."
             )
     return place(part, path, {"url": url} | entry)
@@ -188,10 +188,10 @@ def _total(content_range: str | None) -> int | None:
 
 def _check_length(path: Path) -> None:
     side = _side(path)
-    expected, found = known(path).get("bytes"), path.stat().st_size
-    if expected is not None and expected != found:
+    expected, length = known(path).get("bytes"), path.stat().st_size
+    if expected is not None and expected != length:
         raise ValueError(
-            f"'{path.name}' has {found:,} bytes, it had {expected:,} when it was downloaded: it was cut or replaced. "
+            f"'{path.name}' has {length:,} bytes, it had {expected:,} when it was downloaded: it was cut or replaced. "
             f"Delete it and load it again. If you replaced it on purpose, delete '{side.name}' beside it."
         )
 

@@ -31,8 +31,8 @@ import numpy as np
 
 from rljax.buffers import frames
 from rljax.datasets import dataset as base
-from rljax.datasets.dataset import Dataset
-from rljax.datasets.formats import assembly, minari_arrays, opened, schema, text
+from rljax.datasets.dataset import OfflineDataset
+from rljax.datasets.formats import assembly, minari_arrays, minari_spaces, opened, schema, text
 from rljax.datasets.formats.assembly import Rows
 from rljax.datasets.formats.fingerprints import fingerprint
 from rljax.datasets.publishers import download as files
@@ -40,11 +40,8 @@ from rljax.datasets.publishers import minari_environments as environments
 from rljax.datasets.tools.check import not_following
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
-PACKAGES = (
-    "gymnasium_robotics",
-    "ogbench",
-    "rljax.envs.host.robots.neorl2",
-)  # they register environments of published data
+# They register environments of published data.
+PACKAGES = ("gymnasium_robotics", "ogbench", "rljax.envs.host.robots.neorl2")
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
 MUJOCO = (
     *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum", "invertedpendulum"),
@@ -75,7 +72,7 @@ def load(
     clip_actions: bool = False,
     action_bounds: Any = None,
     progress: files.Progress | None = None,
-) -> Dataset:
+) -> OfflineDataset:
     """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0"; see `rljax.datasets.load`.
 
     For ids that `names` does not list, only the local folders are searched. So a user's own datasets load by name too.
@@ -112,7 +109,9 @@ def environment(name: str) -> str | None:
         return None
 
 
-def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, action_bounds: Any = None) -> Dataset:
+def read(
+    folder: Path, name: str | None = None, *, clip_actions: bool = False, action_bounds: Any = None
+) -> OfflineDataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
 
     `action_bounds` are for data whose action space has no bounds: low and high, each a number or one per dimension.
@@ -131,8 +130,8 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
     hand = environments.hand(str(metadata.get("dataset_id")))
     main = folder / MAIN
     file_name = f"{folder.name}/{MAIN}"
-    action_space = schema.space(_json(metadata.get("action_space")), file_name, "action_space")
-    observation_space = schema.space(_json(metadata.get("observation_space")), file_name, "observation_space")
+    action_space = minari_spaces.checked(_json(metadata.get("action_space")), file_name, "action_space")
+    observation_space = minari_spaces.checked(_json(metadata.get("observation_space")), file_name, "observation_space")
     kind = "Box" if action_space is None else action_space["type"]
     if kind not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
         raise ValueError(
@@ -161,8 +160,8 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
     }
     if action_space and action_space.get("type") == "Discrete":
         provenance["num_actions"] = int(action_space["n"])
-    if minari_arrays.choices(action_space):
-        provenance["choices"] = list(minari_arrays.choices(action_space))
+    if minari_spaces.choices(action_space):
+        provenance["choices"] = list(minari_spaces.choices(action_space))
     return assembly.assemble(
         name or str(folder),
         assembly.successors(rows, np.ones(len(rows.reward), np.bool_)),
@@ -175,7 +174,7 @@ def read(folder: Path, name: str | None = None, *, clip_actions: bool = False, a
 
 
 def write_minari(
-    dataset: Dataset,
+    dataset: OfflineDataset,
     identity: str,
     *,
     env: str | None = None,
@@ -233,7 +232,7 @@ def write_minari(
     observation_space, split = minari_arrays.written(dataset.spec, action_space)
     starts, both = dataset.episode_starts, (transitions.observation, transitions.next_observation)
 
-    def seen(start: int, end: int) -> Any:
+    def observations_in(start: int, end: int) -> Any:
         return frames.each(lambda x, y: np.concatenate([x[start:end], y[end - 1 : end]]), *both)
 
     def signals_in(start: int, end: int) -> dict[str, np.ndarray]:
@@ -242,7 +241,7 @@ def write_minari(
     buffers = [
         buffer(
             id=index,
-            **minari_arrays.with_signals(split(seen(start, end)), signals_in(start, end)),
+            **minari_arrays.with_signals(split(observations_in(start, end)), signals_in(start, end)),
             actions=action[start:end],
             rewards=np.asarray(transitions.reward)[start:end],
             terminations=np.asarray(transitions.terminated)[start:end],
@@ -295,37 +294,37 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
     masked = minari_arrays.has_masks([file[episode] for episode in episodes])
     observations = minari_arrays.Observations(name, observation_space, action_space, masked)
     reward, terminated, truncated = np.empty(total, np.float32), np.empty(total, np.bool_), np.empty(total, np.bool_)
-    columns: list[Column] = []
+    columns: list[ObservationArray] = []
     signals: list[dict[str, np.ndarray]] = []
     structure = action = None
     for number, (episode, length) in enumerate(zip(episodes, steps, strict=True)):
         group = file[episode]
         rows = slice(offset, offset + length)
-        leaves, below = jax.tree.flatten(observations.read(group, episode))
-        acted = minari_arrays.actions(group["actions"], action_space, name, f"{episode}/actions")
+        leaves, tree = jax.tree.flatten(observations.read(group, episode))
+        part = minari_arrays.actions(group["actions"], action_space, name, f"{episode}/actions")
         marks = [schema.marks(group[key], name, f"{episode}/{key}") for key in ("terminations", "truncations")]
-        if {len(leaf) for leaf in leaves} != {length + 1} or {len(acted), *(len(mark) for mark in marks)} != {length}:
+        if {len(leaf) for leaf in leaves} != {length + 1} or {len(part), *(len(mark) for mark in marks)} != {length}:
             raise ValueError(
                 f"'{name}': {episode} has {length} rewards, {len(leaves[0])} observations (it must be {length + 1}), "
-                f"{len(acted)} actions, {len(marks[0])} terminations and {len(marks[1])} truncations. "
+                f"{len(part)} actions, {len(marks[0])} terminations and {len(marks[1])} truncations. "
                 "Download it again."
             )
         if action is None:
-            structure = below
-            columns = [Column(leaf, total, len(episodes)) for leaf in leaves]
-            row = sum(column.nbytes for column in columns) + total * (acted[0:1].nbytes + 1)
+            structure = tree
+            columns = [ObservationArray(leaf, total, len(episodes)) for leaf in leaves]
+            row = sum(column.nbytes for column in columns) + total * (part[0:1].nbytes + 1)
             text.require_memory(name, "observations", row)
-            action = np.empty((total, *acted.shape[1:]), acted.dtype)
+            action = np.empty((total, *part.shape[1:]), part.dtype)
         shapes = [leaf.shape[1:] for leaf in leaves]
-        if shapes != [column.shape for column in columns] or acted.shape[1:] != action.shape[1:]:
+        if shapes != [column.shape for column in columns] or part.shape[1:] != action.shape[1:]:
             raise ValueError(
-                f"'{name}': {episode} has observations {_shown(shapes)} and actions {list(acted.shape[1:])}, the "
+                f"'{name}': {episode} has observations {_shown(shapes)} and actions {list(part.shape[1:])}, the "
                 f"episodes before it {_shown([column.shape for column in columns])} and {list(action.shape[1:])}. "
                 "Download it again."
             )
         for column, leaf in zip(columns, leaves, strict=True):
             column.put(leaf, offset, number)
-        action[rows] = acted
+        action[rows] = part
         signals.append(minari_arrays.signals(group, name, episode, length))
         reward[rows] = schema.column(group["rewards"], name, f"{episode}/rewards", np.float32)
         terminated[rows], truncated[rows] = marks
@@ -337,14 +336,14 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         warnings.warn(note, stacklevel=4)
     assert structure is not None
     assert action is not None
-    observation, following = (structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True))
+    observation, successor = (structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True))
     keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
     fields: Mapping[str, str] = dict[str, str](zip(base.FIELDS, keys, strict=True))
-    beside = minari_arrays.joined_signals(signals)
-    return Rows(name, fields, observation, action, reward, terminated, truncated, following, signals=beside)
+    joined = minari_arrays.joined_signals(signals)
+    return Rows(name, fields, observation, action, reward, terminated, truncated, successor, signals=joined)
 
 
-class Column:
+class ObservationArray:
     """An array of the observations of all episodes, filled episode by episode. Large pictures are stored once."""
 
     def __init__(self, example: np.ndarray, total: int, episodes: int) -> None:
@@ -355,16 +354,19 @@ class Column:
         self._index = np.empty(total if self.once else 0, np.int32)
         self._arrays: tuple[np.ndarray, ...] = ()
 
-    def put(self, seen: np.ndarray, offset: int, number: int) -> None:
+    def put(self, observations: np.ndarray, offset: int, number: int) -> None:
         """The observations [T+1, ...] of the episode with this number, whose first row is `offset`."""
         if not self._arrays:  # after the check of the memory
             self._arrays = tuple(np.empty((self._size, *self.shape), self._dtype) for _ in range(1 if self.once else 2))
-        length = len(seen) - 1
+        length = len(observations) - 1
         if self.once:
-            self._arrays[0][offset + number : offset + number + length + 1] = seen
+            self._arrays[0][offset + number : offset + number + length + 1] = observations
             self._index[offset : offset + length] = np.arange(offset + number, offset + number + length)
         else:
-            self._arrays[0][offset : offset + length], self._arrays[1][offset : offset + length] = seen[:-1], seen[1:]
+            self._arrays[0][offset : offset + length], self._arrays[1][offset : offset + length] = (
+                observations[:-1],
+                observations[1:],
+            )
 
     def finished(self) -> tuple[Any, Any]:
         """Observations and successors of all rows."""
@@ -391,11 +393,11 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The specifications of the environments of recording and of evaluation; {} for those that are not there."""
-    found = [schema.mapping(_json(metadata.get(key)), METADATA, key) for key in ("env_spec", "eval_env_spec")]
-    for spec in found:
+    specs = [schema.mapping(_json(metadata.get(key)), METADATA, key) for key in ("env_spec", "eval_env_spec")]
+    for spec in specs:
         if not isinstance(spec.get("id"), str | None):
             raise ValueError(f"'{METADATA}': the 'id' of the environment is {spec['id']!r:.80}, it must be a text.")
-    return dict(found[0]), dict(found[1])
+    return dict(specs[0]), dict(specs[1])
 
 
 def _json(value: Any) -> Any:
@@ -409,21 +411,21 @@ def _json(value: Any) -> Any:
         raise ValueError(f"'{METADATA}' holds what is not JSON: {error}. Download the dataset again.") from error
 
 
-def _bounds(action_space: Any, given: Any, name: str) -> Any:
-    """The bounds of the actions: those of their space, or those `given` if the space has none.
+def _bounds(action_space: Any, action_bounds: Any, name: str) -> Any:
+    """The bounds of the actions: those of their space, or those `action_bounds` if the space has none.
 
     Raises `ValueError` if both are there, or neither.
     """
     if not action_space or action_space["type"] != "Box":
-        return given
+        return action_bounds
     low, high = np.ravel(action_space["low"]), np.ravel(action_space["high"])
     if np.isfinite(low).all() and np.isfinite(high).all():
-        if given is not None:
+        if action_bounds is not None:
             raise ValueError(f"action_bounds is for data without bounds; those of '{name}' are known.")
         return low, high
-    if given is None:
+    if action_bounds is None:
         raise ValueError(
             f"the actions of '{name}' have no bounds in its action space. Name them: action_bounds=(low, high), or "
             "rljax data convert DATA NEW --action-bounds LOW HIGH"
         )
-    return given
+    return action_bounds

@@ -5,8 +5,8 @@ The metadata specify the environment of the recording, `env_spec`, and maybe ano
 fixed goals in mazes of their own. The time limit is that of evaluation. A recording may have had another one: 1e6 steps
 in PointMaze, which would never end.
 
-Metadata are a file's words, and a file has no code run. Only modules in `PACKAGES` are imported because of it, and
-only arguments that cannot be paths are used (`rljax.datasets.formats.environment_arguments`).
+A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported, and only arguments
+that cannot be paths are used (`rljax.datasets.formats.environment_arguments`).
 
 The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of the Adroit hands and
 of the kitchen replay D4RL's recordings in present environments. Those of the mazes were recorded anew, by a protocol
@@ -37,7 +37,7 @@ RENAMED = {"pointmaze": "maze2d"}  # Minari's name of a task -> D4RL's
 
 
 def named(spec: dict[str, Any]) -> str | None:
-    """The name of the environment with this specification, with its package and arguments. None if it names none.
+    """The name of the environment with this specification, with its package and arguments. None if it has no id.
 
     Raises `ValueError` if rljax cannot make this very environment.
     """
@@ -74,9 +74,9 @@ def limit(recording: dict[str, Any], evaluation: dict[str, Any], hand: d4rl.Entr
     data of a hand, or else the registered one. None for environments that are not registered yet: making the
     environment then applies its own.
     """
-    own = steps(evaluation)
-    if own is not None:
-        return own
+    time_limit = steps(evaluation)
+    if time_limit is not None:
+        return time_limit
     if hand is not None:
         return hand.max_episode_steps
     known = _registration((evaluation or recording).get("id"))
@@ -101,10 +101,10 @@ def original(name: str) -> str | None:
 
     None for datasets that are not D4RL's. "mujoco/..." are not: other policies recorded them in other environments.
     """
-    found = re.fullmatch(r"(?:minari/)?D4RL/([^/]+)/(.+)-v\d+", name)
-    if found is None:
+    match = re.fullmatch(r"(?:minari/)?D4RL/([^/]+)/(.+)-v\d+", name)
+    if match is None:
         return None
-    task, kind = found.groups()
+    task, kind = match.groups()
     beginning = re.escape(f"{RENAMED.get(task, task)}-{kind}")
     ids = [entry for entry in d4rl.entries() if re.fullmatch(rf"{beginning}-v\d", entry)]
     return f"d4rl/{max(ids)}" if ids else None

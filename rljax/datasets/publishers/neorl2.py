@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.formats import dataset_files
 from rljax.datasets.publishers import download as files
 from rljax.datasets.tools import preprocess
@@ -69,7 +69,7 @@ def load(
     download: bool = True,
     clip_actions: bool = False,
     progress: files.Progress | None = None,
-) -> Dataset:
+) -> OfflineDataset:
     """The dataset called `name`, such as "neorl2/Pipeline-v0" or "neorl2/Pipeline-v0-val"; "-v0" may be left out.
 
     The arguments are those of `rljax.datasets.load`.
@@ -92,17 +92,17 @@ def load(
     return read(path, name, task, split, clip_actions=clip_actions)
 
 
-def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions: bool = False) -> Dataset:
+def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions: bool = False) -> OfflineDataset:
     """The dataset in the .npz file `path`. `task` is one of `TASKS`, and `split` is "train" or "val"."""
     reference, limit, *_ = TASKS[task]
     dataset = dataset_files.read(path, name, clip_actions=clip_actions)
     rules = ["every row is kept: successors are stored"]
     rows = dataset.num
-    kept = TRAJECTORIES.get((task, split))
-    if kept is not None and kept < len(dataset.episode_starts):
-        end = dataset.episode_starts[kept]
+    number = TRAJECTORIES.get((task, split))
+    if number is not None and number < len(dataset.episode_starts):
+        end = dataset.episode_starts[number]
         dataset = preprocess.subset(dataset, np.arange(end))
-        rules.append(f"the first {kept} trajectories, as the package's get_dataset keeps")
+        rules.append(f"the first {number} trajectories, as the package's get_dataset keeps")
     provenance = dataset.provenance | {
         "reader": "neorl2",
         "url": files.source(path) or f"{URL}/{task}/{task}-{split}.npz",

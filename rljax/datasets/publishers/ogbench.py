@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets import dataset as base
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.formats import assembly, opened, schema, text
 from rljax.datasets.formats.assembly import Rows
 from rljax.datasets.formats.fingerprints import fingerprint
@@ -110,11 +110,11 @@ class Name:
 def names() -> list[str]:
     """All ids, in the form that `load` accepts, without those of validation files ("-val")."""
     sets = [
-        f"ogbench/{seen}{environment}-{kind}"
-        for seen in ("", "visual-")
+        f"ogbench/{form}{environment}-{kind}"
+        for form in ("", "visual-")
         for environment in tasks()
         for kind in KINDS[environment.partition("-")[0]]
-        if (environment, kind) != ("antmaze-giant", "explore") and not (seen and environment.startswith(UNSEEN))
+        if (environment, kind) != ("antmaze-giant", "explore") and not (form and environment.startswith(UNSEEN))
     ]
     return [
         f"{name}{task}-v0"
@@ -130,7 +130,7 @@ def load(
     download: bool = True,
     clip_actions: bool = False,
     progress: files.Progress | None = None,
-) -> Dataset:
+) -> OfflineDataset:
     """The dataset called `name`, such as "ogbench/cube-single-play-singletask-v0"; see `rljax.datasets.load`."""
     parts = parse(name)
     path = files.find(
@@ -158,16 +158,16 @@ def parse(name: str) -> Name:
     rest = name.removeprefix("ogbench/")
     if rest.startswith("powderworld-"):
         raise ValueError(f"'{name}' is of Powderworld, which is not read here. All of OGBench: rljax data list ogbench")
-    found = re.fullmatch(r"(visual-)?(.+?)-(\w+?)(-singletask(?:-task([1-5]))?)?-v0(-val)?", rest)
-    if found is None or f"ogbench/{found[1] or ''}{found[2]}-{found[3]}-v0" not in names():
+    match = re.fullmatch(r"(visual-)?(.+?)-(\w+?)(-singletask(?:-task([1-5]))?)?-v0(-val)?", rest)
+    if match is None or f"ogbench/{match[1] or ''}{match[2]}-{match[3]}-v0" not in names():
         raise base.unknown(name.removesuffix("-val"), "OGBench", names())
-    task = None if found[4] is None else int(found[5] or 0)
-    if task is not None and task > len(tasks()[found[2]]["tasks"]):
-        raise ValueError(f"'{found[2]}' of OGBench has tasks 1 to {len(tasks()[found[2]]['tasks'])}, not {task}.")
-    return Name(found[2], found[3], task, "val" if found[6] else "train", found[1] is not None)
+    task = None if match[4] is None else int(match[5] or 0)
+    if task is not None and task > len(tasks()[match[2]]["tasks"]):
+        raise ValueError(f"'{match[2]}' of OGBench has tasks 1 to {len(tasks()[match[2]]['tasks'])}, not {task}.")
+    return Name(match[2], match[3], task, "val" if match[6] else "train", match[1] is not None)
 
 
-def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> Dataset:
+def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> OfflineDataset:
     """The dataset in the .npz file `path`, relabelled if `parts` names a task.
 
     Raises `ValueError` for a file that is incomplete or lacks an array that is needed, also for relabelling, and for

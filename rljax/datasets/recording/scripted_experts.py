@@ -1,10 +1,10 @@
-"""Recording of OGBench's arm data. Scripted oracles move cubes, press buttons, and open drawers and windows.
+"""Scripted experts that record OGBench's arm data: they move cubes, press buttons, and open drawers and windows.
 
     rljax data record ogbench/cube-single-play-v0
 
 writes the file that `rljax.datasets.publishers.ogbench` reads, by the protocol of the published files:
 
-    trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the oracle finishes a
+    trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the expert finishes a
                 task, a new random one follows, without an end or a reset.
     play        a plan through key frames with random times, and noise of 0.1 that is smoothed over half a step
     noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x uniform in [0, 0.1] per
@@ -67,7 +67,7 @@ Progress = Callable[[int, int], None]  # trajectories so far, trajectories in al
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class RecordingTask:
     """Everything that determines a trajectory, except its number."""
 
     environment: str  # "cube-single"
@@ -119,7 +119,7 @@ def record(
             f"{processes} processes, {length} transitions and seed {seed}: at least 1, 1 and 0 are needed."
         )
     parts = _parse(name)
-    task = Task(parts.environment, parts.kind, parts.split, length, seed, parts.visual)
+    task = RecordingTask(parts.environment, parts.kind, parts.split, length, seed, parts.visual)
     path = files.root() / "ogbench" / parts.file if path is None else Path(path)
     if path.suffix != ".npz":
         raise ValueError(f"the file is '{path.name}', its suffix must be .npz.")
@@ -143,9 +143,9 @@ def record(
 
 
 class Collector:
-    """An environment, and the oracles that act in it."""
+    """An environment, and the scripted experts that act in it. OGBench calls them oracles."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: RecordingTask) -> None:
         """Create the environment and its oracles. Raises `ImportError` if the package is missing."""
         importlib.import_module("ogbench")  # registers the environments
         gymnasium = importlib.import_module("gymnasium")
@@ -192,7 +192,7 @@ class Collector:
                 if noisy:
                     action = action + noise * generator.normal(size=5)
             action = np.clip(action, -1, 1).astype(np.float32)
-            following, _, terminated, truncated, info = self.environment.step(action)
+            successor, _, terminated, truncated, info = self.environment.step(action)
             ended = bool(terminated or truncated)
             if oracle.done:
                 # The oracle acts next on the `info` of the step, which still names the finished task.
@@ -204,7 +204,7 @@ class Collector:
                 rows[key].append(value)
             if "prev_button_states" in info:
                 rows.setdefault("button_states", []).append(info["prev_button_states"])
-            observation = following
+            observation = successor
         return rows
 
     def _oracle(self, part: str) -> Any:
@@ -253,14 +253,15 @@ def _continue(folder: Path, settings: dict[str, Any]) -> None:
         with atomic(note) as temporary:
             temporary.write_text(json.dumps(settings, indent=1), encoding="utf-8")
         return
-    found = text.read_json(note)
-    if found != settings:
+    earlier = text.read_json(note)
+    if earlier != settings:
         raise ValueError(
-            f"'{folder}' holds trajectories of {found}, not of {settings}. Finish it with those settings, or delete it."
+            f"'{folder}' holds trajectories of {earlier}, not of {settings}. Finish it with those settings, or "
+            "delete it."
         )
 
 
-def _collect(task: Task, pieces: list[Path], processes: int, progress: Progress | None) -> None:
+def _collect(task: RecordingTask, pieces: list[Path], processes: int, progress: Progress | None) -> None:
     """Record the trajectories whose files among `pieces` are missing."""
     missing = [number for number, piece in enumerate(pieces) if not piece.is_file()]
     done, total = len(pieces) - len(missing), len(pieces)
@@ -283,14 +284,14 @@ def _collect(task: Task, pieces: list[Path], processes: int, progress: Progress 
             pool.shutdown(cancel_futures=True)
 
 
-def _write(task: Task, number: int, piece: Path) -> None:
+def _write(task: RecordingTask, number: int, piece: Path) -> None:
     arrays: Any = _collector(task).trajectory(number)
     with atomic(piece) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **arrays)
 
 
 @functools.lru_cache(maxsize=1)
-def _collector(task: Task) -> Collector:
+def _collector(task: RecordingTask) -> Collector:
     """The collector, created once per process: that takes seconds."""
     return Collector(task)
 
@@ -309,7 +310,7 @@ def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _shown(task: Task) -> Iterator[Progress]:
+def _shown(task: RecordingTask) -> Iterator[Progress]:
     """A bar on standard error. Without a terminal, a line after each twentieth of the trajectories."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rljax.buffers import frames
-from rljax.datasets.dataset import FIELDS, Dataset, columns
+from rljax.datasets.dataset import FIELDS, OfflineDataset, columns
 
 SCALE = 1e3  # the largest observation that networks are expected to handle without normalisation
 AT_BOUND = 1e-6  # actions within this distance from -1 or 1 count as at the bound
@@ -34,18 +34,18 @@ class Finding:
         return f"{self.severity}: {self.name} ({self.where}). {self.effect} {self.remedy}"
 
 
-def check(dataset: Dataset) -> list[Finding]:
+def check(dataset: OfflineDataset) -> list[Finding]:
     """All faults of a dataset, errors first; [] if there are none.
 
     Errors: wrong_dtype, not_finite, actions_out_of_bounds, open_end, successors_do_not_follow. Warnings:
     actions_at_bounds, actions_that_never_occur, both_ends, duplicated_rows, constant_rewards, constant_observations,
     large_observations, episodes_too_long, no_terminals, only_terminals, stored_coarsely, assumed.
     """
-    found = [finding for rule in RULES for finding in rule(dataset)]
-    return sorted(found, key=lambda finding: finding.severity != "error")
+    findings = [finding for rule in RULES for finding in rule(dataset)]
+    return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
-def _dtypes(dataset: Dataset) -> Iterator[Finding]:
+def _dtypes(dataset: OfflineDataset) -> Iterator[Finding]:
     expected: dict[str, Any] = dict.fromkeys(FIELDS, np.float32) | {"terminated": np.bool_, "truncated": np.bool_}
     if dataset.discrete:
         expected["action"] = np.int32
@@ -66,7 +66,7 @@ def _dtypes(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _not_finite(dataset: Dataset) -> Iterator[Finding]:
+def _not_finite(dataset: OfflineDataset) -> Iterator[Finding]:
     fields = ("observation", "action", "reward", "next_observation")
     for name, array in (column for field in fields for column in columns(dataset.transitions, field)):
         if array.dtype.kind == "f" and not (np.isfinite(array.min()) and np.isfinite(array.max())):
@@ -81,7 +81,7 @@ def _not_finite(dataset: Dataset) -> Iterator[Finding]:
             )
 
 
-def _actions(dataset: Dataset) -> Iterator[Finding]:
+def _actions(dataset: OfflineDataset) -> Iterator[Finding]:
     action = _field(dataset, "action")
     if dataset.discrete:
         yield from _choices(dataset)
@@ -110,7 +110,7 @@ def _actions(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _choices(dataset: Dataset) -> Iterator[Finding]:
+def _choices(dataset: OfflineDataset) -> Iterator[Finding]:
     """Whether each discrete action occurs."""
     known, action = dataset.provenance.get("num_actions"), _field(dataset, "action")
     for i, most in enumerate(dataset.choices):
@@ -140,7 +140,7 @@ def _choices(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _ends(dataset: Dataset) -> Iterator[Finding]:
+def _ends(dataset: OfflineDataset) -> Iterator[Finding]:
     if not dataset.last[-1]:
         yield Finding(
             "open_end",
@@ -163,7 +163,7 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def not_following(dataset: Dataset, tolerance: float = 1e-5) -> np.ndarray:
+def not_following(dataset: OfflineDataset, tolerance: float = 1e-5) -> np.ndarray:
     """The rows within episodes whose successors are not the next rows' observations.
 
     Numbers may differ by `tolerance`, relative to 1 plus their size.
@@ -171,19 +171,19 @@ def not_following(dataset: Dataset, tolerance: float = 1e-5) -> np.ndarray:
     observations, successors = (columns(dataset.transitions, name) for name in ("observation", "next_observation"))
     inside = np.flatnonzero(~dataset.last[:-1])
     marked = np.zeros(len(dataset.last), np.bool_)
-    for (_, observation), (_, following) in zip(observations, successors, strict=True):
+    for (_, observation), (_, successor) in zip(observations, successors, strict=True):
         doubtful = inside
         if frames.is_frames(observation):  # what is the same picture needs no comparison
-            doubtful = inside[(following.index[inside] != observation.index[inside + 1]).any(axis=1)]
+            doubtful = inside[(successor.index[inside] != observation.index[inside + 1]).any(axis=1)]
         size = max(1, min(BLOCK, BLOCK_BYTES // max(1, math.prod(observation.shape[1:]))))
         for start in range(0, len(doubtful), size):
             block = doubtful[start : start + size]
-            differ = _differ(following[block], observation[block + 1], tolerance)
+            differ = _differ(successor[block], observation[block + 1], tolerance)
             marked[block[differ.reshape(len(block), -1).any(axis=1)]] = True
     return np.flatnonzero(marked)
 
 
-def _successors(dataset: Dataset) -> Iterator[Finding]:
+def _successors(dataset: OfflineDataset) -> Iterator[Finding]:
     broken = not_following(dataset)
     if len(broken):
         yield Finding(
@@ -197,7 +197,7 @@ def _successors(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _duplicates(dataset: Dataset) -> Iterator[Finding]:
+def _duplicates(dataset: OfflineDataset) -> Iterator[Finding]:
     code = np.zeros(dataset.num, np.uint64)
     # A 64-bit hash of each row, column by column: two different rows of a million share one with odds of 1 in 10^7.
     for array in (x for name in ("observation", "action", "reward") for _, x in columns(dataset.transitions, name)):
@@ -219,7 +219,7 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _rewards(dataset: Dataset) -> Iterator[Finding]:
+def _rewards(dataset: OfflineDataset) -> Iterator[Finding]:
     reward = _field(dataset, "reward")
     if dataset.num > 1 and reward.min() == reward.max():
         yield Finding(
@@ -232,13 +232,13 @@ def _rewards(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _observations(dataset: Dataset) -> Iterator[Finding]:
+def _observations(dataset: OfflineDataset) -> Iterator[Finding]:
     for name, column in columns(dataset.transitions, "observation"):
         if column.dtype == np.float32 and column.ndim == 2:  # pictures and masks are constant in many places
             yield from _dimensions(dataset, column, name.removeprefix("observation"))
 
 
-def _dimensions(dataset: Dataset, observation: np.ndarray, part: str) -> Iterator[Finding]:
+def _dimensions(dataset: OfflineDataset, observation: np.ndarray, part: str) -> Iterator[Finding]:
     """Constant and large dimensions of vectors [N, O], which are the `part` of an observation."""
     low, high = observation.min(axis=0), observation.max(axis=0)
     kind = f"dimensions of {part}" if part else "dimensions"
@@ -265,7 +265,7 @@ def _dimensions(dataset: Dataset, observation: np.ndarray, part: str) -> Iterato
         )
 
 
-def _lengths(dataset: Dataset) -> Iterator[Finding]:
+def _lengths(dataset: OfflineDataset) -> Iterator[Finding]:
     limit = dataset.provenance.get("recorded_max_episode_steps") or dataset.max_episode_steps
     if limit is None:
         return
@@ -282,7 +282,7 @@ def _lengths(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _terminals(dataset: Dataset) -> Iterator[Finding]:
+def _terminals(dataset: OfflineDataset) -> Iterator[Finding]:
     if dataset.num > 1 and _field(dataset, "terminated").all():
         yield Finding(
             "only_terminals",
@@ -305,7 +305,7 @@ def _terminals(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _stored(dataset: Dataset) -> Iterator[Finding]:
+def _stored(dataset: OfflineDataset) -> Iterator[Finding]:
     coarse = {
         key: name
         for key, name in dataset.provenance.get("types", {}).items()
@@ -322,7 +322,7 @@ def _stored(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _notes(dataset: Dataset) -> Iterator[Finding]:
+def _notes(dataset: OfflineDataset) -> Iterator[Finding]:
     for note in dataset.provenance.get("notes", ()):
         yield Finding(
             "assumed",
@@ -350,7 +350,7 @@ RULES = (
 )
 
 
-def _field(dataset: Dataset, name: str) -> np.ndarray:
+def _field(dataset: OfflineDataset, name: str) -> np.ndarray:
     return np.asarray(getattr(dataset.transitions, name))
 
 
@@ -374,7 +374,7 @@ def _words(array: Any) -> Iterator[np.ndarray]:
             yield np.ascontiguousarray(flat[:, index], np.float32).view(np.uint32).astype(np.uint64)
 
 
-def _where(dataset: Dataset, holds: Any) -> np.ndarray:
+def _where(dataset: OfflineDataset, holds: Any) -> np.ndarray:
     """The rows for which `holds(rows)` is true, computed in blocks."""
     blocks = [slice(start, start + BLOCK) for start in range(0, dataset.num, BLOCK)]
     return np.concatenate([np.flatnonzero(holds(block)) + block.start for block in blocks])

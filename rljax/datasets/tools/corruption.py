@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition, shown
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import OfflineDataset
 
 Element = Literal["observation", "action", "reward", "dynamics"]
 FIELDS: dict[str, str] = {  # element -> field of Transition, in the order in which [2] corrupts them
@@ -56,7 +56,7 @@ class Attacker:
 
 
 def corrupt(
-    dataset: Dataset,
+    dataset: OfflineDataset,
     *,
     what: Element | Sequence[Element],
     how: Literal["random", "adversarial"],
@@ -64,7 +64,7 @@ def corrupt(
     scale: float = 1.0,
     seed: int = 0,
     attacker: Attacker | None = None,
-) -> Dataset:
+) -> OfflineDataset:
     """A copy of the data set in which one or several elements are corrupted in part of the rows.
 
     A row is corrupted where U(0, 1) < `rate`, drawn anew for each element, so that the number of rows varies.
@@ -81,21 +81,21 @@ def corrupt(
         action        Q(s, a + z std)
         dynamics      Q(s', pi(s')) with s' + z std for s', the attacker's greedy policy pi moving along
 
-    These details of [2] are kept as well, although they may not have been intended: - z starts at 2 scale std (U(0, 1)
-    - 1/2). This start already contains the std, and the result z is multiplied by the
-      std once more. Where the std is above 1, the start can lie outside [-scale, scale]; z is clipped to this range
+    These details of [2] are copied as well, although they may not have been intended:
+
+    - z starts at 2 scale std (U(0, 1) - 1/2). This start already contains the std, and the result z is multiplied by
+      the std once more. Where the std is above 1, the start can lie outside [-scale, scale]; z is clipped to this range
       after the first step.
     - Adam's state is reset after every step. Each step is therefore 0.01 scale long for any gradient, unless the
-    gradient
-      is about 1e-8 or smaller. A gradient is that of a mean over a tenth of the corrupted rows and over the critics, so
-      that some gradients are this small in large data sets.
+      gradient is about 1e-8 or smaller. A gradient is that of a mean over a tenth of the corrupted rows and over the
+      critics, so that some gradients are this small in large data sets.
     - Actions are not clipped to [-1, 1]. `provenance` says so, and files with such actions can be read again.
     - Several elements are corrupted one after the other. The attack on a later element sees the earlier ones already
       corrupted: the attack on an action sees a corrupted observation.
 
     Differences from [2]: z starts from NumPy's random numbers, not PyTorch's. pi(s') is the greedy action; [2] passes
-    the pair that its actor returns, a sample and no log-probability, to the critics and fails. Nothing is kept between
-    calls; [2] keeps adversarial arrays under a name without their seed.
+    the pair that its actor returns, a sample and no log-probability, to the critics and fails. Nothing is stored
+    between calls; [2] stores adversarial arrays under a name without their seed.
 
     For equal rows and seeds, masks and random noise equal those of [2] bit for bit. D4RL's rows are the same here,
     except for the successors of terminal rows, where D4RL has the first observation of another episode. These
@@ -166,7 +166,7 @@ def _elements(what: Any) -> list[str]:
     return [name for name in FIELDS if name in names]
 
 
-def _require_fit(attacker: Attacker, dataset: Dataset) -> None:
+def _require_fit(attacker: Attacker, dataset: OfflineDataset) -> None:
     """Raise `ValueError` for an attacker with other spaces than the data set's, and for one without values."""
     spec = attacker.spec
     sizes = (spec.observation_shape, spec.action_size, spec.discrete)

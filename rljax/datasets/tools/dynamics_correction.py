@@ -25,42 +25,42 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.tools import regression
 from rljax.datasets.tools.preprocess import differences
 
-ROWS = 65_536  # that are corrected at once
+ROWS = 65_536  # corrected at once
 
 
 def correct(
-    source: Dataset,
-    target: Dataset,
+    source: OfflineDataset,
+    target: OfflineDataset,
     name: str,
-    settings: regression.Settings = regression.Settings(),  # noqa: B008, it is frozen
+    settings: regression.RegressionSettings = regression.RegressionSettings(),  # noqa: B008, it is frozen
     reward_limit: float = 1.0,
     seed: int = 0,
-) -> Dataset:
-    """The rows of `source` called `name`, with actions and rewards as in the environment that `target` is of.
+) -> OfflineDataset:
+    """The rows of `source` called `name`, with the actions and rewards of the environment of `target`.
 
     `reward_limit` is c in standard deviations of the target's rewards. `provenance["correction"]` holds the share of
-    rows that were corrected, and the errors of the models on rows that they have not learnt from.
+    rows that were corrected, and the errors of the models on held-out rows.
     Raises `ValueError` for data of other spaces, pictures, discrete actions, and too few rows of the target.
     """
     if not (source.is_plain and target.is_plain) or source.discrete or target.discrete:
         raise ValueError("data are corrected where observations are vectors and actions are continuous.")
-    found = differences(target, source)
-    if found:
-        raise ValueError(f"'{target.name}' and '{source.name}' differ: {'; '.join(found)}.")
+    reasons = differences(target, source)
+    if reasons:
+        raise ValueError(f"'{target.name}' and '{source.name}' differ: {'; '.join(reasons)}.")
     if not (np.isfinite(reward_limit) and reward_limit >= 0):
         raise ValueError(f"--reward-limit is {reward_limit:g}, it must be finite and at least 0.")
     rows = target.transitions
     whole = ~np.asarray(rows.terminated)
     observation, successor = np.asarray(rows.observation), np.asarray(rows.next_observation)
-    taken = np.concatenate([observation, rows.action], axis=1)
-    between = np.concatenate([observation, successor - observation], axis=1)[whole]
-    inverse = regression.fit(between, np.asarray(rows.action)[whole], settings, seed)
-    reward = regression.fit(taken, np.asarray(rows.reward)[:, None], settings, seed + 1)
-    forward = regression.fit(taken[whole], (successor - observation)[whole], settings, seed + 2)
+    state_and_action = np.concatenate([observation, rows.action], axis=1)
+    state_and_change = np.concatenate([observation, successor - observation], axis=1)[whole]
+    inverse = regression.fit(state_and_change, np.asarray(rows.action)[whole], settings, seed)
+    reward = regression.fit(state_and_action, np.asarray(rows.reward)[:, None], settings, seed + 1)
+    forward = regression.fit(state_and_action[whole], (successor - observation)[whole], settings, seed + 2)
     limit = reward_limit * float(np.std(rows.reward))
     action, rewards, corrected = _corrected(source, inverse.model, reward.model, forward.model, limit)
     note = {
@@ -70,22 +70,24 @@ def correct(
         "errors": {"inverse": inverse.error, "reward": reward.error, "forward": forward.error},
         **{"reward_limit": reward_limit, "seed": seed, **dataclasses.asdict(settings)},
     }
-    known = {"reader": "correct", "max_episode_steps": target.max_episode_steps, "correction": note}
+    provenance = {"reader": "correct", "max_episode_steps": target.max_episode_steps, "correction": note}
     transitions = source.transitions.replace(action=action, reward=rewards)
-    return Dataset(name, transitions, target.env, target.reference, target.action_bounds, known, source.complete)
+    return OfflineDataset(
+        name, transitions, target.env, target.reference, target.action_bounds, provenance, source.complete
+    )
 
 
 def _corrected(
-    source: Dataset, inverse: regression.Model, reward: regression.Model, forward: regression.Model, limit: float
+    source: OfflineDataset, inverse: regression.Model, reward: regression.Model, forward: regression.Model, limit: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Actions [N, A] and rewards [N], and which rows were corrected [N]."""
+    """Actions [N, A] and rewards [N], and the mask [N] of corrected rows."""
     correct = jax.jit(jax.vmap(_row, in_axes=(None, None, None, None, 0, 0, 0, 0)))
-    rows, found = source.transitions, []
+    rows, pieces = source.transitions, []
     columns = [np.asarray(x) for x in (rows.observation, rows.action, rows.reward, rows.next_observation)]
     for first in range(0, source.num, ROWS):
         part = [x[first : first + ROWS] for x in columns]
-        found.append(jax.device_get(correct(inverse, reward, forward, limit, *part)))
-    action, rewards, better = (np.concatenate(x) for x in zip(*found, strict=True))
+        pieces.append(jax.device_get(correct(inverse, reward, forward, limit, *part)))
+    action, rewards, better = (np.concatenate(x) for x in zip(*pieces, strict=True))
     better &= ~np.asarray(rows.terminated)
     return np.where(better[:, None], action, rows.action), np.where(better, rewards, rows.reward), better
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import shown
-from rljax.datasets.dataset import Dataset
+from rljax.datasets.dataset import OfflineDataset
 
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOUR = "#0072B2"  # Okabe and Ito's blue
 
 
-def describe(dataset: Dataset) -> dict[str, Any]:
+def describe(dataset: OfflineDataset) -> dict[str, Any]:
     """A summary of a dataset that can be written as JSON.
 
     It holds sizes and bytes; the numbers of complete episodes, of terminal rows and of truncated rows; and the
@@ -49,7 +49,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     return described | {"provenance": dataset.provenance}
 
 
-def draw(dataset: Dataset, path: Path) -> Path:
+def draw(dataset: OfflineDataset, path: Path) -> Path:
     """Draw histograms of returns and lengths of complete episodes to `path`, and return it.
 
     If there are references, the returns have a second axis with normalised scores. Raises `ValueError` if the suffix is

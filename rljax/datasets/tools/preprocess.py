@@ -31,7 +31,7 @@ import numpy as np
 
 from rljax.agent import RewardTransform, Transition, difference, shown
 from rljax.buffers import PART, frames
-from rljax.datasets.dataset import FIELDS, Dataset, cut, nearest
+from rljax.datasets.dataset import FIELDS, OfflineDataset, cut, nearest
 
 # Scale and shift of the transforms that are the same for all data.
 CONSTANT: dict[str, tuple[float, float]] = {
@@ -47,7 +47,7 @@ BLOCK = 1 << 16  # rows that are compared at a time
 REST = tuple(name for name in FIELDS if name not in ("observation", "next_observation"))
 
 
-def reward_transform(name: RewardTransform, dataset: Dataset) -> tuple[float, float]:
+def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[float, float]:
     """`(scale, shift)` of the transform r' = scale r + shift called `name`; see the top of this module.
 
     "return_range" uses IQL's own trajectories, see `iql_returns`. "standardise" uses the standard deviation of the rows
@@ -80,29 +80,30 @@ def reward_transform(name: RewardTransform, dataset: Dataset) -> tuple[float, fl
     )
 
 
-def iql_returns(dataset: Dataset) -> np.ndarray:
+def iql_returns(dataset: OfflineDataset) -> np.ndarray:
     """[trajectories] float64: undiscounted returns of the trajectories as IQL's code splits them.
 
     A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next row's observation,
     and at the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py. If
     observations or successors were corrupted on purpose (`rljax data corrupt`), every corrupted row would be an end
-    by this rule. Then the data's own marks count instead, `Dataset.last`. So they do where observations are no vectors.
+    by this rule. Then the data's own marks count instead, `OfflineDataset.last`. They also count if observations are
+    not vectors.
     """
     transitions = dataset.transitions
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
     if corrupted & {"observation", "dynamics"} or not dataset.spec.is_vector:
         return np.add.reduceat(np.asarray(transitions.reward, np.float64), dataset.episode_starts)
-    observation, following = np.asarray(transitions.observation), np.asarray(transitions.next_observation)
+    observation, successor = np.asarray(transitions.observation), np.asarray(transitions.next_observation)
     ends = np.asarray(transitions.terminated).copy()
     for start in range(0, dataset.num - 1, BLOCK):
         stop = min(start + BLOCK, dataset.num - 1)
-        step = observation[start + 1 : stop + 1] - following[start:stop]
+        step = observation[start + 1 : stop + 1] - successor[start:stop]
         ends[start:stop] |= np.linalg.norm(step, axis=-1) > 1e-6
     starts = np.append(0, np.flatnonzero(ends[:-1]) + 1)
     return np.add.reduceat(np.asarray(transitions.reward, np.float64), starts)
 
 
-def top_fraction(dataset: Dataset, fraction: float, discount: float = 1.0) -> Dataset:
+def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0) -> OfflineDataset:
     """The best trajectories by discounted return. With `fraction` 0.1 they are the data of 10 % behaviour cloning.
 
     Of K trajectories, including one that the end of the file cut, max(1, floor(fraction K)) are kept in recorded order.
@@ -118,12 +119,12 @@ def top_fraction(dataset: Dataset, fraction: float, discount: float = 1.0) -> Da
     lengths = dataset.episode_lengths
     age = np.arange(dataset.num) - np.repeat(starts, lengths)
     returns = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age), starts)
-    kept = np.zeros(len(starts), np.bool_)
-    kept[_best(returns, fraction)] = True
-    return subset(dataset, np.repeat(kept, lengths), f"the best {fraction:g} of trajectories at discount {discount:g}")
+    mask = np.zeros(len(starts), np.bool_)
+    mask[_best(returns, fraction)] = True
+    return subset(dataset, np.repeat(mask, lengths), f"the best {fraction:g} of trajectories at discount {discount:g}")
 
 
-def row_weights(dataset: Dataset, name: str, alpha: float = 0.1, share: float = 0.1) -> np.ndarray:
+def row_weights(dataset: OfflineDataset, name: str, alpha: float = 0.1, share: float = 0.1) -> np.ndarray:
     """[N] float64: the probability to draw each row, by the score of its trajectory; the sum is 1.
 
     "return": proportional to exp(score / alpha), where the score is the undiscounted return, scaled to [0, 1] over the
@@ -132,7 +133,7 @@ def row_weights(dataset: Dataset, name: str, alpha: float = 0.1, share: float = 
     so a long trajectory is drawn more often than a short one with its score. "top": equal on the rows that
     `top_fraction` keeps with `share`, 0 on all others. Rewards are those recorded.
 
-    Raises `ValueError` where the data do not tell one trajectory from another.
+    Raises `ValueError` if there is only one trajectory, or if all have the same score.
     """
     starts, lengths = dataset.episode_starts, dataset.episode_lengths
     if len(starts) < 2:
@@ -142,9 +143,9 @@ def row_weights(dataset: Dataset, name: str, alpha: float = 0.1, share: float = 
         )
     score = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64), starts)
     if name == "top":
-        kept = np.zeros(len(starts), np.bool_)
-        kept[_best(score, share)] = True
-        return np.repeat(kept / lengths[kept].sum(), lengths)
+        mask = np.zeros(len(starts), np.bool_)
+        mask[_best(score, share)] = True
+        return np.repeat(mask / lengths[mask].sum(), lengths)
     if name == "advantage":
         score = score - _fit(dataset, score)
     low, high = score.min(), score.max()
@@ -157,7 +158,7 @@ def row_weights(dataset: Dataset, name: str, alpha: float = 0.1, share: float = 
     return weight / weight.sum()
 
 
-def effective_sizes(dataset: Dataset, probability: np.ndarray) -> dict[str, float]:
+def effective_sizes(dataset: OfflineDataset, probability: np.ndarray) -> dict[str, float]:
     """The numbers of rows and of trajectories, and of how many with equal weights each is worth: 1 / sum p^2."""
     trajectories = np.add.reduceat(probability, dataset.episode_starts)
     return {
@@ -168,10 +169,10 @@ def effective_sizes(dataset: Dataset, probability: np.ndarray) -> dict[str, floa
     }
 
 
-def _fit(dataset: Dataset, returns: np.ndarray) -> np.ndarray:
+def _fit(dataset: OfflineDataset, returns: np.ndarray) -> np.ndarray:
     """[trajectories] the least-squares fit of returns, linear in the first observation.
 
-    Raises `ValueError` for observations that are no vectors, and where the fit would be exact.
+    Raises `ValueError` if observations are not vectors, or if the fit would be exact.
     """
     if not dataset.spec.is_vector:
         raise ValueError(
@@ -193,23 +194,23 @@ def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
     return np.argsort(returns, kind="stable")[-max(1, int(fraction * len(returns))) :]
 
 
-def join(parts: Sequence[Dataset], name: str, mark: bool = False) -> Dataset:
+def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> OfflineDataset:
     """Join several datasets, in their order. Environment, references and bounds are those of the first.
 
-    With `mark`, the signal "part" of each row says which of them it is from, counted from 0.
+    With `mark`, the signal "part" of each row is the number of its data set, from 0.
 
     D4RL's medium-expert datasets are joined this way. Raises `ValueError` if dimensions, bounds or signals differ.
     """
     first = parts[0]
     for part in parts[1:]:
-        found = differences(first, part)
-        if found:
-            raise ValueError(f"'{first.name}' and '{part.name}' differ: {'; '.join(found)}.")
+        reasons = differences(first, part)
+        if reasons:
+            raise ValueError(f"'{first.name}' and '{part.name}' differ: {'; '.join(reasons)}.")
     fields: dict[str, Any] = {
         name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in REST
     }
-    seen = ([getattr(part.transitions, name) for part in parts] for name in ("observation", "next_observation"))
-    fields["observation"], fields["next_observation"] = frames.concatenated(*seen)
+    columns = ([getattr(part.transitions, name) for part in parts] for name in ("observation", "next_observation"))
+    fields["observation"], fields["next_observation"] = frames.concatenated(*columns)
     fields["extras"] = {
         name: np.concatenate([np.asarray(part.transitions.extras[name]) for part in parts])
         for name in first.transitions.extras
@@ -227,10 +228,10 @@ def join(parts: Sequence[Dataset], name: str, mark: bool = False) -> Dataset:
     both_ends = sum(part.provenance.get("both_ends", 0) for part in parts)
     if both_ends:
         provenance["both_ends"] = both_ends
-    return Dataset(name, transitions, first.env, first.reference, first.action_bounds, provenance)
+    return OfflineDataset(name, transitions, first.env, first.reference, first.action_bounds, provenance)
 
 
-def require_labels(dataset: Dataset, labels: Sequence[str], agent: str) -> None:
+def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -> None:
     """Raise `ValueError` where a data set lacks a label that the agent needs, such as "part"."""
     for label in labels:
         if label not in dataset.transitions.extras:
@@ -240,7 +241,7 @@ def require_labels(dataset: Dataset, labels: Sequence[str], agent: str) -> None:
             )
 
 
-def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
+def subset(dataset: OfflineDataset, rows: Any, why: str = "chosen rows") -> OfflineDataset:
     """The dataset of some rows, given as a mask [N] bool or as rising indices.
 
     If the row after a kept row is left out, the trajectory is cut: the kept row becomes truncated unless it is
@@ -272,33 +273,33 @@ def subset(dataset: Dataset, rows: Any, why: str = "chosen rows") -> Dataset:
     )
 
 
-def differences(one: Dataset, other: Dataset) -> list[str]:
+def differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
     """The reasons why two datasets cannot be joined, in words; [] if there are none."""
     both = (one, other)
-    found = []
+    reasons = []
     if not (one.spec.is_vector and other.spec.is_vector):
         if difference(one.spec, other.spec) in ("observation_shape", "observation_dtype", "parts"):
-            found.append(f"they show {shown(one.spec)} and {shown(other.spec)}")
+            reasons.append(f"they show {shown(one.spec)} and {shown(other.spec)}")
         elif one.stack != other.stack:
-            found.append(f"their pictures are stacks of {one.stack} and {other.stack} frames")
+            reasons.append(f"their pictures are stacks of {one.stack} and {other.stack} frames")
     elif one.observation_size != other.observation_size:
-        found.append(f"they have {one.observation_size} and {other.observation_size} observation dimensions")
+        reasons.append(f"they have {one.observation_size} and {other.observation_size} observation dimensions")
     if one.spec.signals != other.spec.signals:
         signals = [", ".join(f"{part.name} {list(part.shape)}" for part in x.spec.signals) or "none" for x in both]
-        found.append(f"their signals are {signals[0]} and {signals[1]}")
+        reasons.append(f"their signals are {signals[0]} and {signals[1]}")
     if one.discrete != other.discrete:
         kinds = ["choices" if part.discrete else "vectors" for part in both]
-        return [*found, f"their actions are {kinds[0]} and {kinds[1]}"]
+        return [*reasons, f"their actions are {kinds[0]} and {kinds[1]}"]
     if one.choices != other.choices:
-        return [*found, f"their actions have {one.choices or 1} and {other.choices or 1} choices"]
+        return [*reasons, f"their actions have {one.choices or 1} and {other.choices or 1} choices"]
     if one.action_size != other.action_size:
         what = "choices of actions" if one.discrete else "action dimensions"
-        return [*found, f"they have {one.action_size} and {other.action_size} {what}"]
+        return [*reasons, f"they have {one.action_size} and {other.action_size} {what}"]
     if not one.discrete and not np.array_equal(np.array(one.action_bounds), np.array(other.action_bounds)):
         bounds = [_words(part.action_bounds) for part in both]
         remedy = "where a file does not say its bounds: rljax data convert FILE NEW --action-bounds LOW HIGH"
-        found.append(f"their actions lie in {bounds[0]} and in {bounds[1]} ({remedy})")
-    return found
+        reasons.append(f"their actions lie in {bounds[0]} and in {bounds[1]} ({remedy})")
+    return reasons
 
 
 def _words(bounds: Any) -> str:

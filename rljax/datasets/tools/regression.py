@@ -1,4 +1,4 @@
-"""Regressions between columns of data: a standardised MLP, its best weights on rows that it does not learn from.
+"""Regression between columns of data: an MLP on standardised columns, with its best weights on held-out rows.
 
 Axes: `N` rows, `I` inputs, `J` outputs, `B` rows of a batch.
 """
@@ -19,7 +19,7 @@ from rljax import networks
 from rljax.agent import Array
 
 LEAST = 20  # rows
-EVALUATIONS = 20  # on held-out rows, in the course of learning
+EVALUATIONS = 20  # on held-out rows, during learning
 
 
 class Scale(struct.PyTreeNode):
@@ -30,22 +30,22 @@ class Scale(struct.PyTreeNode):
 
     @classmethod
     def of(cls, columns: np.ndarray) -> Scale:
-        """Those of columns [N, ...], in float64."""
+        """The scale of columns [N, ...], computed in float64."""
         wide = np.asarray(columns, np.float64)
         mean, std = wide.mean(axis=0), np.maximum(wide.std(axis=0), 1e-3)
         return cls(jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32))
 
     def standardised(self, x: Any) -> Array:
-        """Columns in standard deviations from the mean."""
+        """`x` in standard deviations from the mean."""
         return (x - self.mean) / self.std
 
     def restored(self, x: Array) -> Array:
-        """The opposite."""
+        """The inverse of `standardised`."""
         return x * self.std + self.mean
 
 
 class Model(struct.PyTreeNode):
-    """y [..., J] of x [..., I]."""
+    """A learnt function from inputs [..., I] to outputs [..., J]."""
 
     network: networks.Network
     inputs: Scale
@@ -57,8 +57,8 @@ class Model(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """How a model learns."""
+class RegressionSettings:
+    """The settings of a regression."""
 
     hidden: tuple[int, ...] = (256, 256)
     updates: int = 10_000
@@ -68,32 +68,32 @@ class Settings:
 
 
 class Fitted(NamedTuple):
-    """A model, and how well it does on rows that it has not learnt from."""
+    """A model, and its error on held-out rows."""
 
     model: Model
     error: float  # root mean squared error in standard deviations of the outputs: 1 is no better than the mean
 
 
-def fit(inputs: np.ndarray, outputs: np.ndarray, settings: Settings, seed: int) -> Fitted:
+def fit(inputs: np.ndarray, outputs: np.ndarray, settings: RegressionSettings, seed: int) -> Fitted:
     """Regress `outputs` [N, J] on `inputs` [N, I] by squared errors of standardised columns.
 
-    The weights are the best of 20 in the course of learning, on the held-out rows. Raises `ValueError` for fewer than
+    The weights are the best of 20 evaluations on the held-out rows. Raises `ValueError` for fewer than
     20 rows.
     """
     number = len(inputs)
     if number < LEAST:
         raise ValueError(f"a model needs {LEAST} rows to learn from, there are {number}.")
     order = np.random.default_rng(seed).permutation(number)
-    held = max(1, int(settings.held_out * number))
-    scales = Scale.of(inputs[order[held:]]), Scale.of(outputs[order[held:]])
+    number_held_out = max(1, int(settings.held_out * number))
+    scales = Scale.of(inputs[order[number_held_out:]]), Scale.of(outputs[order[number_held_out:]])
     x, y = (scale.standardised(jnp.asarray(columns)) for scale, columns in zip(scales, (inputs, outputs), strict=True))
     module = networks.MLP(settings.hidden, outputs.shape[1], "relu", "torch")
     key_init, key_learn = jax.random.split(jax.random.key(seed))
     network = networks.create(module, key_init, x[0])
-    learnt, kept = jnp.asarray(order[held:]), jnp.asarray(order[:held])
+    learning, held_out = jnp.asarray(order[number_held_out:]), jnp.asarray(order[:number_held_out])
     updates = -(-settings.updates // EVALUATIONS)
     sizes = {"rate": settings.learning_rate, "updates": updates, "batch_size": settings.batch_size}
-    best, error = _learn(network, x[learnt], y[learnt], x[kept], y[kept], key_learn, **sizes)
+    best, error = _learn(network, x[learning], y[learning], x[held_out], y[held_out], key_learn, **sizes)
     return Fitted(Model(best, *scales), float(error))
 
 

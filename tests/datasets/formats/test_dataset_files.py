@@ -19,7 +19,7 @@ from tests.datasets.files import arrays, hdf5, npz, same, shared, without
 LENGTHS, ENDS = [7, 1, 5, 3, 9], "tonbt"
 
 
-def recorded(tmp_path: Path, **options: Any) -> datasets.Dataset:
+def recorded(tmp_path: Path, **options: Any) -> datasets.OfflineDataset:
     """A dataset of D4RL's, with environment and references."""
     path = hdf5(tmp_path / "recorded.hdf5", arrays([7, 2, 5, 3], "toto"))
     return d4rl.read(path, "d4rl/hopper-test-v0", d4rl.Entry("hopper-test-v0", "a", (-20.0, 3000.0), 1000), **options)

@@ -47,7 +47,7 @@ WRONG: list[tuple[Any, str]] = [
     ([], "must be a list of the arrays"),
     ([7], "'observation' is 7, it must be one entry"),
     ([PART | {"name": None}, PART], "must be one entry of a list"),
-    ([PART, PART], "without a name that is there twice"),
+    ([PART, PART], "without a name that occurs twice"),
     ([PART | {"shape": [3, -1]}], "must be one entry"),
     ([PART | {"shape": [10**12]}], "must be one entry"),
     ([PART | {"shape": [4]}], r"'observations/vector' is float32\[90, 3\], its metadata promise float32 of 90x4"),

@@ -44,7 +44,7 @@ def entry(limit: int) -> d4rl.Entry:
     return d4rl.Entry("hopper-test-v0", "test.hdf5", (0.0, 1.0), limit)
 
 
-def equal(dataset: datasets.Dataset, expected: dict[str, np.ndarray], *names: str) -> None:
+def equal(dataset: datasets.OfflineDataset, expected: dict[str, np.ndarray], *names: str) -> None:
     for name in names or ("observation", "action", "reward", "terminated", "next_observation"):
         np.testing.assert_array_equal(getattr(dataset.transitions, name), expected[name], err_msg=name)
 

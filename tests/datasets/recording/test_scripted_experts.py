@@ -88,7 +88,7 @@ def test_transitions_are_those_of_the_environment_that_scores(recorded: Path) ->
 def test_stored_actions_play_the_trajectory_again(recorded: Path) -> None:
     with np.load(recorded / "ogbench" / "cube-single-play-v0.npz") as file:
         observations, actions = (file[key][LENGTH + 1 :] for key in ("observations", "actions"))
-    task = scripted_experts.Task("cube-single", "play", "train", LENGTH, 3)
+    task = scripted_experts.RecordingTask("cube-single", "play", "train", LENGTH, 3)
     environment = scripted_experts.Collector(task).environment
     observation, _ = environment.reset(seed=task.seeds(1)[0])
     for expected, action in zip(observations, actions, strict=True):
@@ -98,7 +98,9 @@ def test_stored_actions_play_the_trajectory_again(recorded: Path) -> None:
 
 def test_the_oracle_moves_the_cube() -> None:
     pytest.importorskip("ogbench")
-    arrays = scripted_experts.Collector(scripted_experts.Task("cube-single", "play", "train", 110, 0)).trajectory(0)
+    arrays = scripted_experts.Collector(
+        scripted_experts.RecordingTask("cube-single", "play", "train", 110, 0)
+    ).trajectory(0)
     start, end = arrays["qpos"][0, 14:16], arrays["qpos"][-1, 14:16]
     assert np.linalg.norm(end - start) > 0.05
 
@@ -119,7 +121,7 @@ def test_tasks_are_reached_in_it(tmp_path: Path) -> None:
 )
 def test_a_trajectory_depends_on_its_seed_and_number_only(environment: str, kind: str) -> None:
     pytest.importorskip("ogbench")
-    task = scripted_experts.Task(environment, kind, "train", 25, 1)
+    task = scripted_experts.RecordingTask(environment, kind, "train", 25, 1)
     collector = scripted_experts.Collector(task)
     state = np.random.get_state()[1].copy()
     first, second = collector.trajectory(0), collector.trajectory(1)
@@ -139,7 +141,7 @@ def test_processes_record_the_same(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_training_and_validation_share_no_trajectory() -> None:
-    train, validation = (scripted_experts.Task("scene", "play", split, 10, 0) for split in ("train", "val"))
+    train, validation = (scripted_experts.RecordingTask("scene", "play", split, 10, 0) for split in ("train", "val"))
     seeds = [tuple(task.seeds(number)) for task in (train, validation) for number in range(50)]
     assert len(set(seeds)) == 100
 
@@ -147,7 +149,7 @@ def test_training_and_validation_share_no_trajectory() -> None:
 def test_an_interrupted_recording_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 
-    def write(task: scripted_experts.Task, number: int, piece: Path) -> None:
+    def write(task: scripted_experts.RecordingTask, number: int, piece: Path) -> None:
         if len(written) == 2:
             written.append(None)
             raise KeyboardInterrupt

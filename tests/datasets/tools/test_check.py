@@ -15,25 +15,25 @@ from tests.datasets.files import arrays, hdf5, npz, without
 
 
 @pytest.fixture
-def sound(tmp_path: Path) -> datasets.Dataset:
+def sound(tmp_path: Path) -> datasets.OfflineDataset:
     npz(tmp_path / "a.npz", arrays([30, 20, 40], "tot"))
     dataset = datasets.load(str(tmp_path / "a.npz"))
     dataset.provenance["max_episode_steps"] = 40
     return dataset
 
 
-def spoilt(dataset: datasets.Dataset, name: str, rows: Any, value: Any) -> datasets.Dataset:
+def spoilt(dataset: datasets.OfflineDataset, name: str, rows: Any, value: Any) -> datasets.OfflineDataset:
     """The dataset with other values in one field."""
     array = np.array(getattr(dataset.transitions, name))
     array[rows] = value
     return replaced(dataset, **{name: array})
 
 
-def replaced(dataset: datasets.Dataset, **fields: Any) -> datasets.Dataset:
+def replaced(dataset: datasets.OfflineDataset, **fields: Any) -> datasets.OfflineDataset:
     return dataclasses.replace(dataset, transitions=dataset.transitions.replace(**fields))
 
 
-def test_a_sound_dataset_has_no_findings(sound: datasets.Dataset) -> None:
+def test_a_sound_dataset_has_no_findings(sound: datasets.OfflineDataset) -> None:
     assert datasets.check(sound) == []
 
 
@@ -53,7 +53,7 @@ def test_a_sound_dataset_has_no_findings(sound: datasets.Dataset) -> None:
     ],
 )
 def test_faults_are_found(
-    sound: datasets.Dataset, field: str, rows: Any, value: Any, name: Any, severity: Any, count: Any, where: Any
+    sound: datasets.OfflineDataset, field: str, rows: Any, value: Any, name: Any, severity: Any, count: Any, where: Any
 ) -> None:
     found = datasets.check(spoilt(sound, field, rows, value))
     if name is None:
@@ -66,7 +66,7 @@ def test_faults_are_found(
     assert str(finding).startswith(f"{severity}: {name} ({where}).")
 
 
-def test_choices_that_are_stored_as_floats_are_pointed_out(sound: datasets.Dataset) -> None:
+def test_choices_that_are_stored_as_floats_are_pointed_out(sound: datasets.OfflineDataset) -> None:
     whole = np.round(np.asarray(sound.transitions.action))
     assert set(np.unique(np.abs(whole))) == {0.0, 1.0}
     for action, pointed_out in ((whole, True), (np.where(np.abs(whole) == 1, whole, 0.25), False)):
@@ -95,7 +95,7 @@ def test_rows_that_d4rl_drops_are_no_ends_of_both_kinds(tmp_path: Path) -> None:
     assert "both_ends" not in {finding.name for finding in datasets.check(dataset)}
 
 
-def test_constant_and_large_observations_are_found(sound: datasets.Dataset) -> None:
+def test_constant_and_large_observations_are_found(sound: datasets.OfflineDataset) -> None:
     observation, following = (
         np.array(getattr(sound.transitions, name)) for name in ("observation", "next_observation")
     )
@@ -110,7 +110,7 @@ def test_constant_and_large_observations_are_found(sound: datasets.Dataset) -> N
     assert found["large_observations"].where.startswith("dimensions 2, up to ")
 
 
-def test_duplicates_are_counted(sound: datasets.Dataset) -> None:
+def test_duplicates_are_counted(sound: datasets.OfflineDataset) -> None:
     t = sound.transitions
     twice = [np.concatenate([np.asarray(x), np.asarray(x)[:30]]) for x in (t.observation, t.action, t.reward)]
     ends = [np.concatenate([np.asarray(x), np.asarray(x)[:30]]) for x in (t.terminated, t.truncated)]
@@ -133,7 +133,7 @@ def test_rows_that_differ_in_one_number_are_no_duplicates(tmp_path: Path) -> Non
     assert names == {"constant_observations", "no_terminals"}
 
 
-def test_types_and_limits(sound: datasets.Dataset) -> None:
+def test_types_and_limits(sound: datasets.OfflineDataset) -> None:
     double = replaced(sound, reward=np.asarray(sound.transitions.reward, np.float64))
     (finding,) = datasets.check(double)
     assert (finding.name, finding.where) == ("wrong_dtype", "reward is float64, not float32")
@@ -154,7 +154,7 @@ def test_coarse_types_are_noted(tmp_path: Path) -> None:
     )
 
 
-def test_errors_come_first(sound: datasets.Dataset) -> None:
+def test_errors_come_first(sound: datasets.OfflineDataset) -> None:
     dataset = spoilt(spoilt(sound, "reward", slice(None), 2.0), "action", (5, 0), 1.5)
     assert [finding.severity for finding in datasets.check(dataset)] == ["error", "warning"]
 

@@ -30,7 +30,7 @@ STD = np.array([0.2, 1.0, 4.0], np.float32)  # one above 1, where the start of a
 
 
 @functools.cache
-def dataset(rows: int = 500, actions: int = 2, bound: float = 2.0) -> datasets.Dataset:
+def dataset(rows: int = 500, actions: int = 2, bound: float = 2.0) -> datasets.OfflineDataset:
     """Episodes of 50 steps, terminal and truncated by turns."""
     generator = np.random.default_rng(0)
     observation = (generator.normal(size=(rows + 1, 3)) * STD).astype(np.float32)
@@ -44,7 +44,9 @@ def dataset(rows: int = 500, actions: int = 2, bound: float = 2.0) -> datasets.D
         next_observation=observation[1:],
     )
     bounds = (np.full(actions, -bound, np.float32), np.full(actions, bound, np.float32))
-    return datasets.Dataset("test", Transition(**fields), "Test-v0", (-20.0, 3000.0), bounds, {"max_episode_steps": 50})
+    return datasets.OfflineDataset(
+        "test", Transition(**fields), "Test-v0", (-20.0, 3000.0), bounds, {"max_episode_steps": 50}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +74,15 @@ def attacker(folder: Path) -> corruption.Attacker:
     return load_attacker(folder)
 
 
-def changed(before: datasets.Dataset, after: datasets.Dataset, element: str) -> np.ndarray:
+def changed(before: datasets.OfflineDataset, after: datasets.OfflineDataset, element: str) -> np.ndarray:
     """[N] bool: rows in which an element differs."""
     old, new = (np.asarray(getattr(x.transitions, FIELDS[element])) for x in (before, after))
     return (old != new).reshape(len(old), -1).any(axis=1)
 
 
-def randomly(before: datasets.Dataset, elements: Any, rate: float, scale: float, seed: int) -> dict[str, np.ndarray]:
+def randomly(
+    before: datasets.OfflineDataset, elements: Any, rate: float, scale: float, seed: int
+) -> dict[str, np.ndarray]:
     """RIQL's random corruption as its attack.py does it, in the order in which its random numbers are drawn."""
     generator = np.random.RandomState(seed)
     result = {name: np.array(getattr(before.transitions, FIELDS[name])) for name in ELEMENTS}
@@ -176,7 +180,9 @@ class Critics:
         return np.mean(q, axis=0), slope[:, size:] if element == "action" else slope[:, :size]
 
 
-def attacked(critics: Critics, before: datasets.Dataset, element: str, scale: float, seed: int) -> tuple[Any, ...]:
+def attacked(
+    critics: Critics, before: datasets.OfflineDataset, element: str, scale: float, seed: int
+) -> tuple[Any, ...]:
     """Rows, start and end of z, and std, by section 12.3: a fresh Adam for each of 100 steps, in ten chunks."""
     rows = np.flatnonzero(np.random.RandomState(seed).random(before.num) < 0.3)
     fields = before.transitions

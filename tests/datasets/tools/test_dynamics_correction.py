@@ -14,16 +14,16 @@ from rljax import cli, datasets
 from rljax.agent import Transition
 from rljax.datasets.tools import dynamics_correction, regression
 
-SETTINGS = regression.Settings(hidden=(64, 64), updates=2_000)
+SETTINGS = regression.RegressionSettings(hidden=(64, 64), updates=2_000)
 
 
-def moved(rows: int, gain: float, seed: int) -> datasets.Dataset:
+def moved(rows: int, gain: float, seed: int) -> datasets.OfflineDataset:
     """s' = s + gain a and r = s_0 + a_0, for states [2] and actions [2]; each tenth step ends in a fall."""
     generator = np.random.default_rng(seed)
     observation, action = generator.uniform(-1, 1, (2, rows, 2)).astype(np.float32)
     reward, ends = observation[:, 0] + action[:, 0], np.arange(rows) % 10 == 9
     transitions: Any = Transition(observation, action, reward, ends, np.zeros(rows, bool), observation + gain * action)
-    return datasets.Dataset(
+    return datasets.OfflineDataset(
         f"gain {gain}", transitions, "Mover-v0", None, (-np.ones(2), np.ones(2)), {"reader": "test"}
     )
 
@@ -84,9 +84,9 @@ def test_errors_are_of_rows_that_were_not_learnt_from() -> None:
     """Of noise, nothing can be learnt: the error on new rows is that of the mean."""
     generator = np.random.default_rng(0)
     inputs, outputs = generator.normal(size=(2, 400, 3))
-    assert regression.fit(inputs, outputs, regression.Settings(hidden=(32,), updates=400), 0).error == pytest.approx(
-        1.0, abs=0.2
-    )
+    assert regression.fit(
+        inputs, outputs, regression.RegressionSettings(hidden=(32,), updates=400), 0
+    ).error == pytest.approx(1.0, abs=0.2)
     with pytest.raises(ValueError, match="a model needs 20 rows"):
         regression.fit(inputs[:10], outputs[:10], SETTINGS, 0)
 

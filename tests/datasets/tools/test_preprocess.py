@@ -20,13 +20,13 @@ from tests import fakes
 from tests.datasets.files import arrays, npz, shared
 
 
-def made(tmp_path: Path, lengths: list[int], ends: str, **changes: Any) -> datasets.Dataset:
+def made(tmp_path: Path, lengths: list[int], ends: str, **changes: Any) -> datasets.OfflineDataset:
     path = tmp_path / f"{ends}.npz"
     npz(path, arrays(lengths, ends) | changes)
     return datasets.load(str(path))
 
 
-def iql_loop(dataset: datasets.Dataset) -> tuple[float, float]:
+def iql_loop(dataset: datasets.OfflineDataset) -> tuple[float, float]:
     """The smallest and the largest return of the trajectories that IQL's loop over rows finds."""
     t = dataset.transitions
     returns, current = [], 0.0
@@ -179,7 +179,7 @@ def test_score_needs_references(tmp_path: Path) -> None:
 # Weights of rows.
 
 
-def returns_of(dataset: datasets.Dataset) -> list[tuple[int, int, float]]:
+def returns_of(dataset: datasets.OfflineDataset) -> list[tuple[int, int, float]]:
     """First row, end and undiscounted return of each trajectory, row by row."""
     t, found, begin, total = dataset.transitions, [], 0, 0.0
     for row in range(dataset.num):
@@ -217,7 +217,7 @@ def test_weights_by_advantage_take_the_first_observation_out(tmp_path: Path) -> 
     assert best != np.argmax(returns), "the luckiest start is not the best policy"
 
 
-def walks_with_luck(tmp_path: Path, number: int = 30) -> datasets.Dataset:
+def walks_with_luck(tmp_path: Path, number: int = 30) -> datasets.OfflineDataset:
     """Trajectories of 4 rows whose returns depend mostly on where they begin."""
     generator = np.random.default_rng(5)
     observations = generator.normal(size=(4 * number, 3)).astype(np.float32)
@@ -252,7 +252,7 @@ def test_weights_need_trajectories_that_differ(tmp_path: Path) -> None:
 
 
 def test_signals_are_joined() -> None:
-    def with_cost(scale: float) -> datasets.Dataset:
+    def with_cost(scale: float) -> datasets.OfflineDataset:
         made = fakes.recorded()
         costs = scale * np.arange(made.num, dtype=np.float32)
         return dataclasses.replace(made, transitions=made.transitions.replace(extras={"cost": costs}))
