@@ -1,4 +1,4 @@
-"""Goals in observations: how hindsight replaces them, and how OGBench's tasks show them.
+"""Goals in observations: hindsight replaces them, and OGBench's tasks show them.
 
 `GoalConditioned` is the protocol: an environment whose goal can be read from an observation and replaced in it.
 Environments inside the program implement it themselves. On the host, `goals_of` returns `VectorGoals`, which does the
@@ -45,9 +45,9 @@ Reward = Callable[[Array, Array], Array]
 class GoalConditioned(Environment, Protocol):
     """An environment whose observations [..., O] hold a goal [..., G] that can be replaced in hindsight.
 
-    All are pure functions on any leading axes. To relabel a transition in hindsight: the new goal is `achieved` of a
-    later observation of the same episode, `relabelled` gives both observations of the transition this goal, and
-    `goal_reward` of what the next observation achieves is the new reward.
+    All methods are pure functions on any leading axes. To relabel a transition in hindsight: the new goal is `achieved`
+    of a later observation of the same episode, `relabelled` puts this goal into both observations of the transition,
+    and the new reward is `goal_reward` of the goal that the next observation achieves.
     """
 
     def achieved(self, observation: Array) -> Array:
@@ -116,9 +116,9 @@ def has_goals(space: spaces.Space) -> bool:
 
 
 def goals_of(hosted: Hosted) -> VectorGoals | str:
-    """How goals are replaced in the observations of these environments. Where they cannot be: the reason, in words.
+    """The goals in the observations of these environments; if they cannot be replaced, the reason in words.
 
-    The reason ends with what to do.
+    The reason ends with a remedy.
     """
     space: Any = hosted.spaces.observation
     if not has_goals(space):

@@ -27,10 +27,10 @@ from rljax.agent import Array, EnvSpec, Part
 from rljax.envs.environment import Environment, foreign, silent_mujoco
 
 INFINITE = float("inf")
-LIMITED = "rljax/velocity/"  # how the names of tasks with a limit on their velocity begin
+LIMITED = "rljax/velocity/"  # prefix of tasks with a limit on their velocity
 
 
-class Task(NamedTuple):
+class RobotTask(NamedTuple):
     """The settings in which the tasks differ. The rest of Gymnasium's settings is the same for all tasks."""
 
     file: str  # in gymnasium/envs/mujoco/assets
@@ -46,16 +46,16 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "HalfCheetah": Task(
+    "HalfCheetah": RobotTask(
         "half_cheetah.xml", 5, 0.1, 0.0, (-INFINITE, INFINITE), (-INFINITE, INFINITE), INFINITE, INFINITE, 0.1, True
     ),
-    "Hopper": Task("hopper.xml", 4, 1e-3, 1.0, (0.7, INFINITE), (-0.2, 0.2), 100.0, 10.0, 5e-3, False),
-    "Walker2d": Task("walker2d_v5.xml", 4, 1e-3, 1.0, (0.8, 2.0), (-1.0, 1.0), INFINITE, 10.0, 5e-3, False),
+    "Hopper": RobotTask("hopper.xml", 4, 1e-3, 1.0, (0.7, INFINITE), (-0.2, 0.2), 100.0, 10.0, 5e-3, False),
+    "Walker2d": RobotTask("walker2d_v5.xml", 4, 1e-3, 1.0, (0.8, 2.0), (-1.0, 1.0), INFINITE, 10.0, 5e-3, False),
 }
 
 
 class MJXState(struct.PyTreeNode):
-    """Everything that the next step depends on."""
+    """The state of the simulator between steps."""
 
     qpos: Array  # [Q]; the first, along the track, is 0 before each step, because float32 is coarse far from 0
     qvel: Array  # [V]

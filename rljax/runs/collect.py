@@ -158,12 +158,12 @@ def _played(
 
     try:
         _require_room(hosted.spec, steps)
-        return play(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
+        return roll_out(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
     finally:
         policy.close(hosted)
 
 
-def play(
+def roll_out(
     hosted: Any, choose: Callable[[Any, np.ndarray], Any], steps: int, seed: int, size: int | None = None
 ) -> Transition:
     """`steps` transitions of E environments on the host, environment by environment.

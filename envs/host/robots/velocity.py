@@ -1,8 +1,9 @@
 """Gymnasium's robots with a limit on their velocity, on the host: `velocity/HalfCheetah-v5` and others.
 
 `register` makes Gymnasium know them. Each is Gymnasium's task of the same name with a signal "cost": 1 in a step in
-which the robot is faster than the task's limit, else 0. Its velocity is that of the step along x; of Ant and Humanoid
-it is the speed in the plane. Rewards, ends and time limits stay those of Gymnasium.
+which the robot is faster than the task's limit, else 0. The velocity is that
+of the step along x; for Ant and Humanoid it is the speed in the plane. Rewards, ends and time limits stay those of
+Gymnasium.
 
 The limits are those of Safety-Gymnasium's SafetyHalfCheetahVelocity-v1 and its relatives. Their robots are those of
 Gymnasium's version 4, these are those of version 5. HalfCheetah and Swimmer are the same in both. Version 4 also pays

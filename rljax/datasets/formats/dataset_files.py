@@ -278,8 +278,9 @@ def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[s
     if not rising or len(terminal) != len(starts) or len(observation) != total + len(starts):
         raise ValueError(
             f"'{name}' has {total} 'acts', {len(observation)} 'obs', {len(terminal)} 'terminal' and "
-            f"{len(splits)} 'indices'; with N trajectories there are N more 'obs' than 'acts', N "
-            "'terminal', and N - 1 'indices' that rise from 1 to less than the number of 'acts'. The file was cut or assembled wrongly: make it again."
+            f"{len(splits)} 'indices'; with N trajectories there are N more 'obs' than 'acts', N 'terminal', and N - 1 "
+            "'indices' that rise from 1 to less than the number of 'acts'. The file was cut or assembled wrongly: "
+            "make it again."
         )
     last = np.append(starts[1:], total) - 1
     terminated, truncated = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
