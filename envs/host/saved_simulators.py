@@ -294,7 +294,7 @@ def _loses_state(value: Any) -> bool:
 
 
 def _unsaveable_attribute(environments: Any, parts: dict[Place, Any]) -> str | None:
-    """Which attribute cannot be saved, and why."""
+    """The first attribute that cannot be saved, with the reason; None if there is none."""
     for layer, attributes in zip(_layers(environments), _attributes(environments), strict=True):
         for name, value in attributes.items():
             try:

@@ -294,4 +294,4 @@ def test_trials_that_were_damaged_are_refused(text: str, tmp_path: Path) -> None
     task = trials_of_search.SearchTask(tmp_path, made, SHORT, search_spaces.Space(FLOATS, made.config), "", True)
     (tmp_path / "trials.json").write_text(text)
     with pytest.raises(ValueError, match=r"trials.json' does not hold the trials of its generation .* from a copy"):
-        trials_of_search.Trials(task)._asked(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]
+        trials_of_search.Trials(task)._ask(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]

@@ -71,7 +71,7 @@ def _is_size(value: Any) -> bool:
 
 
 def choices(space: Any) -> tuple[int, ...]:
-    """How many choices each of several discrete actions has; () where there is one action, or it is continuous."""
+    """The number of choices of each of several discrete actions; () for a single or a continuous action."""
     if space is None or space["type"] not in ("MultiDiscrete", "MultiBinary"):
         return ()
     if space["type"] == "MultiDiscrete":

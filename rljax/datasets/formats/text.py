@@ -114,7 +114,7 @@ def require_content(path: Path) -> None:
 
 
 def annexed(path: Path) -> str:
-    """What to do about a missing file that is a link into git-annex; "" for all others."""
+    """A remedy for a missing file that is a link into git-annex; "" for all other files."""
     if path.is_symlink() and ".git/annex/" in path.readlink().as_posix():
         return f" It is a link of git-annex to data that are not here: git annex get {path.name}"
     return ""

@@ -1,1 +1,1 @@
-"""What users do with a data set: check it, summarise it, preprocess it, corrupt it, and correct its dynamics."""
+"""Tools for data sets: checks, summaries, preprocessing, corruption, and correction of other dynamics."""

@@ -176,7 +176,7 @@ def _fit(dataset: OfflineDataset, returns: np.ndarray) -> np.ndarray:
     """
     if not dataset.spec.is_vector:
         raise ValueError(
-            f"--weights advantage fits returns on first observations, and those of '{dataset.name}' are no vectors: "
+            f"--weights advantage fits returns on first observations, and those of '{dataset.name}' are not vectors: "
             "--weights return needs none."
         )
     first = np.asarray(dataset.transitions.observation)[dataset.episode_starts].astype(np.float64)

@@ -247,7 +247,7 @@ def test_weights_need_trajectories_that_differ(tmp_path: Path) -> None:
     pictures = walks_with_luck(tmp_path)
     shown = np.zeros((pictures.num, 3, 3, 1), np.float32)
     odd = pictures.transitions.replace(observation=shown, next_observation=shown)
-    with pytest.raises(ValueError, match=r"are no vectors: --weights return"):
+    with pytest.raises(ValueError, match=r"are not vectors: --weights return"):
         datasets.row_weights(dataclasses.replace(pictures, transitions=odd), "advantage")
 
 
