@@ -34,7 +34,8 @@ Array = jax.Array
 Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 T = TypeVar("T")
 
-# Transforms of a data set's rewards before any agent sees them; definitions and sources: `rljax.datasets.preprocess`.
+# Transforms of a data set's rewards before any agent sees them. `rljax.datasets.tools.preprocess`
+# defines them and names their sources.
 RewardTransform = Literal[
     "none",
     "return_range",

@@ -28,9 +28,10 @@ import studies
 
 from rljax import datasets
 from rljax.analysis import comparison
-from rljax.runs import run
-from rljax.runs.corruption import corrupt
+from rljax.datasets.tools.corruption import corrupt
 from rljax.system.hardware import provenance
+from rljax.runs import run
+from rljax.runs.attackers import load_attacker
 
 # For each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores of IQL and RIQL.
 PROTOCOL = {
@@ -106,7 +107,8 @@ def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
         attacker = None
         if how == "adversarial" and what != "reward":
             config = {"num_critics": 10}
-            attacker = trained("edac", options.data, options.runs / "edac", options, options.attacker_steps, 1, config)
+            folder = trained("edac", options.data, options.runs / "edac", options, options.attacker_steps, 1, config)
+            attacker = load_attacker(folder)
         print(f"writing {path}", flush=True)
         data = datasets.load(options.data)
         datasets.write(corrupt(data, what=what, how=how, attacker=attacker), path)

@@ -86,7 +86,7 @@ import results_online
 
 from rljax import datasets
 from rljax.analysis import comparison, published
-from rljax.datasets import d4rl, neorl2
+from rljax.datasets.publishers import d4rl, neorl2
 from rljax.runs import records, statistics
 
 FOLDER = results_online.RESULTS / "offline"

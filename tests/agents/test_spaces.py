@@ -76,7 +76,7 @@ def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: s
     assert (actions.shape[2:], actions.dtype) == (spec.action_shape, spec.action_dtype)
 
 
-def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
+def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.OfflineDataset:
     """A data set of an environment's spaces."""
     seen = jax.tree.map(lambda x: np.zeros((rows, *x.shape), x.dtype), spec.observation)
     action = np.zeros((rows, *spec.action_shape), np.int32 if spec.discrete else np.float32)
@@ -85,7 +85,7 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
     rewards, costs = np.arange(rows, dtype=np.float32), {"cost": np.zeros(rows, np.float32)}
     transitions: Any = contract.Transition(seen, action, rewards, nothing, ends, seen, costs)
     bounds = None if spec.discrete else (-np.ones(spec.action_size), np.ones(spec.action_size))
-    made = datasets.Dataset("made", transitions, None, None, bounds, known if spec.discrete else {})
+    made = datasets.OfflineDataset("made", transitions, None, None, bounds, known if spec.discrete else {})
     assert contract.difference(made.spec, spec) is None
     labelled = transitions.replace(extras=costs | {buffers.PART: np.zeros(rows, np.float32)})
     return dataclasses.replace(made, transitions=labelled)

@@ -69,7 +69,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_file_learns_from_the_recorded_rows_and_plays_its_environment(script: Any, tmp_path: Path) -> None:
     rows = recorded("Pendulum-v1").transitions.replace(terminated=np.arange(ROWS) == 9)
     data = tmp_path / "data.hdf5"
-    datasets.write(datasets.Dataset("data", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), data)
+    datasets.write(datasets.OfflineDataset("data", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), data)
     (tmp_path / "other.py").write_text(FILE)
     kept = script.Recorded(data)
     script.install(kept)
@@ -87,7 +87,9 @@ def test_a_file_learns_from_the_recorded_rows_and_plays_its_environment(script: 
 
 def test_without_terminal_rows_there_is_no_value_of_ends(script: Any, tmp_path: Path) -> None:
     data = tmp_path / "data.hdf5"
-    datasets.write(datasets.Dataset("data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}), data)
+    datasets.write(
+        datasets.OfflineDataset("data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}), data
+    )
     kept = script.Recorded(data)
     kept.serve()
     assert kept.terminal_reward is None

@@ -113,7 +113,7 @@ def test_published_numbers_name_step_seeds_environment_and_source(tmp_path: Path
     cell = page.table("published, mean ± std")["td3"]["published, mean ± std"]
     assert "2,410 ± 949 at 300k, 10 seeds, Hopper-v1 [1]" in cell
     assert "[1] sfujim/TD3@34770cc: noise-free evaluation" in page.text
-    assert "versions of the environment that stand beside them" in page.text
+    assert "environment versions that are named with them" in page.text
 
 
 def test_a_single_learner_has_no_interval_and_diverged_ones_are_counted(page: Page) -> None:
