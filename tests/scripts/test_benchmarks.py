@@ -10,28 +10,24 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from scripts.benchmarks import accelerator as accelerator_script
+from scripts.benchmarks import measuring
 
 
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Runs scripts/benchmark_accelerator.py with these arguments, and returns what it wrote."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import benchmark_accelerator  # pyright: ignore[reportMissingImports]
-
+    """Runs scripts/benchmarks/accelerator.py with these arguments, and returns what it wrote."""
     output = tmp_path / "figures.json"
 
     def run(*arguments: str) -> dict[str, Any]:
-        monkeypatch.setattr(sys, "argv", ["benchmark_accelerator.py", "--tiny", "--output", str(output), *arguments])
-        benchmark_accelerator.main()
+        monkeypatch.setattr(sys, "argv", ["accelerator.py", "--tiny", "--output", str(output), *arguments])
+        accelerator_script.main()
         return json.loads(output.read_text())
 
     return run
 
 
 def test_a_measurement_that_fails_is_the_only_one_that_is_repeated(accelerator, monkeypatch, capsys):
-    import benchmark_online  # pyright: ignore[reportMissingImports]
-
     measured, broken = [], True
 
     def measure(_: str, worker: str, *arguments: str, script: str) -> dict[str, Any]:
@@ -40,7 +36,7 @@ def test_a_measurement_that_fails_is_the_only_one_that_is_repeated(accelerator, 
             raise SystemExit("no memory")
         return {"curve": [[1.0, 2.0], [3.0, 10.0 if worker == "ours" else 20.0]]}
 
-    monkeypatch.setattr(benchmark_online, "measure", measure)
+    monkeypatch.setattr(measuring, "measure", measure)
     with pytest.raises(SystemExit, match="failed: iql updates x 1"):
         accelerator("--only", "iql updates x 1", "fast ours", "fast brax")
     assert [worker for worker, *_ in measured] == ["updates", "ours", "brax"]

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from scripts.results import offline, pages
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "results").glob("*.md"))
 LINKING = [*PAGES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s:]+)\)")
-
-
-@pytest.fixture
-def results_pages(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script that writes the tables; no script is a part of the package."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return importlib.import_module("results_pages")
 
 
 def anchors(page: Path) -> set[str]:
@@ -28,22 +21,21 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_tables_are_what_the_files_say(results_pages):
-    tables = results_pages.tables()
+def test_tables_are_what_the_files_say():
+    tables = pages.tables()
     for (page, name), lines in tables.items():
         text = (ROOT / "results" / f"{page}.md").read_text()
-        assert f"<!-- {name} -->\n\n{lines}\n\n<!-- /{name} -->" in text, f"{page}.md: run scripts/results_pages.py"
+        assert f"<!-- {name} -->\n\n{lines}\n\n<!-- /{name} -->" in text, f"{page}.md: run scripts/results/pages.py"
     marks = {(page.stem, name) for page in PAGES for name in re.findall(r"<!-- ([^/ ]\S*) -->", page.read_text())}
     assert marks == set(tables), "every mark has its table"
 
 
-def test_every_file_of_runs_belongs_to_a_table(results_pages):
+def test_every_file_of_runs_belongs_to_a_table():
     folders = {path.parent.name for path in (ROOT / "results" / "offline").glob("**/*.json")}
-    assert folders == set(results_pages.results_offline.PAGES)
+    assert folders == set(offline.PAGES)
 
 
-def test_runs_of_a_table_have_one_protocol(results_pages):
-    offline = results_pages.results_offline
+def test_runs_of_a_table_have_one_protocol():
     for name in set(offline.TABLES) - {"ogbench"}:
         runs = offline.kept(name)
         stopped = name == "million"  # one of its runs, before its end
