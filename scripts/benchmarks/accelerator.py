@@ -5,7 +5,7 @@ wall-clock time in which PPO and Brax's PPO, with the same settings, reach the s
 separate process. Environments of gymnax and Playground are measured if they are installed.
 
   pip install 'rljax[cuda13,gymnax]'
-  python scripts/benchmarks/accelerator.py --output results/benchmark_accelerator.json
+  python scripts/benchmarks/accelerator.py --output results/speed/measurements/accelerator.json
 
 A measurement that fails is noted, and the others go on. What the output has already is not measured again, so that the
 script can run in pieces: --only sac measures those with "sac" in their names, which are printed. To check on a laptop

@@ -1,7 +1,7 @@
 """Speed of DQN on an Atari game, beside Stable Baselines Jax (sbx-rl), with the same network and sizes.
 
   peer/bin/pip install sbx-rl 'gymnasium[atari]' ale-py opencv-python-headless
-  taskset -c 0 python scripts/benchmarks/atari.py --peer peer/bin/python --output results/benchmark_atari.json
+  taskset -c 0 python scripts/benchmarks/atari.py --peer peer/bin/python --output results/speed/measurements/atari.json
 
 Ours needs EnvPool and ALE: pip install 'rljax[envpool,atari]'. Both have the convolutions of Mnih et al. with 512
 units, 8 games side by side, an update of 32 transitions for each 4 steps, and a replay of 10,000 transitions. Ours runs

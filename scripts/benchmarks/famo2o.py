@@ -3,7 +3,7 @@
   git clone https://github.com/LeapLabTHU/FamO2O peer/FamO2O
   sed -i "s/_, params = variables.pop/params = variables.pop/" peer/FamO2O/jax_iql/common.py
   taskset -c 0 python scripts/benchmarks/famo2o.py --peer .venv/bin/python --code peer/FamO2O/jax_iql \\
-      --output results/benchmark_famo2o.json
+      --output results/speed/measurements/famo2o.json
 
 Sizes of HalfCheetah, random rows, and the defaults of both: batches of 256 rows and networks of 2 x 256. The authors'
 code is of an older JAX: the changed line and a name that JAX has moved are all that it needs, in any environment with

@@ -1,6 +1,6 @@
 """Speed of lights out and box pick: parallel environments under random actions, which reset at the end of episodes.
 
-  python scripts/benchmarks/grids.py --output results/benchmark_grids.json
+  python scripts/benchmarks/grids.py --output results/speed/measurements/grids.json
 
 A scan draws actions and keys and steps all environments, like training without an agent. Episodes begin at different
 times, so some end in every step. Each measurement is a separate process, compiled before the clock starts. Medians are

@@ -3,7 +3,7 @@
   git clone https://github.com/t6-thu/H2O peer/H2O
   peer/bin/pip install torch numpy ml_collections
   taskset -c 0 python scripts/benchmarks/h2o.py --peer peer/bin/python --code peer/H2O \\
-      --output results/h2o.json
+      --output results/speed/measurements/h2o.json
 
 Sizes of HalfCheetah: observations of 17 numbers, actions of 6; random rows. Batches are 256 rows, half of them real,
 and networks are 2 x 256. The authors' `train` draws batches of its own for the discriminators, 256 rows of each source;

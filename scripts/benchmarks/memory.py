@@ -3,10 +3,11 @@
   git clone https://github.com/luchris429/purejaxrl peer/purejaxrl
   peer/bin/pip install jax==0.10.2 flax optax distrax gymnax==0.0.9
   taskset -c 0 python scripts/benchmarks/memory.py --peer peer/bin/python --code peer/purejaxrl/purejaxrl \\
-      --output results/benchmark_memory.json
+      --output results/speed/measurements/memory.json
 
   memorax/bin/pip install memorax==1.0.1 gymnax==0.0.9  # it takes 5 values from a step, as before gymnax 1
-  taskset -c 0 python scripts/benchmarks/memory.py --memorax memorax/bin/python --output results/benchmark_memorax.json
+  taskset -c 0 python scripts/benchmarks/memory.py --memorax memorax/bin/python \\
+      --output results/speed/measurements/memorax.json
 
 Ours needs gymnax: pip install 'rljax[gymnax]'. All train on CartPole-v1 in 64 environments, rollouts of 128 steps, 4
 passes in 4 minibatches of 16 environments, a dense layer of 128 and a GRU of 128 units. purejaxrl's actor and critic

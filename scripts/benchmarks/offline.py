@@ -8,9 +8,9 @@ our requirements and ml_collections. github.com/nissymori/JAX-CORL needs one wit
 tqdm, of versions of its time (jax 0.4.35, flax 0.9, distrax 0.1.5):
 
   python scripts/benchmarks/offline.py --corl CORL --dql DQL --peer peer/bin/python \
-      --fql FQL --ogbench OGBENCH --jax-peer flax/bin/python --output results/benchmark_offline.json
+      --fql FQL --ogbench OGBENCH --jax-peer flax/bin/python --output results/speed/measurements/offline.json
   python scripts/benchmarks/offline.py --agents td3_bc iql --jax-corl JAX-CORL --jax-peer older/bin/python --rows 0 \
-      --updates 1200 --output results/benchmark_jax_corl.json
+      --updates 1200 --output results/speed/measurements/jax_corl.json
 """
 
 from __future__ import annotations

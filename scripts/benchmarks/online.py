@@ -4,7 +4,7 @@ Measurements alternate (ours, peer, ours, peer, ...), each in a separate process
 installed in separate environments, whose Pythons are arguments:
 
   python scripts/benchmarks/online.py --peer peer/bin/python --rejax rejax/bin/python \\
-      --output results/benchmark_online.json
+      --output results/speed/measurements/online.json
 
 EnvPool and gymnax are measured with our agents if they are installed: pip install 'rljax[envpool,gymnax]'.
 """

@@ -3,10 +3,12 @@
 Also measures the cost of the population axis for one learner, a sweep compared with separate trials, and learners with
 a core each compared with learners that share all cores.
 
-  python scripts/benchmarks/populations.py --output results/benchmark_populations.json
-  python scripts/benchmarks/populations.py --overhead --rounds 7 --rollouts 40 --output results/benchmark_overhead.json
-  python scripts/benchmarks/populations.py --zoo zoo/bin/python --rounds 3 --output results/benchmark_sweep.json
-  python scripts/benchmarks/populations.py --cores --rounds 3 --output results/benchmark_cores.json
+  python scripts/benchmarks/populations.py --output results/speed/measurements/populations.json
+  python scripts/benchmarks/populations.py --overhead --rounds 7 --rollouts 40 \\
+      --output results/speed/measurements/overhead.json
+  python scripts/benchmarks/populations.py --zoo zoo/bin/python --rounds 3 \\
+      --output results/speed/measurements/sweep.json
+  python scripts/benchmarks/populations.py --cores --rounds 3 --output results/speed/measurements/cores.json
 
 Measurements alternate, each in a separate process. Medians are reported. Sequential runs are those of a shell loop over
 `rljax train`, with compiled programs kept between runs and, for comparison, not kept.

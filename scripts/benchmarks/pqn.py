@@ -3,7 +3,7 @@
   git clone https://github.com/mttga/purejaxql peer/purejaxql
   peer/bin/pip install jax==0.4.38 jaxlib==0.4.38 gymnax==0.0.6 flax optax chex hydra-core omegaconf wandb six
   taskset -c 0 python scripts/benchmarks/pqn.py --peer peer/bin/python --code peer/purejaxql \\
-      --output results/benchmark_pqn.json
+      --output results/speed/measurements/pqn.json
 
 Ours needs gymnax: pip install 'rljax[gymnax]'. Both run the settings of the authors' config/alg/pqn_minatar.yaml: the
 same network, 128 environments, rollouts of 32 steps, 2 passes in 32 minibatches. Neither evaluates. Measurements

@@ -3,7 +3,7 @@
   git clone https://github.com/BattleWen/RO2O peer/RO2O
   peer/bin/pip install torch numpy
   taskset -c 0 python scripts/benchmarks/ro2o.py --peer peer/bin/python \\
-      --code peer/RO2O/algorithms/offline/ro2o_mujoco.py --output results/benchmark_ro2o.json
+      --code peer/RO2O/algorithms/offline/ro2o_mujoco.py --output results/speed/measurements/ro2o.json
 
 Sizes of HalfCheetah, random rows, and the defaults of both: batches of 256 rows, 20 perturbed observations for each,
 10 critics and networks of 3 x 256. Measurements alternate, each in a separate process, after compilation. Medians are

@@ -2,7 +2,7 @@
 
   git clone https://github.com/mohmdelsayed/streaming-drl peer/streaming-drl
   python scripts/benchmarks/streaming.py --peer peer/bin/python --code peer/streaming-drl \\
-      --output results/benchmark_streaming.json
+      --output results/speed/measurements/streaming.json
 
 The peer's Python has torch, gymnasium[mujoco] and stable-baselines3. Measurements alternate, each in a separate
 process. Medians are reported. The Python loop is the same agent on the same task with Gymnasium's environment, with one

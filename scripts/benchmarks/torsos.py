@@ -1,6 +1,6 @@
 """Cost of thinking steps: one update of PPO on lights out with the interpolation recurrent unit and with an MLP.
 
-  python scripts/benchmarks/torsos.py --output results/benchmark_torsos.json
+  python scripts/benchmarks/torsos.py --output results/speed/measurements/torsos.json
 
 The MLP has four layers and as many parameters as the unit. Updates of all torsos alternate in one process. Medians are
 reported.

@@ -1,6 +1,6 @@
 """BC after 750 updates, ours beside CORL's file, over 30 seeds: is what ten seeds showed half-way more than chance?
 
-Makes results/references/bc_early.json from a run of ours and from what run_authors_file.py writes of theirs:
+Makes results/checks/references/bc_early.json from a run of ours and from what run_authors_file.py writes of theirs:
 
   rljax train bc --data HalfCheetah-medium.hdf5 --steps 750 --seed 10 --seeds 30 --eval-every 750 --out runs/early/ours
   for seed in $(seq 10 39); do
@@ -65,7 +65,7 @@ def main() -> None:
     """Compare both sides, and write what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the folder with both sides")
-    parser.add_argument("--output", type=Path, default=Path("results/references/bc_early.json"))
+    parser.add_argument("--output", type=Path, default=Path("results/checks/references/bc_early.json"))
     options = parser.parse_args()
     options.output.write_text(json.dumps(compared(options.folder), indent=1) + "\n")
 

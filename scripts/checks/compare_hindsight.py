@@ -2,9 +2,9 @@
 
   peer/bin/pip install stable-baselines3 gymnasium-robotics 'mujoco<3.12'
   taskset -c 1 python scripts/checks/compare_hindsight.py FetchReach --steps 10000 --seeds 3 --every 1000 \
-      --peer peer/bin/python --output results/her.json
+      --peer peer/bin/python --output results/online/hindsight.json
   taskset -c 1 python scripts/checks/compare_hindsight.py FetchPush --steps 180000 --peer-steps 100000 --seeds 1 \
-      --every 10000 --peer peer/bin/python --output results/her.json
+      --every 10000 --peer peer/bin/python --output results/online/hindsight.json
 
 Ours needs rljax[robotics]. Both have the settings of `COMMON` and of the task in `TASKS`: one environment, one update a
 step, torch's initialisation, observations as they are, and 4 goals replaced for each one kept. Ours draws half of the

@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("--jax-peer", type=Path, default=sys.executable, help="the Python for rebrac.py")
     parser.add_argument("--table", action="store_true", help="only write the table and the figure")
     parser.add_argument("--runs", type=Path, default=Path("runs/references"))
-    parser.add_argument("--output", type=Path, default=Path("results/references"))
+    parser.add_argument("--output", type=Path, default=Path("results/checks/references"))
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     options.output.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ each update, and the parameters at the end. TD3+BC and ReBRAC have no noise on t
 have none at all.
 
   python scripts/checks/compare_updates.py HalfCheetah-medium.hdf5 --peers peers --peer peer/bin/python \
-      --jax-peer jax-peer/bin/python --output results/references/updates.json
+      --jax-peer jax-peer/bin/python --output results/checks/references/updates.json
 
 The folder `peers` has these projects of GitHub: tinkoff-ai/CORL at 6afec90 and YangRui2015/RIQL at cc07d81, as CORL and
 RIQL, seohongpark/fql at 719d044 as FQL, and Zhendong-Wang/Diffusion-Policies-for-Offline-RL at d871f5c as Diffusion-QL.

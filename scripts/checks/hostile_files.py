@@ -345,7 +345,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose kind and name contain this")
     parser.add_argument("--runs", type=Path, default=Path("runs/hostile"))
-    parser.add_argument("--output", type=Path, default=Path("results/hostile_files.json"))
+    parser.add_argument("--output", type=Path, default=Path("results/checks/faults/hostile_files.json"))
     options = parser.parse_args()
     folder = options.runs.resolve()
     shutil.rmtree(folder, ignore_errors=True)

@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--runs", type=Path, default=Path("runs/kills"))
-    parser.add_argument("--output", type=Path, default=Path("results/kills.json"))
+    parser.add_argument("--output", type=Path, default=Path("results/checks/faults/kills.json"))
     options = parser.parse_args()
     folder, rng = options.runs.resolve(), np.random.default_rng(options.seed)
     shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,7 @@ difference over all starts. Under random actions, Hopper and Walker2d fall withi
 continue, so most of their 100 steps are on the ground, with many contacts. The script computes in float32, like
 training, and in float64, which shows the effect of rounding alone.
 
-  python scripts/checks/parity_mjx.py --output results/parity_mjx
+  python scripts/checks/parity_mjx.py --output results/checks/parity_mjx
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(mjx.TASKS))
     parser.add_argument("--starts", type=int, default=64)
-    parser.add_argument("--output", type=Path, default=Path("results/parity_mjx"))
+    parser.add_argument("--output", type=Path, default=Path("results/checks/parity_mjx"))
     options = parser.parse_args()
     errors: dict[str, dict[str, dict[str, np.ndarray]]] = {}
     table: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Collect runs from data sets into results/offline/, and write the tables of results/offline.md and generative.md.
+"""Collect runs from data sets into results/offline/, and write the tables of its README.md and generative.md.
 
   python scripts/results/offline.py                                   # the tables, from the files in results/offline/
   python scripts/results/offline.py --table pendulum runs/results/*-pendulum-*     # first adds runs to one table
@@ -7,8 +7,8 @@ Each folder of results/offline/ belongs to one table, and all runs of a table ha
 `settings`. A run is kept under the name of its folder; files that are there already stay. Learners that were trained
 one by one, by --seed in place of --seeds, are runs in one folder and are kept as one.
 
-pendulum: two public files (results/offline.md names their sources), for AGENT in bc, td3_bc, iql and riql and FILE in
-tianshou and sb:
+pendulum: two public files (results/offline/README.md names their sources), for AGENT in bc, td3_bc, iql and riql and
+FILE in tianshou and sb:
 
   rljax data convert sb_expert_pendulum.npz pendulum-sb.npz --action-bounds -2 2
   cp tianshou_expert_SAC_Pendulum.npz pendulum-tianshou.npz
@@ -97,9 +97,9 @@ PAGES = {
     "locomotion_50k": "offline",
     "replay_50k": "offline",
     "million": "offline",
-    "locomotion_20k": "generative",
-    "settings": "generative",
-    "ogbench": "generative",
+    "locomotion_20k": "offline/generative",
+    "settings": "offline/generative",
+    "ogbench": "offline/generative",
 }
 NAMES = {"bc": "BC", "td3_bc": "TD3+BC", "iql": "IQL", "riql": "RIQL", "cql": "CQL"}
 NAMES |= {"fql": "FQL", "dql": "Diffusion-QL", "ofql": "OFQL"}
@@ -354,7 +354,7 @@ def tables() -> dict[tuple[str, str], str]:
     usual = {(run["agent"], run["dataset"]["files"][0]["sha256"]): run for run in kept("locomotion_20k")}
     changed = kept("settings")
     beside = {(run["agent"], run["dataset"]["files"][0]["sha256"]) for run in changed} & usual.keys()
-    found["generative", "settings"] = "\n".join(ablations(changed + [usual[key] for key in sorted(beside)]))
+    found["offline/generative", "settings"] = "\n".join(ablations(changed + [usual[key] for key in sorted(beside)]))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Collect runs into results/online/, and write the figures and tables of results/online.md and streaming.md.
+"""Collect runs into results/online/runs/, and write the figures and tables of results/online/*.md.
 
 Batch methods with their own settings:
 
@@ -220,7 +220,7 @@ def spaces_row(run: dict[str, Any]) -> list[str]:
 
 def hindsight() -> list[str]:
     """The share of successful episodes of two implementations of hindsight, from compare_hindsight.py."""
-    file = json.loads((RESULTS / "her.json").read_text())
+    file = json.loads((RESULTS / "online" / "hindsight.json").read_text())
     rows = []
     for task, found in file.items():
         for side in ("ours", "stable-baselines3"):
@@ -243,9 +243,9 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
         elif run["environment"] in SPACES:
             key = "online", "spaces"
         elif kind == "stream":
-            key = "streaming", "minatar" if on_minatar(run) else f"{run['reached'] // 1000}k"
+            key = "online/streaming", "minatar" if on_minatar(run) else f"{run['reached'] // 1000}k"
         elif run["name"].endswith("-one"):
-            key = "streaming", "one_transition"
+            key = "online/streaming", "one_transition"
         elif on_minatar(run):
             key = "online", "minatar"
         elif changes(run):
@@ -261,17 +261,23 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     return {key: "\n".join(lines) for key, lines in made.items()}
 
 
+def collected_runs() -> list[dict[str, Any]]:
+    """All runs of results/online/runs/, by name."""
+    paths = sorted((RESULTS / "online" / "runs").glob("*.json"))
+    return [json.loads(path.read_text()) | {"name": path.stem} for path in paths]
+
+
 def main() -> None:
-    """Write results/online/*.json, the figures and the tables."""
+    """Write results/online/runs/*.json, the figures and the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path)
     runs = parser.parse_args().runs
     references = published()
     folder = RESULTS / "online"
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
     for path in runs:
-        (folder / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
-    collected = [json.loads(path.read_text()) | {"name": path.stem} for path in sorted(folder.glob("*.json"))]
+        (folder / "runs" / f"{path.name}.json").write_text(json.dumps(collect(path)) + "\n")
+    collected = collected_runs()
     draw_streams(collected, folder / "stream.png")
     draw_minatar(collected, folder / "minatar.png")
     for kind in ("replay", "rollout"):

@@ -128,35 +128,35 @@ ACTING = (
 SWEEPS = (
     (
         "16 learners on gymnax/Pendulum-v1, beside 16 runs that share compiled programs",
-        "benchmark_populations",
+        "populations",
         "16 PPO learners, one program, seconds",
         "16 PPO runs, compiled once, seconds",
         3.0,
     ),
     (
         "the same, each run compiled anew",
-        "benchmark_populations",
+        "populations",
         "16 PPO learners, one program, seconds",
         "16 PPO runs, each compiled, seconds",
         None,
     ),
     (
         "64 settings on gymnax/CartPole-v1, tested on 10 seeds, beside a process for each",
-        "benchmark_populations",
+        "populations",
         "sweep of 64 in populations of 16, with its test, seconds",
         "64 trials, a process each, seconds",
         None,
     ),
     (
         "the same sweep beside RL Zoo 2.9.2, trials one by one",
-        "benchmark_sweep",
+        "sweep",
         "sweep of 64 in populations of 16, with its test, seconds",
         "RL Zoo, 64 trials one by one, seconds",
         None,
     ),
     (
         "the same sweep beside RL Zoo 2.9.2, two trials at once with a thread each",
-        "benchmark_sweep",
+        "sweep",
         "sweep of 64 in populations of 16, with its test, seconds",
         "RL Zoo, 64 trials, two at once, seconds",
         None,
@@ -179,7 +179,7 @@ GRIDS |= {"BoxPick-6x6": (1024, "1M"), "BoxPick-6x6-quarter": (1024, "")}
 
 def benchmark(name: str) -> dict[str, Any]:
     """A file of measurements."""
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    return json.loads((RESULTS / "speed" / "measurements" / f"{name}.json").read_text())
 
 
 def number(value: float) -> str:
@@ -230,8 +230,8 @@ def online(name: str) -> list[str]:
 
 def dqn() -> list[str]:
     """DQN's speed and memory."""
-    medians = benchmark("benchmark_dqn")["medians"]
-    rows = [row[:4] for row in beside("benchmark_dqn", DQN)]
+    medians = benchmark("dqn")["medians"]
+    rows = [row[:4] for row in beside("dqn", DQN)]
     memory = [medians[f"dqn {whose} peak MB"] for whose in ("ours", "sbx-rl")]
     rows.append(["the same, peak resident memory, MB", *(f"{x:,.0f}" for x in memory), f"{memory[0] / memory[1]:.2f}"])
     return table(["", "ours", "peer", "ratio"], rows)
@@ -239,28 +239,28 @@ def dqn() -> list[str]:
 
 def atari() -> list[str]:
     """DQN's speed on an Atari game."""
-    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("benchmark_atari", ATARI))
+    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("atari", ATARI))
 
 
 def pqn() -> list[str]:
     """PQN's speed."""
-    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("benchmark_pqn", PQN))
+    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("pqn", PQN))
 
 
 def streams() -> list[str]:
     """Stream agents, and the bytes that one holds."""
-    medians = benchmark("benchmark_streaming")["medians"]
+    medians = benchmark("streaming")["medians"]
     names = ("stream AC HalfCheetah", "stream Q CartPole", "stream Q Breakout")
     sizes = [[name, f"{medians[f'{name} ours bytes']:,.0f}"] for name in names]
-    lines = table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("benchmark_streaming", STREAMS))
+    lines = table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("streaming", STREAMS))
     return [*lines, "", *table(["state of one stream", "bytes"], sizes)]
 
 
 def offline() -> list[str]:
     """Updates per second beside CORL's."""
-    ratios, medians = (benchmark("benchmark_offline")[name] for name in ("ratios", "medians"))
+    ratios, medians = (benchmark("offline")[name] for name in ("ratios", "medians"))
     agents = ("bc", "td3_bc", "iql", "cql")
-    rows = beside("benchmark_offline", OFFLINE)
+    rows = beside("offline", OFFLINE)
     rows = [[*row, f"{ratios[f'{agent} ours / bound']:.0%}"] for row, agent in zip(rows, agents, strict=True)]
     lines = table(["updates/s", "ours", "CORL", "ratio", "aim, at least", "share of the bound (aim 95%)"], rows)
     more = [
@@ -274,14 +274,14 @@ def offline() -> list[str]:
 
 def jax_corl() -> list[str]:
     """Updates per second beside JAX-CORL's."""
-    return table(["updates/s", "ours", "JAX-CORL", "ratio", "aim, at least"], beside("benchmark_jax_corl", JAX_CORL))
+    return table(["updates/s", "ours", "JAX-CORL", "ratio", "aim, at least"], beside("jax_corl", JAX_CORL))
 
 
 def generative() -> list[str]:
     """Updates per second beside the authors' code, and the time of an action."""
-    file = benchmark("benchmark_generative")
+    file = benchmark("generative")
     medians, ratios = file["medians"], file["ratios"]
-    rows = beside("benchmark_generative", GENERATIVE)
+    rows = beside("generative", GENERATIVE)
     for row, (_, ours, _, _) in zip(rows, GENERATIVE, strict=True):
         agent = ours.removesuffix(" ours updates/s")
         half = medians.get(f"{agent} bfloat16 updates/s")
@@ -299,14 +299,14 @@ def generative() -> list[str]:
 def goals() -> list[str]:
     """GCIQL's updates."""
     rows: Rows = (("GCIQL", "gciql ours updates/s", "gciql authors' updates/s", None),)
-    share = benchmark("benchmark_goals")["ratios"]["gciql ours / bound"]
-    rows_shown = [[*row[:4], f"{share:.0%}"] for row in beside("benchmark_goals", rows)]
+    share = benchmark("goals")["ratios"]["gciql ours / bound"]
+    rows_shown = [[*row[:4], f"{share:.0%}"] for row in beside("goals", rows)]
     return table(["updates/s", "ours", "authors'", "ratio", "share of the bound"], rows_shown)
 
 
 def torsos() -> list[str]:
     """The time of an update for each number of thinking steps."""
-    file = benchmark("benchmark_torsos")
+    file = benchmark("torsos")
     steps = (1, 2, 3, 5, 8, 12, 16)
     milliseconds = [f"{file['medians'][f'milliseconds, iru-{t}']:.1f}" for t in steps]
     shares = [f"{file['ratios'][f'iru-{t} of the MLP']:.2f}" for t in steps]
@@ -317,7 +317,7 @@ def torsos() -> list[str]:
 
 def grids() -> list[str]:
     """Steps per second of our own environments."""
-    medians = benchmark("benchmark_grids")["medians"]
+    medians = benchmark("grids")["medians"]
     rows = [
         [name, f"{count:,}", f"{medians[f'rljax/{name} steps/s'] / 1e6:.1f}M", aim]
         for name, (count, aim) in GRIDS.items()
@@ -337,7 +337,7 @@ def sweeps() -> list[str]:
 
 def accelerator() -> list[str]:
     """One learner and ten in one program on an accelerator; then with XLA's loops as graphs of the device."""
-    plain, graphs = benchmark("benchmark_accelerator"), benchmark("benchmark_accelerator-graphs")
+    plain, graphs = benchmark("accelerator"), benchmark("accelerator-graphs")
     rows = []
     for label, name, unit in ACCELERATOR:
         one, ten = (plain[f"{name} x {learners}"][unit] for learners in (1, 10))
@@ -350,7 +350,7 @@ def accelerator() -> list[str]:
 
 def overhead() -> list[str]:
     """One learner beside a loop by hand."""
-    file = benchmark("benchmark_overhead")
+    file = benchmark("overhead")
     ours, hand = (file["samples"][f"PPO, one learner, {name}"] for name in ("steps/s", "by_hand"))
     each = [x / y for x, y in zip(ours, hand, strict=True)]
     medians = [f"{file['medians'][f'PPO, one learner, {name}']:,.0f}" for name in ("steps/s", "by_hand")]
@@ -360,7 +360,7 @@ def overhead() -> list[str]:
 
 def cores() -> list[str]:
     """Learners with cores of their own, beside such that share one device."""
-    file = benchmark("benchmark_cores")
+    file = benchmark("cores")
     rows = []
     for label, key in CORES:
         sharing, own = (file["medians"][f"{key}, {how}, steps/s"] for how in ("sharing", "cores"))
@@ -370,7 +370,7 @@ def cores() -> list[str]:
 
 def rewards(folder: str, names: Mapping[str, str]) -> list[str]:
     """Returns by the factor on rewards: the mean, and the range of seeds."""
-    scores = json.loads((RESULTS / "reward_scales" / folder / "scores.json").read_text())["scores"]
+    scores = json.loads((RESULTS / "studies" / "reward_scales" / folder / "scores.json").read_text())["scores"]
     rows = []
     for factor in scores["sac"]:
         cells = [f"{float(factor):g}"]
@@ -384,7 +384,7 @@ def rewards(folder: str, names: Mapping[str, str]) -> list[str]:
 
 def frequencies(task: str) -> list[str]:
     """Returns by the steps between two decisions, and frequency-averaged scores, over seeds."""
-    agents = json.loads((RESULTS / "decision_frequencies" / f"{task}.json").read_text())["agents"]
+    agents = json.loads((RESULTS / "studies" / "decision_frequencies" / f"{task}.json").read_text())["agents"]
     names = {"sac": "SAC", "td3": "TD3", "ppo": "PPO", "sequence_rl": "Sequence RL, J ="}
     rows = []
     for key, found in agents.items():
@@ -398,7 +398,7 @@ def frequencies(task: str) -> list[str]:
 
 def campaign(name: str) -> list[str]:
     """Counts of a campaign by kind of case, and their sums."""
-    kinds = json.loads((RESULTS / f"{name}.json").read_text())["kinds"]
+    kinds = json.loads((RESULTS / "checks" / "faults" / f"{name}.json").read_text())["kinds"]
     columns = list(next(iter(kinds.values())))
     rows = [[kind, *(str(counts[column]) for column in columns)] for kind, counts in kinds.items()]
     sums = [str(sum(counts[column] for counts in kinds.values())) for column in columns]
@@ -408,7 +408,7 @@ def campaign(name: str) -> list[str]:
 def updates() -> list[str]:
     """How far our updates are from other people's, from the same parameters on the same batches."""
     rows = []
-    for name, found in json.loads((RESULTS / "references" / "updates.json").read_text())["agents"].items():
+    for name, found in json.loads((RESULTS / "checks" / "references" / "updates.json").read_text())["agents"].items():
         off = [max(loss[span] for loss in found["losses"].values()) for span in ("first 10", "all")]
         cells = [f"{found['updates']}", *(f"{x:.0e}" for x in off), f"{found['parameters']:.2%}"]
         rows.append([AGENTS[name], *cells])
@@ -418,7 +418,7 @@ def updates() -> list[str]:
 
 def early() -> list[str]:
     """BC after 750 updates, ours and CORL's, on seeds that the other table does not have."""
-    found = json.loads((RESULTS / "references" / "bc_early.json").read_text())
+    found = json.loads((RESULTS / "checks" / "references" / "bc_early.json").read_text())
     header = ["code", "seeds", "mean return", "episodes below 1,000", "learners with such episodes"]
     rows = []
     for name, side in {"ours": "ours", "CORL": "theirs"}.items():
@@ -438,11 +438,10 @@ def study(path: str) -> list[str]:
 
 def tables() -> dict[tuple[str, str], str]:
     """All tables in Markdown, by page and name."""
-    runs = [json.loads(path.read_text()) | {"name": path.stem} for path in sorted((RESULTS / "online").glob("*.json"))]
     own = {"sac": "SAC", "dsact": "DSAC-T"}
     made = {
-        ("speed", "amd"): online("benchmark_online-amd"),
-        ("speed", "intel"): online("benchmark_online-intel"),
+        ("speed", "amd"): online("online-amd"),
+        ("speed", "intel"): online("online-intel"),
         ("speed", "dqn"): dqn(),
         ("speed", "atari"): atari(),
         ("speed", "pqn"): pqn(),
@@ -454,35 +453,35 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "torsos"): torsos(),
         ("speed", "grids"): grids(),
         ("speed", "accelerator"): accelerator(),
-        ("sweeps", "sweeps"): sweeps(),
-        ("sweeps", "overhead"): overhead(),
-        ("sweeps", "cores"): cores(),
-        ("reward_scales", "pendulum"): rewards("pendulum", own | {"dsac-v1": "first DSAC"}),
-        ("reward_scales", "inverted_pendulum"): rewards(
+        ("speed/sweeps", "sweeps"): sweeps(),
+        ("speed/sweeps", "overhead"): overhead(),
+        ("speed/sweeps", "cores"): cores(),
+        ("studies/reward_scales", "pendulum"): rewards("pendulum", own | {"dsac-v1": "first DSAC"}),
+        ("studies/reward_scales", "inverted_pendulum"): rewards(
             "inverted_pendulum",
             {"sac": "SAC, its own networks", "sac-deep": "SAC, DSAC-T's networks", "dsact": "DSAC-T"},
         ),
-        ("reward_scales", "inverted_double_pendulum"): rewards("inverted_double_pendulum", own),
-        **{("decision_frequencies", task): frequencies(task) for task in ("pendulum", "inverted_pendulum")},
-        ("corruptions", "halfcheetah"): study("corruptions/halfcheetah"),
-        ("weights", "halfcheetah"): study("weights/halfcheetah"),
-        ("offline_to_online", "halfcheetah"): study("offline_to_online/halfcheetah"),
-        ("offline_to_online", "small"): study("offline_to_online/halfcheetah-small"),
-        ("combination_lock", "locks"): study("combination_lock/locks"),
-        ("defaults", "reach"): study("defaults/reach"),
-        ("memory", "chain"): study("memory/chain"),
-        ("memory", "hidden"): study("memory/hidden_velocities"),
-        ("constraints", "velocity"): study("constraints/velocity"),
-        ("faults", "kills"): campaign("kills"),
-        ("faults", "hostile_files"): campaign("hostile_files"),
-        ("value_heads", "halfcheetah"): study("value_heads/halfcheetah"),
-        ("references", "returns"): study("references/table"),
-        ("references", "updates"): updates(),
-        ("references", "early"): early(),
-        **{("compute", name): study(f"compute_study/{name}") for name in COMPUTE},
+        ("studies/reward_scales", "inverted_double_pendulum"): rewards("inverted_double_pendulum", own),
+        **{("studies/decision_frequencies", task): frequencies(task) for task in ("pendulum", "inverted_pendulum")},
+        ("studies/corruptions", "halfcheetah"): study("studies/corruptions/halfcheetah"),
+        ("studies/weights", "halfcheetah"): study("studies/weights/halfcheetah"),
+        ("studies/offline_to_online", "halfcheetah"): study("studies/offline_to_online/halfcheetah"),
+        ("studies/offline_to_online", "small"): study("studies/offline_to_online/halfcheetah-small"),
+        ("studies/combination_lock", "locks"): study("studies/combination_lock/locks"),
+        ("studies/defaults", "reach"): study("studies/defaults/reach"),
+        ("studies/memory", "chain"): study("studies/memory/chain"),
+        ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),
+        ("studies/constraints", "velocity"): study("studies/constraints/velocity"),
+        ("checks/faults", "kills"): campaign("kills"),
+        ("checks/faults", "hostile_files"): campaign("hostile_files"),
+        ("studies/value_heads", "halfcheetah"): study("studies/value_heads/halfcheetah"),
+        ("checks/references", "returns"): study("checks/references/table"),
+        ("checks/references", "updates"): updates(),
+        ("checks/references", "early"): early(),
+        **{("studies/compute", name): study(f"studies/compute/{name}") for name in COMPUTE},
     }
     written = {key: "\n".join(lines) for key, lines in made.items()}
-    return online_runs.tables(runs) | offline_runs.tables() | terminal_values.tables() | written
+    return online_runs.tables(online_runs.collected_runs()) | offline_runs.tables() | terminal_values.tables() | written
 
 
 def main() -> None:

@@ -74,10 +74,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(header)} |", len(header) * "|---" + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
+def file_of(page: str) -> Path:
+    """The file of a page, such as "online/streaming". A folder's page is its README.md."""
+    return RESULTS / page / "README.md" if (RESULTS / page).is_dir() else RESULTS / f"{page}.md"
+
+
 def show(page: str, name: str, lines: str) -> None:
-    """Print a table, and put it between the marks called `name` in results/PAGE.md."""
+    """Print a table, and put it between the marks called `name` in a page of results/."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    path = RESULTS / f"{page}.md"
+    path = file_of(page)
     before, _, rest = path.read_text().partition(begin)
     if end not in rest:
         raise ValueError(f"{path} has no marks '{begin}' and '{end}' for this table.")

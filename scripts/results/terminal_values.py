@@ -1,4 +1,4 @@
-"""Collect runs into results/terminal_values/, and write the table of results/terminal_values.md.
+"""Collect runs into results/studies/terminal_values/, and write the table of its README.md.
 
 The recording: 60,000 steps of SAC on Hopper-v5, all of its replay.
 
@@ -7,7 +7,7 @@ The recording: 60,000 steps of SAC on Hopper-v5, all of its replay.
 
 Ours, each with --data Hopper-replay-60k.hdf5 --seeds 3 --eval-every 7000 --eval-episodes 10 --out runs/falls/NAME:
 
-  rljax train AGENT ...       # each file of results/terminal_values/ holds its whole command
+  rljax train AGENT ...       # each file of results/studies/terminal_values/ holds its whole command
 
 They were trained before RIQL's preset for Hopper-v5. Its authors' settings are now --config.huber-sigma 1
 --config.critic-initialisation edac.
@@ -36,7 +36,7 @@ import numpy as np
 from rljax.runs import records
 from scripts.results import shared
 
-FOLDER = shared.RESULTS / "terminal_values"
+FOLDER = shared.RESULTS / "studies" / "terminal_values"
 Run = dict[str, Any]
 # Rows of the table: the names of their files (others' have one for each seed), the agent, whose code, and its settings.
 ROWS = {
@@ -109,7 +109,7 @@ def tables() -> dict[tuple[str, str], str]:
     """The table in Markdown, by page and name."""
     header = ["agent", "code", "settings", "updates", "seeds", "true value", "terminal rows", "all rows"]
     lines = shared.table([*header, "return, half-way", "return, end"], [row(name) for name in ROWS])
-    return {("terminal_values", "hopper"): "\n".join(lines)}
+    return {("studies/terminal_values", "hopper"): "\n".join(lines)}
 
 
 def main() -> None:

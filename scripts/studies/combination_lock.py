@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=2_000, help="of each data set")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=Path, default=Path("runs/combination_lock"))
-    parser.add_argument("--output", type=Path, default=Path("results/combination_lock"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/combination_lock"))
     options = parser.parse_args()
     study = {**provenance(), "locks": {str(horizon): result(horizon, options) for horizon in options.horizons}}
     shared.write(study, options.output / "locks", table, draw)

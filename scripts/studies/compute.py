@@ -5,7 +5,7 @@ thinking steps, one training per T, and feed-forward networks, an MLP and a ResN
 the training problems and on problems that need more steps. Policies with thinking steps are also evaluated with other T
 than in training. All seeds of a torso are learners of one program.
 
-  python scripts/studies/compute.py --task LightsOut-3x3 --output results/compute_study
+  python scripts/studies/compute.py --task LightsOut-3x3 --output results/studies/compute
   python scripts/studies/compute.py --task BoxPick-6x6 --thinking 1 3 5 --seeds 3
   python scripts/studies/compute.py --task cube-single --data ogbench/cube-single-noisy-v0
 
@@ -429,7 +429,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the problems that judge")
     parser.add_argument("--runs", type=Path, default=Path("runs/compute_study"))
-    parser.add_argument("--output", type=Path, default=Path("results/compute_study"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/compute"))
     options = parser.parse_args()
     if TASKS[options.task].train is None and options.data is None:
         name = f"ogbench/{options.task}-noisy-v0"

@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="of PPO-Lagrangian")
     parser.add_argument("--free-seeds", type=int, default=3, help="of PPO")
     parser.add_argument("--runs", type=Path, default=Path("runs/velocity"))
-    parser.add_argument("--output", type=Path, default=Path("results/constraints"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/constraints"))
     options = parser.parse_args()
     tasks = {
         task: {x: found(trained(task, x, options)) for x in variants if f"{task}-{x}" in options.cells}

@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=10, help="of each learner's evaluations")
     parser.add_argument("--eval-every", type=int, default=5_000)
     parser.add_argument("--runs", type=Path, help="default: runs/corruptions/TASK")
-    parser.add_argument("--output", type=Path, default=Path("results/corruptions"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/corruptions"))
     options = parser.parse_args()
     options.runs = options.runs or Path("runs/corruptions", options.task)
     if datasets.load(options.data).reference is None:

@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=10, help="of each seed, for each length")
     parser.add_argument("--runs", type=Path, default=Path("runs/decision_frequencies"))
-    parser.add_argument("--output", type=Path, default=Path("results/decision_frequencies"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/decision_frequencies"))
     options = parser.parse_args()
     task, path = TASKS[options.task], options.output / f"{options.task}.json"
     options.output.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--runs", type=Path, default=Path("runs/defaults"))
-    parser.add_argument("--output", type=Path, default=Path("results/defaults"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/defaults"))
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     agents = {

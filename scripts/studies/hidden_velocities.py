@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--cartpole-steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=Path, default=Path("runs/hidden_velocities"))
-    parser.add_argument("--output", type=Path, default=Path("results/memory"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/memory"))
     options = parser.parse_args()
     steps = {"hopper": options.hopper_steps, "cartpole": options.cartpole_steps}
     tasks = {

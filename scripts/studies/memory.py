@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--runs", type=Path, default=Path("runs/memory"))
-    parser.add_argument("--output", type=Path, default=Path("results/memory"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/memory"))
     options = parser.parse_args()
     returns, speeds = {}, {}  # of each chain and variant; of each variant
     for chain in options.chains:

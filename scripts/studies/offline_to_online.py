@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--small", action="store_true", help="64 units, batches of 128, 4 candidates, rates of 1e-3")
     parser.add_argument("--runs", type=Path, default=Path("runs/offline_to_online"))
-    parser.add_argument("--output", type=Path, default=Path("results/offline_to_online"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/offline_to_online"))
     options = parser.parse_args()
     found = {way: handover.handovers(train(way, options)) for way in options.ways}
     described = json.loads((options.runs / options.ways[0] / "config.json").read_text())

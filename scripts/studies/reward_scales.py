@@ -2,9 +2,10 @@
 
 Every scale and seed is a learner of one program. Returns are those of the task itself, without the factor.
 
-  python scripts/studies/reward_scales.py --output results/reward_scales/pendulum
+  python scripts/studies/reward_scales.py --output results/studies/reward_scales/pendulum
   python scripts/studies/reward_scales.py --env InvertedPendulum-v5 --steps 60000 --agents sac sac-deep dsact \
-      --learning-rate 3e-4 --runs runs/reward_scales_inverted_pendulum --output results/reward_scales/inverted_pendulum
+      --learning-rate 3e-4 --runs runs/reward_scales_inverted_pendulum \
+      --output results/studies/reward_scales/inverted_pendulum
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def main() -> None:
     parser.add_argument("--agents", nargs="+", default=["sac", "dsact", "dsac-v1"], choices=AGENTS)
     parser.add_argument("--learning-rate", type=float, help="of actors and critics; each agent's own by default")
     parser.add_argument("--runs", type=Path, default=Path("runs/reward_scales"))
-    parser.add_argument("--output", type=Path, default=Path("results/reward_scales"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/reward_scales"))
     options = parser.parse_args()
     rate = options.learning_rate
     more = {} if rate is None else {"actor_lr": rate, "critic_lr": rate}

@@ -6,7 +6,7 @@ imitates should cover all four. A guided policy should choose the upper right, a
 Each agent trains twice on the same 10,000 rows, in the offline driver, with its own settings except for the size of its
 networks and the weight of values.
 
-  python scripts/studies/toy_policies.py --output results/toy_policies
+  python scripts/studies/toy_policies.py --output results/studies/toy_policies
 """
 
 from __future__ import annotations

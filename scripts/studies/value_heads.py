@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=10, help="of the evaluation")
     parser.add_argument("--runs", type=Path, default=Path("runs/value_heads"))
-    parser.add_argument("--output", type=Path, default=Path("results/value_heads"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/value_heads"))
     options = parser.parse_args()
     folders = {agent: {head: trained(agent, head, options) for head in HEADS} for agent in AGENTS}
     scores = {

@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--eval-every", type=int, default=3_000)
     parser.add_argument("--runs", type=Path, default=Path("runs/weights"))
-    parser.add_argument("--output", type=Path, default=Path("results/weights"))
+    parser.add_argument("--output", type=Path, default=Path("results/studies/weights"))
     options = parser.parse_args()
     data = mixed(options)
     folders = {agent: {w: trained(agent, w, data, options) for w in WEIGHTS} for agent in AGENTS}

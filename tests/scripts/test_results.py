@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts.results import offline, pages
+from scripts.results import offline, pages, shared
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "results").glob("*.md"))
+RESULTS = ROOT / "results"
+PAGES = [
+    *sorted(RESULTS.rglob("README.md")),
+    *(RESULTS / name for name in ("online/streaming.md", "offline/generative.md", "speed/sweeps.md")),
+]
 LINKING = [*PAGES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s:]+)\)")
 
@@ -24,14 +28,14 @@ def anchors(page: Path) -> set[str]:
 def test_tables_are_what_the_files_say():
     tables = pages.tables()
     for (page, name), lines in tables.items():
-        text = (ROOT / "results" / f"{page}.md").read_text()
-        assert f"<!-- {name} -->\n\n{lines}\n\n<!-- /{name} -->" in text, f"{page}.md: run scripts/results/pages.py"
-    marks = {(page.stem, name) for page in PAGES for name in re.findall(r"<!-- ([^/ ]\S*) -->", page.read_text())}
-    assert marks == set(tables), "every mark has its table"
+        text = shared.file_of(page).read_text()
+        assert f"<!-- {name} -->\n\n{lines}\n\n<!-- /{name} -->" in text, f"{page}: run scripts/results/pages.py"
+    marks = {(page, name) for page in PAGES for name in re.findall(r"<!-- ([^/ ]\S*) -->", page.read_text())}
+    assert marks == {(shared.file_of(page), name) for page, name in tables}, "every mark has its table"
 
 
 def test_every_file_of_runs_belongs_to_a_table():
-    folders = {path.parent.name for path in (ROOT / "results" / "offline").glob("**/*.json")}
+    folders = {path.parent.name for path in (RESULTS / "offline").glob("**/*.json")}
     assert folders == set(offline.PAGES)
 
 
@@ -49,7 +53,7 @@ def test_runs_of_a_table_have_one_protocol():
 
 
 def test_the_first_page_fits_on_a_screen():
-    assert len((ROOT / "results" / "README.md").read_text().splitlines()) <= 60
+    assert len((RESULTS / "README.md").read_text().splitlines()) <= 60
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
@@ -57,7 +61,7 @@ def test_links_to_results_lead_somewhere(page):
     for link in LINK.findall(page.read_text()):
         target, _, anchor = link.partition("#")
         path = (page.parent / target).resolve() if target else page
-        if page not in PAGES and ROOT / "results" not in path.parents:
+        if page not in PAGES and RESULTS not in path.parents:
             continue
         assert path.exists(), link
         if anchor and path.suffix == ".md":
