@@ -108,14 +108,14 @@ def update_alone(training: Training, updates: int) -> Callable[[], float]:
 
     learner = training.driver.learner
 
-    def loop(state: Any, config: Any) -> Any:
-        return jax.lax.fori_loop(0, updates, lambda _, state: learner.update(state, config), state).agent
+    def loop(state: Any, hyper: Any) -> Any:
+        return jax.lax.fori_loop(0, updates, lambda _, state: learner.update(state, hyper), state).agent
 
     compiled = jax.jit(loop)
 
     def seconds() -> float:
         began = time.perf_counter()
-        jax.block_until_ready(compiled(training.driver.learners, training.stacked))
+        jax.block_until_ready(compiled(training.driver.learners, training.driver.hyper))
         return time.perf_counter() - began
 
     seconds()

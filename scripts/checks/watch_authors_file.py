@@ -10,6 +10,7 @@ a data set. So a loop here draws their batches, and calls their method for an up
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import sys
@@ -290,5 +291,17 @@ WATCHERS: dict[str, Callable[[Any, Pair, Mapping[str, np.ndarray]], Watched]] = 
     "fql": watch_fql,
 }
 
+
+def main() -> None:
+    """Read the command line, and watch."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("which", choices=PAIRS, help="our name of the agent")
+    parser.add_argument("data", type=Path, help="the recorded file")
+    parser.add_argument("peers", type=Path, help="the folder with the other projects")
+    parser.add_argument("out", type=Path, help="the .npz file to write")
+    options = parser.parse_args()
+    watch(options.which, options.data, options.peers, options.out)
+
+
 if __name__ == "__main__":
-    watch(sys.argv[1], *map(Path, sys.argv[2:]))
+    main()

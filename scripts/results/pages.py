@@ -9,6 +9,7 @@ purpose, updates beside other people's.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -486,6 +487,7 @@ def tables() -> dict[tuple[str, str], str]:
 
 def main() -> None:
     """Write all tables."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for (page, name), lines in tables().items():
         show(page, name, lines)
 

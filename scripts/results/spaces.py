@@ -5,6 +5,7 @@ python scripts/results/spaces.py
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def table() -> str:
 
 def main() -> None:
     """Write the table into the page."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + table() + END + rest.split(END)[1])
 
