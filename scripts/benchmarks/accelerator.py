@@ -54,8 +54,7 @@ def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str,
     module = registry.load_agent(agent)
     preset = configuration.as_json(registry.preset(agent, module, environment))
     warmup = preset.get("warmup_steps", 0) // preset["num_envs"] + 2
-    with tempfile.TemporaryDirectory() as folder:
-        training = measuring.prepared(agent, Path(folder, "run"), seeds, 10**9, preset, environment)
+    with measuring.prepared(agent, seeds, 10**9, preset, environment) as training:
         first = measuring.timed(training.driver, warmup)
         measuring.timed(training.driver, iterations)
         seconds = statistics.median(measuring.timed(training.driver, iterations) for _ in range(3))

@@ -15,10 +15,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.measuring import conclude, measure, options_of, prepared, timed
@@ -31,8 +29,7 @@ def ours(environment: str, steps: int) -> dict[str, Any]:
     """Steps per second of our training loop."""
     sizes = {"num_envs": GAMES, "num_steps": 1, "num_updates": UPDATES, "batch_size": BATCH, "replay_size": ROWS}
     changes = sizes | {"warmup_steps": WARMUP, "hidden": (), "loss": "huber", "target_every": 250}
-    with tempfile.TemporaryDirectory() as folder:
-        training = prepared("dqn", Path(folder, "run"), 1, WARMUP + 2 * steps, changes, environment)
+    with prepared("dqn", 1, WARMUP + 2 * steps, changes, environment) as training:
         timed(training.driver, (WARMUP + steps // 4) // GAMES)
         seconds = timed(training.driver, steps // GAMES)
         weights = _size(training.driver.agent_state.critic)

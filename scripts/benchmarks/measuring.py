@@ -6,13 +6,15 @@ The Pythons of peers import it too. So it imports nothing but the standard libra
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]  # of the repository
 ENVIRONMENT = "HalfCheetah-v5"
 
 
+@contextlib.contextmanager
 def prepared(
-    agent: str, folder: Path, seeds: int, steps: int, changes: dict[str, Any], environment: str = ENVIRONMENT
-) -> Training:
-    """Our run with the peer's settings, created but not started."""
+    agent: str, seeds: int, steps: int, changes: dict[str, Any], environment: str = ENVIRONMENT
+) -> Iterator[Training]:
+    """Our run with the peer's settings, created but not started, in a folder that is removed at the end."""
     from rljax.runs import console, run
     from rljax.training import registry
     from rljax.training.plan import Experiment
@@ -38,7 +41,12 @@ def prepared(
         agent, environment, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
     )
     experiment = Experiment(settings, module, module.Config(**changes), None)
-    return run.Run.begin(experiment, folder, console.View(), "benchmark").training
+    with tempfile.TemporaryDirectory() as folder:
+        begun = run.Run.begin(experiment, Path(folder, "run"), console.View(), "benchmark")
+        try:
+            yield begun.training
+        finally:
+            begun.close()
 
 
 def timed(driver: Driver, iterations: int) -> float:

@@ -22,11 +22,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.measuring import add_sample, conclude, measure, options_of, prepared, timed, use_code
@@ -41,8 +39,7 @@ def ours(rollouts: int) -> dict[str, Any]:
     network = {"actor_hidden": (128,), "memory": "gru", "memory_hidden": (128,), "activation": "relu"}
     plain = {"recompute_advantages": False, "normalise_rewards": False, "normalise_observations": False}
     settings: dict[str, Any] = sizes | network | plain | {"entropy_cost": 0.01, "clip_values": True}
-    with tempfile.TemporaryDirectory() as folder:
-        training = prepared("ppo", Path(folder, "run"), 1, 100 * ROLLOUT, settings, "gymnax/CartPole-v1")
+    with prepared("ppo", 1, 100 * ROLLOUT, settings, "gymnax/CartPole-v1") as training:
         timed(training.driver, rollouts)
         seconds = timed(training.driver, rollouts)
     return {"steps_per_second": rollouts * ROLLOUT / seconds}

@@ -55,10 +55,9 @@ def peak_memory() -> int:
 
 def ours(agent: str, steps: int, seeds: int) -> dict[str, Any]:
     """Steps per second of the training loop of an agent that learns from replay."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment, changes = ("CartPole-v1", CARTPOLE) if agent == "dqn" else (ENVIRONMENT, {})
-        changes = changes | {"warmup_steps": WARMUP}
-        training = prepared(agent, Path(folder, "run"), seeds, WARMUP + 200 + steps, changes, environment)
+    environment, changes = ("CartPole-v1", CARTPOLE) if agent == "dqn" else (ENVIRONMENT, {})
+    changes = changes | {"warmup_steps": WARMUP}
+    with prepared(agent, seeds, WARMUP + 200 + steps, changes, environment) as training:
         timed(training.driver, WARMUP + 200)
         seconds = timed(training.driver, steps)
     return {"steps_per_second": steps * seeds / seconds, "peak_memory_bytes": peak_memory()}
@@ -66,9 +65,8 @@ def ours(agent: str, steps: int, seeds: int) -> dict[str, Any]:
 
 def ours_ppo(environment: str, rollouts: int) -> dict[str, Any]:
     """Steps per second of PPO's training loop on the host."""
-    with tempfile.TemporaryDirectory() as folder:
-        changes = {"recompute_advantages": False}
-        training = prepared("ppo", Path(folder, "run"), 1, (2 + rollouts) * ROLLOUT, changes, environment)
+    changes = {"recompute_advantages": False}
+    with prepared("ppo", 1, (2 + rollouts) * ROLLOUT, changes, environment) as training:
         timed(training.driver, 2)
         seconds = timed(training.driver, rollouts)
     return {"steps_per_second": rollouts * ROLLOUT / seconds, "peak_memory_bytes": peak_memory()}
@@ -79,9 +77,8 @@ def ours_pendulum(rollouts: int) -> dict[str, Any]:
     size = PENDULUM["num_envs"] * PENDULUM["num_steps"]
     plain = {"recompute_advantages": False, "normalise_observations": False, "normalise_rewards": False}
     changes = PENDULUM | plain | {"batch_size": size // 8}
-    with tempfile.TemporaryDirectory() as folder:
-        total = (2 + 2 * rollouts) * size
-        training = prepared("ppo", Path(folder, "run"), 1, total, changes, "gymnax/Pendulum-v1")
+    total = (2 + 2 * rollouts) * size
+    with prepared("ppo", 1, total, changes, "gymnax/Pendulum-v1") as training:
         timed(training.driver, rollouts)
         seconds = timed(training.driver, rollouts)
     return {"steps_per_second": rollouts * size / seconds}
@@ -129,8 +126,7 @@ def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
     """
     *widths, activation = size.split("-")
     changes = {"hidden": tuple(map(int, widths)), "activation": activation} if size else {}
-    with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), 1, WARMUP, {"warmup_steps": WARMUP} | changes)
+    with prepared(agent, 1, WARMUP, {"warmup_steps": WARMUP} | changes) as training:
         training.driver.advance(WARMUP)
         return {"steps_per_second": steps / update_alone(training, steps)()}
 
@@ -138,8 +134,7 @@ def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
 def share(agent: str, steps: int) -> dict[str, Any]:
     """The share of the bound that the training loop reaches. Both alternate in one process; the median of `TURNS`."""
     each = steps // TURNS
-    with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), 1, WARMUP + 200 + steps, {"warmup_steps": WARMUP})
+    with prepared(agent, 1, WARMUP + 200 + steps, {"warmup_steps": WARMUP}) as training:
         timed(training.driver, WARMUP + 200)
         alone = update_alone(training, each)
         turns = [(alone(), timed(training.driver, each)) for _ in range(TURNS)]
@@ -152,11 +147,10 @@ def share(agent: str, steps: int) -> dict[str, Any]:
 def first_update(agent: str, cache: str) -> dict[str, Any]:
     """Seconds from the start of the process to the end of the first update, with the given compile cache."""
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
-    with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), 1, 300, {"warmup_steps": 256})
+    with prepared(agent, 1, 300, {"warmup_steps": 256}) as training:
         training.driver.advance(257)
         training.driver.report()
-    return {"seconds": process_age()}
+        return {"seconds": process_age()}
 
 
 def peer_seconds(model: Any, warmup: int, steps: int) -> float:

@@ -85,8 +85,7 @@ def one_learner(rollouts: int, repetitions: int) -> dict[str, Any]:
 
     size = PPO["num_envs"] * PPO["num_steps"]
     loop, carry = by_hand(rollouts)
-    with tempfile.TemporaryDirectory() as folder:
-        training = prepared("ppo", Path(folder, "run"), 1, 10**9, PPO, "gymnax/Pendulum-v1")
+    with prepared("ppo", 1, 10**9, PPO, "gymnax/Pendulum-v1") as training:
         timed(training.driver, rollouts)
         ours, hand = [], []
         for _ in range(repetitions):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +33,7 @@ def ours(environment: str, rollouts: int) -> dict[str, Any]:
     name = f"gymnax/{environment}"
     settings = vars(registry.preset("pqn", registry.load_agent("pqn"), name))
     assert settings["num_envs"] * settings["num_steps"] == ROLLOUT
-    with tempfile.TemporaryDirectory() as folder:
-        training = prepared("pqn", Path(folder, "run"), 1, STEPS, settings, name)
+    with prepared("pqn", 1, STEPS, settings, name) as training:
         timed(training.driver, rollouts)
         seconds = timed(training.driver, rollouts)
     return {"steps_per_second": rollouts * ROLLOUT / seconds}

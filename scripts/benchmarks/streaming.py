@@ -13,14 +13,12 @@ plays, and the authors' agent receives noise, without a game.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.measuring import add_sample, conclude, measure, options_of, prepared, timed, use_code
@@ -33,12 +31,11 @@ def ours(agent: str, environment: str, seeds: int, steps: int) -> dict[str, Any]
     from rljax.training import registry
 
     settings = vars(registry.preset(agent, registry.load_agent(agent), environment))
-    with tempfile.TemporaryDirectory() as folder:
-        training = prepared(agent, Path(folder, "run"), seeds, 3 * steps, settings, environment)
+    with prepared(agent, seeds, 3 * steps, settings, environment) as training:
         timed(training.driver, max(steps // 4, 500))
         seconds = timed(training.driver, steps)
-        described = json.loads(Path(folder, "run", "config.json").read_text())
-    return {"steps_per_second": seeds * steps / seconds, "bytes": described["state_bytes"] / seeds}
+        size = training.described()["state_bytes"]
+    return {"steps_per_second": seeds * steps / seconds, "bytes": size / seeds}
 
 
 def python_loop(steps: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ reported.
 from __future__ import annotations
 
 import argparse
+import bisect
 import dataclasses
 import statistics
 import time
@@ -19,6 +20,7 @@ from typing import Any
 from scripts.benchmarks.measuring import conclude
 
 THINKING = (1, 2, 3, 5, 8, 12, 16)
+SIZES: dict[str, Any] = {"num_envs": 512, "num_steps": 16, "batch_size": 1024, "num_epochs": 2}
 
 
 def updates(env: str, config: Any) -> tuple[Callable[[], float], int]:
@@ -59,13 +61,12 @@ def main() -> None:
     from rljax.agents import ppo
     from rljax.training import registry
 
-    sizes = {"num_envs": 512, "num_steps": 16, "batch_size": 1024, "num_epochs": 2}
     preset = registry.preset("ppo", ppo, options.env, None)
-    base = dataclasses.replace(preset, **sizes, initialisation="lecun_uniform")
+    base: Any = dataclasses.replace(preset, **SIZES, initialisation="lecun_uniform")
     unit = dataclasses.replace(base, torso="iru", actor_hidden=(64,))
     measured = {f"iru-{steps}": updates(options.env, dataclasses.replace(unit, compute=steps)) for steps in THINKING}
-    wanted = measured["iru-1"][1]
-    width = nearest(options.env, base, wanted)
+    _, parameters = measured["iru-1"]
+    width = nearest(options.env, base, parameters)
     measured["mlp"] = updates(options.env, dataclasses.replace(base, actor_hidden=(width,) * 4))
     taken: dict[str, list[float]] = {name: [] for name in measured}
     for _ in range(options.repetitions):
@@ -97,7 +98,9 @@ def nearest(env: str, config: Any, parameters: int) -> int:
         state = jax.eval_shape(lambda key: ppo.init(key, spec, own), jax.random.key(0))
         return sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
-    return min(range(8, 257), key=lambda width: abs(size(width) - parameters))
+    widths = range(8, 257)
+    above = bisect.bisect_left(widths, parameters, key=size)
+    return min(widths[max(above - 1, 0) : above + 1], key=lambda width: abs(size(width) - parameters))
 
 
 if __name__ == "__main__":

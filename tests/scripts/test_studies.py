@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rljax import datasets
 from rljax.analysis.comparison import mean_interval
-from scripts.studies import combination_lock, corruptions, shared, weights
+from rljax.runs import experiments, run
+from scripts.studies import (
+    combination_lock,
+    compute,
+    constraints,
+    corruptions,
+    decision_frequencies,
+    defaults,
+    hidden_velocities,
+    memory,
+    offline_to_online,
+    reward_scales,
+    shared,
+    toy_policies,
+    value_heads,
+    weights,
+)
+from tests import folders, small_runs
+from tests.fakes import recorded
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,3 +152,179 @@ def test_locks_are_tabled_by_when_they_open():
     assert "| 10 | 2,048 | HNPG with data | 0.75 [0.50, 1.00] | 3 of 4 | 20 |" in text
     assert "| 10 | 2,048 | PPO | 0.75 [0.50, 1.00] | 0 of 1 |  |" in text
     assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
+
+
+# The scripts themselves. Their trainings are checked and described by rljax, and learn nothing.
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """`run.train` prepares a run, and writes the files of one that has learnt, without learning."""
+
+    def train(agent: str, env: str | None = None, steps: int = 0, *, out: Path, quiet: bool, **settings: Any) -> Path:
+        experiment = experiments.prepare(agent, env, steps, **settings)
+        described = experiments.described(experiment)
+        every, total = settings["eval_every"], steps + (settings.get("then_online") or 0)
+        episodes: dict[str, Any] = {"scores": [1.0] * 4, "success": [1.0] * 4, "signals": {"cost": [2.0] * 4}}
+        evaluated = list(range(every, total + 1, every)) or [total]
+        others = {name: x for name, x in described.items() if name not in ("seeds", "steps", "config")}
+        folders.write(
+            out,
+            seeds=experiment.settings.seeds,
+            steps=evaluated,
+            budget=evaluated[-1],
+            config=described["config"],
+            evaluation=episodes,
+            **({"dataset": None} | others),
+        )
+        summary = json.loads((out / "summary.json").read_text())
+        weights = None if settings.get("weights") in (None, "uniform") else {"effective_trajectories": 3.0}
+        (out / "summary.json").write_text(json.dumps(summary | {"steps": total, "weights": weights}))
+        return out
+
+    monkeypatch.setattr(run, "train", train)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data set of 40 rows with reference returns."""
+    rows = recorded("Pendulum-v1").transitions
+    path = tmp_path / "recorded.hdf5"
+    datasets.write(datasets.Dataset("recorded", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), path)
+    return path
+
+
+@pytest.fixture
+def study(untrained, command, tmp_path):
+    """Runs a study, and returns the JSON that it wrote."""
+
+    def made(script: Any, name: str, *arguments: object) -> dict[str, Any]:
+        output = tmp_path / "results"
+        command(script, *arguments, "--runs", tmp_path / "runs", "--output", output)
+        assert (output / f"{name}.png").exists()
+        return json.loads((output / f"{name}.json").read_text())
+
+    return made
+
+
+def test_combination_locks(study):
+    (cell,) = study(combination_lock, "locks", "--horizons", 10, "--episodes", 4, "--seeds", 2)["locks"].values()
+    assert cell["optimum"] == 1.0
+    assert {len(returns) for returns in cell["finals"].values()} == {2}
+
+
+def test_corruptions(study, data):
+    words = ("--data", data, "--task", "hopper", "--how", "random", "--steps", 20, "--eval-every", 10, "--seeds", 2)
+    scores = study(corruptions, "hopper", *words)["scores"]
+    assert len(scores) == 5
+    assert scores["none"] == {"iql": [1.0, 1.0], "riql": [1.0, 1.0]}
+
+
+def test_constraints(study):
+    tasks = study(constraints, "velocity", "--steps", 4_096, "--seeds", 2, "--free-seeds", 1)["tasks"]
+    assert {variant: len(cell["returns"]) for variant, cell in tasks["Hopper"].items()} == {
+        "ppo_lagrangian": 2,
+        "ppo_lagrangian-64": 2,
+        "ppo": 1,
+    }
+
+
+def test_defaults(study, monkeypatch):
+    monkeypatch.setattr(defaults, "ONLINE", {"sac": 200, "dqn": 200})
+    monkeypatch.setattr(defaults, "FROM_DATA", {"bc": 20, "cql_discrete": 20})
+    agents = study(defaults, "reach")["agents"]
+    assert {agent: row["from"] for agent, row in agents.items()} == {
+        "sac": "an environment",
+        "dqn": "an environment",
+        "bc": "data",
+        "cql_discrete": "data",
+    }
+
+
+def test_hidden_velocities(study):
+    words = ("--seeds", 1, "--hopper-steps", 4_096, "--cartpole-steps", 1_000)
+    tasks = study(hidden_velocities, "hidden_velocities", *words)["tasks"]
+    assert {len(cells) for cells in tasks.values()} == {3}
+
+
+def test_memory(study):
+    found = study(memory, "chain", "--steps", 8_192, "--seeds", 2)
+    assert list(found["returns"]) == list(memory.CHAINS)
+    assert set(found["speeds"]) == set(memory.VARIANTS)
+
+
+def test_offline_to_online(study, data):
+    words = ("--data", data, "--env", "Pendulum-v1", "--ways", "none", "rlpd", "iql", "mixed", "--seeds", 2)
+    sizes = ("--updates", 20, "--online", 40, "--warmup", 10, "--eval-every", 10, "--small")
+    assert len(study(offline_to_online, "pendulum-small", *words, *sizes)["ways"]) == 4
+
+
+def test_reward_scales(untrained, command, tmp_path):
+    words = ("--steps", 100, "--seeds", 2, "--agents", *reward_scales.AGENTS)
+    command(reward_scales, *words, "--runs", tmp_path / "runs", "--output", tmp_path)
+    scores = json.loads((tmp_path / "scores.json").read_text())["scores"]
+    assert {len(scales) for scales in scores.values()} == {5}
+    assert len(scores["sac"]["100.0"]["seeds"]) == 2
+
+
+def test_value_heads(study, data):
+    scores = study(value_heads, "halfcheetah", "--data", data, "--steps", 20, "--seeds", 2)["scores"]
+    assert {head: len(values) for head, values in scores["iql"].items()} == dict.fromkeys(value_heads.HEADS, 2)
+
+
+@pytest.mark.learn
+def test_weights(monkeypatch, command, tmp_path):
+    policy = small_runs.train("sac", "Pendulum-v1", 100, tmp_path / "policy")
+    words = ("--policy", policy, "--share", 0.5, "--episodes", 20, "--length", 200, "--steps", 20, "--seeds", 2)
+    places = ("--eval-every", 20, "--runs", tmp_path / "runs", "--output", tmp_path)
+    monkeypatch.setattr(weights, "AGENTS", {"td3_bc": "TD3+BC"})
+    monkeypatch.setattr(datasets.Dataset, "score", lambda self, returns: returns)
+    command(weights, *words, *places)
+    scores = json.loads((tmp_path / "halfcheetah.json").read_text())["scores"]
+    assert {len(values) for values in scores["td3_bc"].values()} == {2}
+
+
+@pytest.mark.learn
+def test_decision_frequencies(monkeypatch, command, tmp_path):
+    small = decision_frequencies.TASKS["pendulum"]._replace(steps={"others": 200})
+    monkeypatch.setitem(decision_frequencies.TASKS, "pendulum", small)
+    for name in ("sac", "sequence_rl 4"):
+        agent, config = decision_frequencies.AGENTS[name]
+        sizes = {"hidden": (8, 8), "batch_size": 8, "warmup_steps": 50, "replay_size": 200}
+        monkeypatch.setitem(decision_frequencies.AGENTS, name, (agent, config | sizes))
+    monkeypatch.setattr(decision_frequencies, "LENGTHS", (1, 30))
+    words = ("--task", "pendulum", "--agents", "sac", "sequence_rl 4", "--seeds", 1, "--episodes", 1)
+    command(decision_frequencies, *words, "--runs", tmp_path / "runs", "--output", tmp_path)
+    agents = json.loads((tmp_path / "pendulum.json").read_text())["agents"]
+    assert {name: list(found["returns"]) for name, found in agents.items()} == {
+        "sac": ["1", "30"],
+        "sequence_rl 4": ["1", "30"],
+    }
+
+
+@pytest.mark.learn
+def test_compute(monkeypatch, command, tmp_path):
+    sizes = {"num_envs": 4, "num_steps": 4, "batch_size": 8, "num_epochs": 1}
+    small = dataclasses.replace(compute.TASKS["LightsOut-3x3"], small=sizes)
+    monkeypatch.setitem(compute.TASKS, "LightsOut-3x3", small)
+    words = ("--task", "LightsOut-3x3", "--steps", 160, "--seeds", 2, "--thinking", 1, 2, "--acting", 1, 2)
+    more = ("--baselines", "mlp", "--episodes", 2, "--judging", 4, "--runs", tmp_path / "runs", "--output", tmp_path)
+    command(compute, *words, *more)
+    rows = json.loads((tmp_path / "LightsOut-3x3.json").read_text())["rows"]
+    assert [(row["torso"], row["trained"], row["acting"]) for row in rows] == [
+        ("iru", 1, 1),
+        ("iru", 1, 2),
+        ("iru", 2, 1),
+        ("iru", 2, 2),
+        ("mlp", 1, 1),
+    ]
+
+
+@pytest.mark.learn
+def test_toy_policies(monkeypatch, command, tmp_path):
+    small = {"hidden": (8,), "actor_lr": 1e-3}
+    monkeypatch.setattr(toy_policies, "POLICIES", {"BC": ("bc", small, None), "IQL": ("iql", small, small)})
+    command(toy_policies, "--updates", 2, "--output", tmp_path)
+    shares = json.loads((tmp_path / "shares.json").read_text())["shares"]
+    assert [len(share) for share in shares["IQL"]] == [5, 5]
+    assert shares["BC"][1] is None
