@@ -31,7 +31,7 @@ def make(folder: Path, agent: str, task: str, seeds: list[int]) -> None:
     described = {"agent": agent, "env": f"{task}-v5", "environment": f"{task}-v5", "steps": STEPS, "seeds": seeds}
     described |= {"config": {"actor_lr": 3e-4, "hidden": [256, 256]}, "command": f"rljax train {agent} --env {task}-v5"}
     described |= {"eval_every": STEPS // EVALUATIONS, "versions": {"rljax": "0.1.0"}, "processor": "none"}
-    described |= {"spec": {"observation_shape": [17], "action_size": 6}}
+    described |= {"spec": {"name": f"{task}-v5", "observation_shape": [17], "action_size": 6, "discrete": False}}
     (folder / "config.json").write_text(json.dumps(described))
     (folder / "summary.json").write_text(json.dumps({"steps_per_second": 200.0, "wall_seconds": 5e3, "complete": True}))
     level = 1000 + 1000 * generator.random(LEARNERS)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from scripts.checks import run_authors_file
+from scripts.checks import authors_pairs, run_authors_file, watch_authors_file
 from tests.fakes import ROWS, recorded
 
 FILE = """
@@ -111,3 +111,30 @@ def test_values_are_means_over_critics_and_rows(script: Any, monkeypatch: pytest
     kept.served = {"observations": np.arange(6.0)[:, None], "actions": np.ones((6, 1))}
     twins = types.SimpleNamespace(both=lambda o, a: (o + a, o + 3 * a))  # means 4 and 6
     assert kept.mean_value([twins, lambda o, a: 2 * o], np.array([2, 4])) == pytest.approx((4 + 6 + 6) / 3)
+
+
+def test_what_a_file_does_is_kept_as_arrays(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data, rng = tmp_path / "data.hdf5", np.random.default_rng(0)
+    datasets.write(datasets.Dataset("data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}), data)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "other.py").write_text("class Learner: ...\n")
+    losses = {"critic_loss": ("critic/loss", 1.0), "one+other": ("actor/loss", 1.0)}
+    pair = authors_pairs.Pair("project/other.py", "Learner", {}, losses, "--updates {updates}", {})
+    monkeypatch.setitem(authors_pairs.PAIRS, "td3_bc", pair)
+
+    def watch(module: Any, pair: Any, rows: Any) -> watch_authors_file.Watched:
+        assert module.Learner
+        assert sys.argv == ["project/other.py", "--updates", "200"]
+        batches = [[rows["observations"][:4], rows["actions"][:4]]] * 2
+        updates = [{"critic_loss": 1.0}, {"critic_loss": 2.0, "one": 3.0, "other": 4.0}]
+        return watch_authors_file.Watched({"a": rng.normal(size=3)}, {"a": np.ones(3)}, batches, updates, [{}, {}])
+
+    monkeypatch.setitem(watch_authors_file.WATCHERS, "torch", watch)
+    out = tmp_path / "out.npz"
+    monkeypatch.setattr(sys, "argv", ["watch", "td3_bc", str(data), str(tmp_path), str(out)])
+    watch_authors_file.main()
+    with np.load(out) as arrays:
+        assert arrays["actions"].shape == (2, 4, 1)
+        np.testing.assert_array_equal(arrays["loss/critic_loss"], [1.0, 2.0])
+        np.testing.assert_array_equal(arrays["loss/one+other"], [np.nan, 7.0])
+        assert {"first/a", "last/a", "observations"} <= set(arrays)

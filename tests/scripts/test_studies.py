@@ -12,7 +12,6 @@ import pytest
 
 from rljax import datasets
 from rljax.analysis.comparison import mean_interval
-from rljax.runs import experiments, run
 from scripts.studies import (
     combination_lock,
     compute,
@@ -29,8 +28,7 @@ from scripts.studies import (
     value_heads,
     weights,
 )
-from tests import folders, small_runs
-from tests.fakes import recorded
+from tests import small_runs
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,43 +153,6 @@ def test_locks_are_tabled_by_when_they_open():
 
 
 # The scripts themselves. Their trainings are checked and described by rljax, and learn nothing.
-
-
-@pytest.fixture
-def untrained(monkeypatch):
-    """`run.train` prepares a run, and writes the files of one that has learnt, without learning."""
-
-    def train(agent: str, env: str | None = None, steps: int = 0, *, out: Path, quiet: bool, **settings: Any) -> Path:
-        experiment = experiments.prepare(agent, env, steps, **settings)
-        described = experiments.described(experiment)
-        every, total = settings["eval_every"], steps + (settings.get("then_online") or 0)
-        episodes: dict[str, Any] = {"scores": [1.0] * 4, "success": [1.0] * 4, "signals": {"cost": [2.0] * 4}}
-        evaluated = list(range(every, total + 1, every)) or [total]
-        others = {name: x for name, x in described.items() if name not in ("seeds", "steps", "config")}
-        folders.write(
-            out,
-            seeds=experiment.settings.seeds,
-            steps=evaluated,
-            budget=evaluated[-1],
-            config=described["config"],
-            evaluation=episodes,
-            **({"dataset": None} | others),
-        )
-        summary = json.loads((out / "summary.json").read_text())
-        weights = None if settings.get("weights") in (None, "uniform") else {"effective_trajectories": 3.0}
-        (out / "summary.json").write_text(json.dumps(summary | {"steps": total, "weights": weights}))
-        return out
-
-    monkeypatch.setattr(run, "train", train)
-
-
-@pytest.fixture
-def data(tmp_path):
-    """A data set of 40 rows with reference returns."""
-    rows = recorded("Pendulum-v1").transitions
-    path = tmp_path / "recorded.hdf5"
-    datasets.write(datasets.Dataset("recorded", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), path)
-    return path
 
 
 @pytest.fixture
