@@ -64,8 +64,8 @@ def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str,
 
 def updates(agent: str, number: int, seeds: int, precision: str) -> dict[str, Any]:
     """Updates per second of all learners together on a data set, and the hours for a million updates of each."""
-    found = offline.ours(agent, number, seeds, precision)
-    return found | {"hours_of_a_million": 1e6 * seeds / found["updates_per_second"] / 3600}
+    figures = offline.ours(agent, number, seeds, precision)
+    return figures | {"hours_of_a_million": 1e6 * seeds / figures["updates_per_second"] / 3600}
 
 
 def device_memory() -> int | None:
@@ -136,21 +136,21 @@ def reached(curve: list[list[float]], mark: float) -> float | None:
 
 def measurements(tiny: bool, steps: int) -> dict[str, tuple[Any, ...]]:
     """The worker and its arguments by the names of measurements."""
-    found: dict[str, tuple[Any, ...]] = {}
+    plan: dict[str, tuple[Any, ...]] = {}
     learners = (1, 2) if tiny else (1, 10)
     for agent, environment, iterations in TINY_LOOPS if tiny else LOOPS:
         package = PACKAGES.get(environment.partition("/")[0], "rljax")
         for seeds in learners if importlib.util.find_spec(package) else ():
-            found[f"{agent} {environment} x {seeds}"] = ("loop", agent, environment, seeds, iterations)
+            plan[f"{agent} {environment} x {seeds}"] = ("loop", agent, environment, seeds, iterations)
     for agent, number in TINY_UPDATES if tiny else UPDATES:
         for precision in ("float32", "bfloat16") if agent in offline.PRECISE else ("",):
             for seeds in learners:
                 name = f"{agent} updates {precision}".strip()
-                found[f"{name} x {seeds}"] = ("updates", agent, number, seeds, precision)
+                plan[f"{name} x {seeds}"] = ("updates", agent, number, seeds, precision)
     environment, steps, shape = ("brax/fast", 5_000, TINY_SHAPE) if tiny else ("brax/ant", steps, SHAPE)
     for whose in ("ours", "brax"):
-        found[f"ppo {environment} {whose}"] = (whose, environment, steps, shape)
-    return found
+        plan[f"ppo {environment} {whose}"] = (whose, environment, steps, shape)
+    return plan
 
 
 def main() -> None:

@@ -88,9 +88,9 @@ def main() -> None:
     samples: dict[str, list[float]] = {}
 
     def note(name: str, python: str, worker: str, task: str) -> None:
-        found = measure(python, worker, task, options.steps, script=__file__)
-        samples.setdefault(f"{name} steps/s", []).append(found["steps_per_second"])
-        print(f"{name:<28} {found['steps_per_second']:>10,.1f} steps/s, {found['weights']:,} weights", flush=True)
+        figures = measure(python, worker, task, options.steps, script=__file__)
+        samples.setdefault(f"{name} steps/s", []).append(figures["steps_per_second"])
+        print(f"{name:<28} {figures['steps_per_second']:>10,.1f} steps/s, {figures['weights']:,} weights", flush=True)
 
     for _ in range(options.rounds):
         note("ours, EnvPool", sys.executable, "ours", f"envpool/{options.game}-v5")

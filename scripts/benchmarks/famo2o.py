@@ -44,8 +44,8 @@ def peer(updates: int, code: str) -> dict[str, Any]:
 
     def one() -> None:
         rows = np.random.randint(0, ROWS, BATCH)
-        chosen = {f"{name}s": x[rows] for name, x in data.items()}
-        learner.update(Batch(**chosen, masks=np.ones(BATCH, np.float32)), True)
+        columns = {f"{name}s": x[rows] for name, x in data.items()}
+        learner.update(Batch(**columns, masks=np.ones(BATCH, np.float32)), True)
 
     for _ in range(3):
         one()
@@ -79,8 +79,8 @@ def main() -> None:
             ("authors", options.peer, "peer", options.code),
         ):
             if python:
-                found = measure(python, worker, options.updates, argument, script=__file__)
-                add_sample(samples, f"{name} updates/s", found["updates_per_second"])
+                figures = measure(python, worker, options.updates, argument, script=__file__)
+                add_sample(samples, f"{name} updates/s", figures["updates_per_second"])
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {"FamO2O / IQL": medians["FamO2O updates/s"] / medians["IQL updates/s"]}
     if options.peer:

@@ -57,8 +57,8 @@ def ours(updates: int, agent: str, clock: Callable[[], float] = time.perf_counte
 
     def one(state: Any, key: Any) -> tuple[Any, Any]:
         key, key_rows = jax.random.split(key)
-        chosen = jax.random.randint(key_rows, (BATCH,), 0, ROWS)
-        batch = jax.tree.map(lambda x: x[chosen], data).replace(extras=extras)
+        places = jax.random.randint(key_rows, (BATCH,), 0, ROWS)
+        batch = jax.tree.map(lambda x: x[places], data).replace(extras=extras)
         return module.update(state, batch, key, jnp.zeros((), jnp.int32), config)
 
     state = module.init(jax.random.key(0), spec, config)
@@ -92,22 +92,22 @@ def peer(updates: int, code: str) -> dict[str, Any]:
 
         def get_mean_std(self) -> tuple[Any, Any]:
             """Of observations, [1, O] each."""
-            seen = data["observation"]
-            return seen.mean(0, keepdim=True), seen.std(0, keepdim=True)
+            observation = data["observation"]
+            return observation.mean(0, keepdim=True), observation.std(0, keepdim=True)
 
         def sample(self, number: int, scope: str, type: str | None = None) -> dict[str, Any]:
             """Random rows."""
             del scope
-            chosen = np.random.randint(0, ROWS, number)
-            found = {
-                "observations": data["observation"][chosen],
-                "actions": data["action"][chosen],
-                "rewards": data["reward"][chosen][:, None],
-                "next_observations": data["next_observation"][chosen],
+            places = np.random.randint(0, ROWS, number)
+            columns = {
+                "observations": data["observation"][places],
+                "actions": data["action"][places],
+                "rewards": data["reward"][places][:, None],
+                "next_observations": data["next_observation"][places],
                 "dones": torch.zeros(number, 1),
             }
-            names = ("observations", "actions", "next_observations") if type == "sas" else found
-            return {name: found[name] for name in names}
+            names = ("observations", "actions", "next_observations") if type == "sas" else columns
+            return {name: columns[name] for name in names}
 
     critics = [FullyConnectedQFunction(OBSERVATIONS, ACTIONS) for _ in range(4)]
     judges = [ConcatDiscriminator(n, 256, 2, "cpu") for n in (OBSERVATIONS + ACTIONS, 2 * OBSERVATIONS + ACTIONS)]
@@ -137,8 +137,8 @@ def main() -> None:
     samples: dict[str, list[float]] = {}
 
     def note(name: str, python: str, worker: str, *arguments: Any) -> None:
-        found = measure(python, worker, *arguments, script=__file__)
-        add_sample(samples, f"{name} updates/s", found["updates_per_second"])
+        figures = measure(python, worker, *arguments, script=__file__)
+        add_sample(samples, f"{name} updates/s", figures["updates_per_second"])
 
     for _ in range(options.rounds):
         note("H2O", sys.executable, "ours", options.updates, "h2o")

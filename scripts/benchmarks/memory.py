@@ -58,9 +58,9 @@ def memorax(rollouts: int) -> dict[str, Any]:
     sizes = {"num_envs": ENVS, "num_eval_envs": 1, "num_steps": LENGTH, "num_minibatches": 4, "update_epochs": 4}
     usual = {"gamma": 0.99, "gae_lambda": 0.95, "normalize_advantage": True, "clip_coef": 0.2, "clip_vloss": True}
     environment, parameters = make("CartPole-v1")
-    seen = networks.FeatureExtractor(observation_extractor=networks.MLP(features=(128,)))
+    extractor = networks.FeatureExtractor(observation_extractor=networks.MLP(features=(128,)))
     heads = networks.heads.Categorical(environment.action_space(parameters).n), networks.heads.VNetwork()
-    actor, critic = (networks.Network(seen, RNN(nn.GRUCell(128)), head) for head in heads)
+    actor, critic = (networks.Network(extractor, RNN(nn.GRUCell(128)), head) for head in heads)
     adam = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(3e-4))
     config = PPOConfig(name="PPO", ent_coef=0.01, vf_coef=0.5, **sizes, **usual)
     agent = PPO(config, environment, parameters, actor, critic, adam, adam)
@@ -123,8 +123,8 @@ def main() -> None:
     samples: dict[str, list[float]] = {}
 
     def note(name: str, python: str, worker: str, *arguments: Any) -> None:
-        found = measure(python, worker, *arguments, script=__file__)
-        add_sample(samples, f"{name} steps/s", found["steps_per_second"])
+        figures = measure(python, worker, *arguments, script=__file__)
+        add_sample(samples, f"{name} steps/s", figures["steps_per_second"])
 
     for _ in range(options.rounds):
         note("ours", sys.executable, "ours", options.rollouts)

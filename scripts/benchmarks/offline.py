@@ -103,14 +103,14 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
     agent, changes = (VARIANTS | ACTING)[variant]
     module: Any = registry.load_agent(agent)
     size = SIZES.get(agent, SIZE)
-    given = synthetic(TRANSITIONS if sampling else BATCH, size)
+    arrays = synthetic(TRANSITIONS if sampling else BATCH, size)
     data = Transition(
-        observation=given["observations"],
-        action=given["actions"],
-        reward=given["rewards"],
-        terminated=given["terminals"],
-        truncated=np.zeros_like(given["terminals"]),  # type: ignore[arg-type]
-        next_observation=given["next_observations"],
+        observation=arrays["observations"],
+        action=arrays["actions"],
+        reward=arrays["rewards"],
+        terminated=arrays["terminals"],
+        truncated=np.zeros_like(arrays["terminals"]),  # type: ignore[arg-type]
+        next_observation=arrays["next_observations"],
     )
     config = module.Config(batch_size=BATCH, **changes | more)
     if hasattr(module, "schedule"):
@@ -152,7 +152,7 @@ def acting(variant: str, calls: int) -> dict[str, Any]:
     module, learner, data, stacked = prepared(variant, 1, sampling=False)
     config = jax.tree.map(lambda x: x[0], stacked)
     state = jax.jit(lambda key, config: module.init(key, learner.spec, config))(jax.random.key(0), config)
-    act = jax.jit(lambda *given: module.act(*given, explore=False)[0])
+    act = jax.jit(lambda *inputs: module.act(*inputs, explore=False)[0])
     times = []
     for call in range(calls + WARMUP):
         key = jax.random.key(call)
@@ -408,18 +408,18 @@ def main() -> None:
     for _ in range(options.rounds):
         for variant in options.agents:
             updates = max(options.updates // SLOWER.get(variant, 1), 1)
-            found = measure(sys.executable, "ours", variant, updates, 1)
-            note(f"{variant} ours updates/s", found["updates_per_second"])
-            note(f"{variant} compiling, s", found["compile_seconds"])
-            found = measure(sys.executable, "bound", variant, updates)
-            note(f"{variant} bound updates/s", found["updates_per_second"])
+            figures = measure(sys.executable, "ours", variant, updates, 1)
+            note(f"{variant} ours updates/s", figures["updates_per_second"])
+            note(f"{variant} compiling, s", figures["compile_seconds"])
+            figures = measure(sys.executable, "bound", variant, updates)
+            note(f"{variant} bound updates/s", figures["updates_per_second"])
             for worker, (clone, python, peers) in theirs.items():
                 if clone is not None and variant in peers:
-                    found = measure(python, worker, variant, updates, clone)
-                    note(f"{variant} {peers[variant]} updates/s", found["updates_per_second"])
+                    figures = measure(python, worker, variant, updates, clone)
+                    note(f"{variant} {peers[variant]} updates/s", figures["updates_per_second"])
             if variant in PRECISE:
-                found = measure(sys.executable, "ours", variant, updates, 1, "bfloat16")
-                note(f"{variant} bfloat16 updates/s", found["updates_per_second"])
+                figures = measure(sys.executable, "ours", variant, updates, 1, "bfloat16")
+                note(f"{variant} bfloat16 updates/s", figures["updates_per_second"])
         if "iql" in options.agents:
             population = measure(sys.executable, "ours", "iql", max(options.updates // 3, 1), 4)
             note("iql 4 learners total updates/s", population["updates_per_second"])
@@ -431,10 +431,10 @@ def main() -> None:
         if options.rows:
             note("file, MB", measure(sys.executable, "written", path, options.rows)["bytes"] / 1e6)
         for _ in range(min(options.rounds, 3) if options.rows else 0):
-            found = measure(sys.executable, "read", path)
-            note("reading, s", found["seconds"])
-            note("reading, data MB", found["data_bytes"] / 1e6)
-            note("reading, peak MB", found["peak_bytes"] / 1e6)
+            figures = measure(sys.executable, "read", path)
+            note("reading, s", figures["seconds"])
+            note("reading, data MB", figures["data_bytes"] / 1e6)
+            note("reading, peak MB", figures["peak_bytes"] / 1e6)
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {}

@@ -52,9 +52,9 @@ POPULATIONS: dict[str, tuple[int, int, list[str]]] = {  # learners, steps, and t
 
 def command(*words: Any, cache: str, **environment: str) -> None:
     """The command line in a separate process. Compiled programs are kept in `cache`, unless that is empty."""
-    kept = {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    settings = {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     words = tuple(map(str, (sys.executable, "-m", "rljax", *words)))
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | kept | environment)
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | settings | environment)
 
 
 def together(steps: int) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
         agent, observation, state, episodes, rollout = carry
         action, extras, _ = ppo.act(agent, observation, jax.random.fold_in(key_act, time), config, explore=True)
         keys = jax.random.split(jax.random.fold_in(key_reset, time), config.num_envs)
-        found, state = environment.step(keys, state, action)
-        ended = found.terminated | found.truncated
-        finished = (ended * found.episode_return, ended * found.episode_length, ended)
+        outcome, state = environment.step(keys, state, action)
+        ended = outcome.terminated | outcome.truncated
+        finished = (ended * outcome.episode_return, ended * outcome.episode_length, ended)
         episodes = [total + new.sum() for total, new in zip(episodes, finished, strict=True)]
-        happened = (found.reward, found.terminated, found.truncated, found.next_observation)
-        carry = (agent, found.observation, state, episodes, rollout)
+        happened = (outcome.reward, outcome.terminated, outcome.truncated, outcome.next_observation)
+        carry = (agent, outcome.observation, state, episodes, rollout)
         return carry, Transition(observation, action, *happened, extras)
 
     def iterate(index: Any, carry: Any) -> Any:
@@ -139,7 +139,7 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
     return loop, jax.block_until_ready(loop(carry))
 
 
-def population(agent: str, own: int) -> dict[str, Any]:
+def population(agent: str, cores: int) -> dict[str, Any]:
     """Steps per second of a command's loop. Its learners have a core each, or share the threads of one device."""
     seeds, steps, words = POPULATIONS[agent]
     with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +148,7 @@ def population(agent: str, own: int) -> dict[str, Any]:
             words = [*words, "--data", f"{folder}/data.npz", "--env", "none"]
         words += ["--seeds", seeds, "--steps", steps, "--log-every", steps // 4, "--eval-every", steps]
         words += ["--eval-episodes", 1, "--checkpoint-every", steps, "--quiet", "--out", f"{folder}/run"]
-        devices = {} if own else {"JAX_NUM_CPU_DEVICES": "1"}
+        devices = {} if cores else {"JAX_NUM_CPU_DEVICES": "1"}
         command("train", agent, *words, cache=f"{folder}/cache", **devices)
         summary = json.loads(Path(folder, "run", "summary.json").read_text())
     return {"steps_per_second": summary["steps_per_second"]}
@@ -248,8 +248,8 @@ def main() -> None:
     if options.cores:
         for _ in range(options.rounds):
             for agent, (seeds, _, _) in POPULATIONS.items():
-                for own, how in enumerate(("sharing", "cores")):
-                    note(f"{agent}, {seeds} learners, {how}", "population", agent, own)
+                for cores, how in enumerate(("sharing", "cores")):
+                    note(f"{agent}, {seeds} learners, {how}", "population", agent, cores)
         medians = {name: statistics.median(values) for name, values in samples.items()}
         ratios = {
             f"{agent}, cores / sharing": medians[f"{agent}, {seeds} learners, cores, steps/s"]

@@ -75,8 +75,8 @@ def main() -> None:
     samples: dict[str, list[float]] = {}
 
     def note(name: str, python: str, worker: str, *arguments: Any) -> None:
-        found = measure(python, worker, *arguments, script=__file__)
-        add_sample(samples, f"{name} steps/s", found["steps_per_second"])
+        figures = measure(python, worker, *arguments, script=__file__)
+        add_sample(samples, f"{name} steps/s", figures["steps_per_second"])
 
     for _ in range(options.rounds):
         for environment in options.environments:

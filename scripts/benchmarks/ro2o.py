@@ -50,9 +50,9 @@ def peer(updates: int, code: str) -> dict[str, Any]:
     data = {name: torch.as_tensor(x) for name, x in h2o.rows(ROWS).items()}
 
     def one() -> None:
-        chosen = np.random.randint(0, ROWS, BATCH)
-        batch = [data["observation"][chosen], data["action"][chosen], data["reward"][chosen][:, None]]
-        learner.update([*batch, data["next_observation"][chosen], torch.zeros(BATCH, 1)])
+        places = np.random.randint(0, ROWS, BATCH)
+        batch = [data["observation"][places], data["action"][places], data["reward"][places][:, None]]
+        learner.update([*batch, data["next_observation"][places], torch.zeros(BATCH, 1)])
 
     one()
     began = time.perf_counter()
@@ -81,8 +81,8 @@ def main() -> None:
             ("authors", options.peer, "peer", options.code),
         ):
             if python:
-                found = measure(python, worker, options.updates, argument, script=__file__)
-                add_sample(samples, f"{name} updates/s", found["updates_per_second"])
+                figures = measure(python, worker, options.updates, argument, script=__file__)
+                add_sample(samples, f"{name} updates/s", figures["updates_per_second"])
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {"RO2O / EDAC": medians["RO2O updates/s"] / medians["EDAC updates/s"]}
     if options.peer:

@@ -94,8 +94,8 @@ def nearest(env: str, config: Any, parameters: int) -> int:
     spec = envs.make(env).spec
 
     def size(width: int) -> int:
-        own = dataclasses.replace(config, actor_hidden=(width,) * 4)
-        state = jax.eval_shape(lambda key: ppo.init(key, spec, own), jax.random.key(0))
+        wide = dataclasses.replace(config, actor_hidden=(width,) * 4)
+        state = jax.eval_shape(lambda key: ppo.init(key, spec, wide), jax.random.key(0))
         return sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
     widths = range(8, 257)

@@ -43,7 +43,7 @@ def compared(folder: Path) -> dict[str, Any]:
         "ours": list(last.values()),
         "theirs": [part["evaluations"][-1]["returns"] for part in parts],
     }
-    means = {side: [round(sum(x) / len(x), 2) for x in found] for side, found in returns.items()}
+    means = {side: [round(sum(x) / len(x), 2) for x in learners] for side, learners in returns.items()}
     return {
         "env": first["env"],
         "sha256": parts[0]["sha256"],
@@ -51,7 +51,7 @@ def compared(folder: Path) -> dict[str, Any]:
         "episodes": first["eval_episodes"],
         "seeds": seeds,
         "returns": means,
-        "below_1000": {side: [sum(x < LOW for x in each) for each in found] for side, found in returns.items()},
+        "below_1000": {side: [sum(x < LOW for x in each) for each in learners] for side, learners in returns.items()},
         "difference": mean_difference(means["ours"], means["theirs"]),
         "source": parts[0]["source"],
         "file": parts[0]["file"],

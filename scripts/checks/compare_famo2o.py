@@ -115,11 +115,15 @@ def main() -> None:
     state = famo2o.init(jax.random.key(0), EnvSpec("Example-v0", (OBSERVATIONS,), ACTIONS), config)
     state = with_parameters(state, before)
 
-    seen, later, reward = normal(BATCH, OBSERVATIONS), normal(BATCH, OBSERVATIONS), 0.1 * normal(BATCH)
+    observation, next_observation, reward = (
+        normal(BATCH, OBSERVATIONS),
+        normal(BATCH, OBSERVATIONS),
+        0.1 * normal(BATCH),
+    )
     action, ends = np.tanh(normal(BATCH, ACTIONS)), generator.random(BATCH) < 0.2
-    told = learner.update(Batch(seen, action, reward, 1.0 - ends.astype(np.float32), later), False)
+    told = learner.update(Batch(observation, action, reward, 1.0 - ends.astype(np.float32), next_observation), False)
     after = of_authors(learner)
-    columns = (seen, action, reward, ends, np.zeros(BATCH, bool), later)
+    columns = (observation, action, reward, ends, np.zeros(BATCH, bool), next_observation)
     batch = Transition(*map(jnp.asarray, columns), extras={"offline": jnp.zeros(BATCH, bool)})
     for name, loss in (("ours", famo2o.actor_loss), ("ours with a matrix of weights", matrix_loss)):
         with mock.patch.object(famo2o, "actor_loss", loss):

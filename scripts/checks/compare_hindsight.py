@@ -116,13 +116,13 @@ def peer(task: str, steps: int, seed: int, every: int) -> dict[str, Any]:
         seed=seed,
         device="cpu",
     )
-    found = Evaluations()
-    model.learn(steps, callback=found)
-    seconds = time.perf_counter() - found.began - found.evaluating
+    evaluations = Evaluations()
+    model.learn(steps, callback=evaluations)
+    seconds = time.perf_counter() - evaluations.began - evaluations.evaluating
     return {
-        "steps_evaluated": found.steps,
-        "success": found.success,
-        "returns": found.returns,
+        "steps_evaluated": evaluations.steps,
+        "success": evaluations.success,
+        "returns": evaluations.returns,
         "steps_per_second": (steps - settings["warmup_steps"]) / seconds,
     }
 

@@ -143,8 +143,8 @@ def theirs(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
         script = Path(__file__).with_name("run_authors_file.py")
         command = [python, script, options.data, out, options.peers / each.file, "--source", source(each), *arguments]
         with out.with_suffix(".log").open("w") as log:
-            found = subprocess.run([str(x) for x in command], stdout=log, stderr=log, check=False)
-        if found.returncode:
+            process = subprocess.run([str(x) for x in command], stdout=log, stderr=log, check=False)
+        if process.returncode:
             out.unlink(missing_ok=True)
             raise SystemExit(f"{each.file} stopped: see '{log.name}'.")
     return json.loads(out.read_text())
@@ -157,8 +157,8 @@ def source(each: Comparison) -> str:
 
 def finished(out: Path) -> bool:
     """Whether a process of the other file has played all its episodes. One that was interrupted has fewer."""
-    found = json.loads(out.read_text())["evaluations"] if out.exists() else []
-    return [len(each["returns"]) for each in found] == [EPISODES] * 2
+    evaluations = json.loads(out.read_text())["evaluations"] if out.exists() else []
+    return [len(each["returns"]) for each in evaluations] == [EPISODES] * 2
 
 
 def compared(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -270,10 +270,10 @@ def main() -> None:
     options.runs.mkdir(parents=True, exist_ok=True)
     options.output.mkdir(parents=True, exist_ok=True)
     for name in () if options.table else options.names or COMPARISONS:
-        found = compared(name, options)
-        (options.output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    kept = {name: options.output / f"{name}.json" for name in COMPARISONS}
-    study = {name: json.loads(path.read_text()) for name, path in kept.items() if path.exists()}
+        comparison = compared(name, options)
+        (options.output / f"{name}.json").write_text(json.dumps(comparison, indent=1) + "\n")
+    paths = {name: options.output / f"{name}.json" for name in COMPARISONS}
+    study = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
     (options.output / "table.md").write_text(table({"comparisons": study}))
     draw({"comparisons": study}, options.output / "returns.png")
     print(table({"comparisons": study}))

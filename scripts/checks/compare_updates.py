@@ -50,7 +50,7 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     pair, module = PAIRS[agent], registry.load_agent(agent)
     rows = datasets.load(str(data)).transitions
     place = {action.tobytes(): i for i, action in enumerate(np.asarray(rows.action))}
-    chosen = np.array([[place[action.tobytes()] for action in batch] for batch in arrays["actions"]])  # [N, B]
+    places = np.array([[place[action.tobytes()] for action in batch] for batch in arrays["actions"]])  # [N, B]
     config = module.Config(**pair.config)
     if hasattr(module, "schedule"):
         config = module.schedule(config, UPDATES)
@@ -65,22 +65,22 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     for target, network in TARGETS.items():
         if hasattr(state, target):
             state = state.replace(**{target: networks.copy(getattr(state, network))})
-    observations = rows.observation[chosen[0]]
+    observations = rows.observation[places[0]]
     if config.normalise_observations:
         observations = normalise.standardise(state.statistics, observations)
 
     @jax.jit
-    def learn(state: Any, rows: Any, chosen: Any, noise: Any) -> Any:
-        def update(state: Any, given: Any) -> Any:
-            step, places, noise = given
+    def learn(state: Any, rows: Any, places: Any, noise: Any) -> Any:
+        def update(state: Any, inputs: Any) -> Any:
+            step, places, noise = inputs
             batch = jax.tree.map(lambda x: x[places], rows)
             with given_noise(noise):
                 return module.update(state, batch, jax.random.key(0), step, config)
 
-        return jax.lax.scan(update, state, (jnp.arange(len(chosen)) + pair.offset, chosen, noise))
+        return jax.lax.scan(update, state, (jnp.arange(len(places)) + pair.offset, places, noise))
 
     noise = {kind: [arrays[name] for name in arrays if name.startswith(f"{kind}/")] for kind in DRAWS}
-    end, metrics = learn(state, jax.tree.map(jnp.asarray, rows), jnp.asarray(chosen), noise)
+    end, metrics = learn(state, jax.tree.map(jnp.asarray, rows), jnp.asarray(places), noise)
     moved, apart = 0.0, 0.0
     for name in names:
         for key, value in leaves(parameters_of(end, name)):
@@ -153,25 +153,25 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     params = parameters_of(state, name)
     several = "members" in params
 
-    def given(path: Any, found: Any) -> np.ndarray:
+    def of_arrays(path: Any, leaf: Any) -> np.ndarray:
         key = "/".join(each.key for each in path)
-        members = [arrays[f"first/{name}/{i}/{key}"] for i in range(len(found) if several else 1)]
+        members = [arrays[f"first/{name}/{i}/{key}"] for i in range(len(leaf) if several else 1)]
         return np.stack(members) if several else members[0]
 
-    taken = jax.tree_util.tree_map_with_path(given, params["members"] if several else params)
+    taken = jax.tree_util.tree_map_with_path(of_arrays, params["members"] if several else params)
     network = network_of(state, name)
-    own = getattr(network, "mean", network).replace(params={"members": taken} if several else taken)
-    own = network.replace(mean=own) if hasattr(network, "mean") else own
+    parts = getattr(network, "mean", network).replace(params={"members": taken} if several else taken)
+    parts = network.replace(mean=parts) if hasattr(network, "mean") else parts
     outer, _, inner = name.partition(".")
-    return state.replace(**{outer: getattr(state, outer).replace(**{inner: own}) if inner else own})
+    return state.replace(**{outer: getattr(state, outer).replace(**{inner: parts}) if inner else parts})
 
 
-def described(data: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+def described(data: Path, agents: Mapping[str, Any]) -> dict[str, Any]:
     """What was found, with the data set and the versions."""
     from rljax.distributed.hardware import provenance
 
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
-    return {"data": data.name, "sha256": digest, **provenance(), "agents": found}
+    return {"data": data.name, "sha256": digest, **provenance(), "agents": agents}
 
 
 def main() -> None:
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--jax-peer", type=Path, help="the Python for those that use JAX")
     parser.add_argument("--output", type=Path, help="the JSON file to write")
     options = parser.parse_args()
-    found = json.loads(options.output.read_text())["agents"] if options.agents else {}
+    agents = json.loads(options.output.read_text())["agents"] if options.agents else {}
     environment = measuring.variables() | {
         "NPROC": "4"
     }  # with a single thread JAX would wait for its own callbacks for ever
@@ -201,9 +201,9 @@ def main() -> None:
                 out,
             ]
             subprocess.run([str(x) for x in command], check=True, stdout=subprocess.DEVNULL, env=environment)
-            found[agent] = compared(agent, options.data, np.load(out))
-            print(agent, json.dumps(found[agent]))
-    options.output.write_text(json.dumps(described(options.data, found), indent=1) + "\n")
+            agents[agent] = compared(agent, options.data, np.load(out))
+            print(agent, json.dumps(agents[agent]))
+    options.output.write_text(json.dumps(described(options.data, agents), indent=1) + "\n")
 
 
 if __name__ == "__main__":

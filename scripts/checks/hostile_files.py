@@ -313,7 +313,7 @@ def run(command: str, folder: Path, home: Path) -> tuple[int, str, int, float]:
 
 def problems(case: Case, harmless: Path, folder: Path, home: Path, memory: int) -> list[dict[str, Any]]:
     """What a case did that it may not do, by command."""
-    found = []
+    failures = []
     for command in case.commands:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(harmless, folder)
@@ -336,8 +336,10 @@ def problems(case: Case, harmless: Path, folder: Path, home: Path, memory: int) 
             *([f"exit code {code}"] if code not in (0, 1, 2) or not said.strip() else []),
         ]
         if wrong:
-            found.append({"case": f"{case.kind}: {case.name}", "command": command, "wrong": wrong, "said": said[-400:]})
-    return found
+            failures.append(
+                {"case": f"{case.kind}: {case.name}", "command": command, "wrong": wrong, "said": said[-400:]}
+            )
+    return failures
 
 
 def main() -> None:
@@ -365,10 +367,10 @@ def main() -> None:
     cases = [case for case in cases if options.only in f"{case.kind}: {case.name}"]
     counts: dict[str, Counter[str]] = {}
     for i, case in enumerate(cases):
-        found = problems(case, harmless, folder / "case", victim, memory)
-        counts.setdefault(case.kind, Counter()).update(cases=1, commands=len(case.commands), failed=bool(found))
-        for problem in found:
-            print(json.dumps(problem), flush=True)
+        failures = problems(case, harmless, folder / "case", victim, memory)
+        counts.setdefault(case.kind, Counter()).update(cases=1, commands=len(case.commands), failed=bool(failures))
+        for failure in failures:
+            print(json.dumps(failure), flush=True)
         if i % 10 == 9 or i + 1 == len(cases):
             print(f"{i + 1} of {len(cases)}: {sum(count['failed'] for count in counts.values())} failed", flush=True)
     table = {kind: {name: count[name] for name in ("cases", "commands", "failed")} for kind, count in counts.items()}

@@ -102,40 +102,40 @@ def complete(out: Path) -> bool:
 
 def differences(one: Path, other: Path) -> list[str]:
     """What differs between two runs, grids or sweeps."""
-    found = [] if numbers(one) == numbers(other) else ["recorded numbers"]
+    names = [] if numbers(one) == numbers(other) else ["recorded numbers"]
     places = [sorted(path.parent.relative_to(out) for path in out.rglob("checkpoints")) for out in (one, other)]
     if places[0] != places[1]:
-        return [*found, f"folders: {places}"]
+        return [*names, f"folders: {places}"]
     for place in places[0]:
-        found += [f"{place}: {name}" for name in small_runs.different_arrays(one / place, other / place)]
+        names += [f"{place}: {name}" for name in small_runs.different_arrays(one / place, other / place)]
     if (one / "result.json").exists() and (one / "result.json").read_text() != (other / "result.json").read_text():
-        found.append("result.json")
-    return found
+        names.append("result.json")
+    return names
 
 
 def trial(kind: str, folder: Path, out: str, seconds: float, rng: np.random.Generator, two: bool) -> dict[str, Any]:
     """Kill a run and let it go on until it is complete. `seconds` is how long a whole run takes."""
     while not killed(start(train_command(kind, out), folder), rng.uniform(0, seconds), rng.choice(SIGNALS)):
         shutil.rmtree(folder / out)
-    found: dict[str, Any] = {"before a checkpoint": not has_checkpoint(folder / out), "killed twice": False}
-    found |= {"two at once": False, "problems": []}
+    outcome: dict[str, Any] = {"before a checkpoint": not has_checkpoint(folder / out), "killed twice": False}
+    outcome |= {"two at once": False, "problems": []}
     if not two and rng.random() < SHARE_KILLED_TWICE:
         process = start(next_command(kind, folder, out), folder)
-        found["killed twice"] = killed(process, rng.uniform(0, seconds / 2), rng.choice(SIGNALS))
+        outcome["killed twice"] = killed(process, rng.uniform(0, seconds / 2), rng.choice(SIGNALS))
     if not complete(folder / out):
-        command, found["two at once"] = next_command(kind, folder, out), two
+        command, outcome["two at once"] = next_command(kind, folder, out), two
         processes = [start(command, folder) for _ in range(1 + two)]
         said = [ended(process) for process in processes]
         codes = sorted(process.returncode for process in processes)
         # The second one is told that the first works there, or, if it came late, that all is done.
         refused = any(word in text for text in said for word in ("is in use", "is complete", "exists. Choose"))
         if codes != [0, 2][: len(codes)] or refused != two:
-            found["problems"].append({"command": command, "codes": codes, "said": said})
+            outcome["problems"].append({"command": command, "codes": codes, "said": said})
     if not complete(folder / out):
-        found["problems"].append("not complete")
+        outcome["problems"].append("not complete")
     else:
-        found["problems"] += differences(folder / "whole" / kind.replace(" ", "-"), folder / out)
-    return found
+        outcome["problems"] += differences(folder / "whole" / kind.replace(" ", "-"), folder / out)
+    return outcome
 
 
 def main() -> None:
@@ -171,10 +171,10 @@ def main() -> None:
     for i in range(options.trials):
         kind = options.kinds[i % len(options.kinds)]
         out = f"trial-{i:03d}"
-        found = trial(kind, folder, out, seconds[kind], rng, two=bool(i // len(options.kinds) % 2))
-        counts[kind] += Counter(["trials", *(name for name in COUNTED if found.get(name))])
-        if found["problems"]:
-            print(f"{out}, {kind}: {found}", flush=True)
+        outcome = trial(kind, folder, out, seconds[kind], rng, two=bool(i // len(options.kinds) % 2))
+        counts[kind] += Counter(["trials", *(name for name in COUNTED if outcome.get(name))])
+        if outcome["problems"]:
+            print(f"{out}, {kind}: {outcome}", flush=True)
         else:
             counts[kind]["the same bits"] += 1
             shutil.rmtree(folder / out)

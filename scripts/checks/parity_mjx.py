@@ -127,11 +127,11 @@ def main() -> None:
                 table[task][kind][name] = {}
                 for step in SHOWN:
                     values = errors[task][kind][name][:, step - 1]
-                    found = {"median": float(np.median(values)), "largest": float(values.max())}
-                    table[task][kind][name][str(step)] = found
+                    errors_at_step = {"median": float(np.median(values)), "largest": float(values.max())}
+                    table[task][kind][name][str(step)] = errors_at_step
                     print(
-                        f"{task:<12} {kind} {name:<12} {step:>4} steps: median {found['median']:.2e}, "
-                        f"largest {found['largest']:.2e}",
+                        f"{task:<12} {kind} {name:<12} {step:>4} steps: median {errors_at_step['median']:.2e}, "
+                        f"largest {errors_at_step['largest']:.2e}",
                         flush=True,
                     )
     jax.config.update("jax_enable_x64", False)

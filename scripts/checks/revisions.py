@@ -62,13 +62,13 @@ def record(folder: Path, repository: Path, only: list[str]) -> None:
 
 def numbers(run: Path) -> dict[str, list[dict]]:
     """The lines of all metrics and evaluations in and below a folder, without what a clock says."""
-    found = {}
+    files = {}
     for file in sorted([*run.rglob("metrics.jsonl"), *run.rglob("evaluations.jsonl")]):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        found[str(file.relative_to(run))] = [
+        files[str(file.relative_to(run))] = [
             {name: value for name, value in line.items() if name not in CLOCK} for line in lines
         ]
-    return found
+    return files
 
 
 def compare(before: Path, after: Path) -> bool:

@@ -245,7 +245,7 @@ def value(text: str) -> Any:
 def main() -> None:
     """Run the file and write what it came to."""
     middle = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    own, arguments = sys.argv[1:middle], sys.argv[middle + 1 :]
+    words, arguments = sys.argv[1:middle], sys.argv[middle + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="a file that `rljax data record` wrote")
     parser.add_argument("out", type=Path, help="the JSON file to write")
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="fields of the file's TrainConfig")
     parser.add_argument("--hidden-dim", type=int, help="units of each hidden layer, where the file fixes them")
     parser.add_argument("--source", default="", help="where the file comes from, such as owner/name@commit")
-    options = parser.parse_args(own)
+    options = parser.parse_args(words)
     fields = {name: value(text) for name, _, text in (entry.partition("=") for entry in options.set)}
     if importlib.util.find_spec("torch"):
         importlib.import_module("torch").set_num_threads(1)
@@ -263,7 +263,7 @@ def main() -> None:
     try:
         execute(options.file.resolve(), arguments, fields, options.hidden_dim)
     finally:  # also after Ctrl-C: what was evaluated until then is kept
-        found = {
+        outcome = {
             "source": options.source,
             "file": options.file.name,
             "fields": fields,
@@ -276,7 +276,7 @@ def main() -> None:
             "wall_seconds": time.perf_counter() - began,
             "versions": versions(),
         }
-        options.out.write_text(json.dumps(found) + "\n")
+        options.out.write_text(json.dumps(outcome) + "\n")
 
 
 if __name__ == "__main__":

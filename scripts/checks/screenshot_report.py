@@ -56,10 +56,10 @@ def size(page: Path, width: int) -> tuple[int, int]:
     """Width and height of a page in pixels, in a window of the given width."""
     with tempfile.TemporaryDirectory() as folder:
         text = _open(Path(folder), page, width, 800, "light", "--dump-dom", "--virtual-time-budget=2000")
-    found = re.search(r"<title>(\d+)x(\d+)</title>", text)
-    if found is None:
+    match = re.search(r"<title>(\d+)x(\d+)</title>", text)
+    if match is None:
         raise SystemExit(f"'{page}' did not open in Chromium.")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def picture(page: Path, width: int, height: int, scheme: str, output: Path) -> None:

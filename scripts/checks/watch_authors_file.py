@@ -45,13 +45,13 @@ def watch(which: str, data: Path, peers: Path, out: Path) -> None:
     use_code(file.parent, peers / pair.file.split("/")[0])
     module = run_authors_file.loaded(file)
     sys.argv = [pair.file, *pair.arguments.format(updates=UPDATES).split()]
-    found = WATCHERS[pair.watcher](module, pair, recorded.serve())
-    noise = pair.noise(stacked(found.draws))
-    arrays: dict[str, Any] = {f"first/{name}": x for name, x in found.first.items()}
-    arrays |= {f"last/{name}": x for name, x in found.last.items()}
-    arrays |= {f"loss/{name}": np.array([added(each, name) for each in found.losses]) for name in pair.losses}
+    record = WATCHERS[pair.watcher](module, pair, recorded.serve())
+    noise = pair.noise(stacked(record.draws))
+    arrays: dict[str, Any] = {f"first/{name}": x for name, x in record.first.items()}
+    arrays |= {f"last/{name}": x for name, x in record.last.items()}
+    arrays |= {f"loss/{name}": np.array([added(each, name) for each in record.losses]) for name in pair.losses}
     arrays |= {f"{kind}/{i}": x for kind, draws in noise.items() for i, x in enumerate(draws)}
-    observations, actions = (np.stack([batch[i] for batch in found.batches]) for i in (0, 1))
+    observations, actions = (np.stack([batch[i] for batch in record.batches]) for i in (0, 1))
     np.savez(out, observations=observations, actions=actions, **arrays)
 
 
@@ -84,11 +84,11 @@ def recorded_draws(
 def recording(drawn: list[Any], function: Any, repeated: Mapping[int, int]) -> Any:
     """The function, which appends what it draws to the list, or draws what it drew before."""
 
-    def draw(*given: Any, **options: Any) -> Any:
+    def draw(*inputs: Any, **options: Any) -> Any:
         again = repeated.get(len(drawn))
-        found = function(*given, **options) if again is None else drawn[again]
-        drawn.append(found.clone() if hasattr(found, "clone") else found)  # tensors can change in place
-        return found
+        numbers = function(*inputs, **options) if again is None else drawn[again]
+        drawn.append(numbers.clone() if hasattr(numbers, "clone") else numbers)  # tensors can change in place
+        return numbers
 
     return draw
 
@@ -101,14 +101,14 @@ def watch_torch(module: Any, pair: Pair, _: Mapping[str, np.ndarray]) -> Watched
     for name, value in pair.fields.items():
         setattr(module.TrainConfig, name, value)
     learner = getattr(module, pair.learner)
-    train, batches, losses, draws, seen = getattr(learner, pair.method), [], [], [], []
+    train, batches, losses, draws, learners = getattr(learner, pair.method), [], [], [], []
     functions = [("normal", torch.distributions.normal, "_standard_normal"), ("uniform", torch.Tensor, "uniform_")]
 
     def update(self: Any, batch: Any) -> Any:
-        if not seen:
+        if not learners:
             for name in pair.fixed:
                 part_of(self, name).requires_grad_(False)
-            seen.extend([self, torch_parameters(self, pair)])
+            learners.extend([self, torch_parameters(self, pair)])
         batches.append([x.numpy() for x in batch])
         with recorded_draws(functions, pair.repeated) as drawn:
             losses.append(train(self, batch))
@@ -117,7 +117,7 @@ def watch_torch(module: Any, pair: Pair, _: Mapping[str, np.ndarray]) -> Watched
 
     setattr(learner, pair.method, update)
     module.train(*[module.TrainConfig] * bool(pair.fields))
-    return Watched(seen[1], torch_parameters(seen[0], pair), batches, losses, draws)
+    return Watched(learners[1], torch_parameters(learners[0], pair), batches, losses, draws)
 
 
 def watch_diffusion_ql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) -> Watched:
@@ -137,16 +137,16 @@ def watch_diffusion_ql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) 
         ("uniform", np.random, "uniform"),
     ]
 
-    def kept(size: int) -> Any:
+    def recorded_sample(size: int) -> Any:
         batches.append(sample(size))
         return batches[-1]
 
-    sampler.sample = kept
+    sampler.sample = recorded_sample
     first = torch_parameters(learner, pair)
     for _ in range(UPDATES):
         with recorded_draws(functions) as drawn:
-            found = learner.train(sampler, 1, 256)
-        losses.append({name: values[0] for name, values in found.items()})
+            metrics = learner.train(sampler, 1, 256)
+        losses.append({name: values[0] for name, values in metrics.items()})
         draws.append(drawn)
     return Watched(first, torch_parameters(learner, pair), batches, losses, draws)
 
@@ -164,15 +164,15 @@ def part_of(learner: Any, name: str) -> Any:
 
 def torch_parameters(learner: Any, pair: Pair) -> dict[str, np.ndarray]:
     """Kernels and biases of all networks under our names: 'critic/0/hidden_1/kernel' is of member 0."""
-    found = {}
+    parameters = {}
     for name, members in pair.networks.items():
         network, *inside = name.split("/")
         arrays = [each for member in members for each in torch_members(part_of(learner, member))]
         for i, layers in enumerate(arrays):
             for j, (kernel, bias) in enumerate(layers):
                 key = "/".join([network, str(i), *inside, "output" if j == len(layers) - 1 else f"hidden_{j}"])
-                found |= {f"{key}/kernel": kernel.copy(), f"{key}/bias": bias.copy()}
-    return found
+                parameters |= {f"{key}/kernel": kernel.copy(), f"{key}/bias": bias.copy()}
+    return parameters
 
 
 def torch_members(network: Any) -> list[list[tuple[np.ndarray, np.ndarray]]]:
@@ -192,19 +192,19 @@ def watch_rebrac(module: Any, pair: Pair, _: Mapping[str, np.ndarray]) -> Watche
     """CORL's rebrac.py, whose updates are two functions inside a compiled loop."""
     import jax
 
-    kept: dict[int, Any] = {}
+    calls: dict[int, Any] = {}
 
-    def keep(number: Any, *given: Any) -> None:
-        kept[int(number[0])] = jax.tree_util.tree_map(np.asarray, given)
+    def keep(number: Any, *inputs: Any) -> None:
+        calls[int(number[0])] = jax.tree_util.tree_map(np.asarray, inputs)
 
     def watching(update: Any) -> Any:
-        def watched(**given: Any) -> Any:
-            key, actor, critic, metrics = update(**given)
-            before, after = given["metrics"].accumulators, metrics.accumulators
+        def watched(**inputs: Any) -> Any:
+            key, actor, critic, metrics = update(**inputs)
+            before, after = inputs["metrics"].accumulators, metrics.accumulators
             counted = [name for name in pair.losses if after[name][1] is not before[name][1]]
             losses = {name: after[name][0] - before[name][0] for name in counted}
-            batch = [given["batch"][name] for name in ("states", "actions")]
-            first = {"actor": given["actor"].params, "critic": given["critic"].params}
+            batch = [inputs["batch"][name] for name in ("states", "actions")]
+            first = {"actor": inputs["actor"].params, "critic": inputs["critic"].params}
             last = {"actor": actor.params, "critic": critic.params}
             jax.debug.callback(keep, after["critic_loss"][1], first, last, batch, losses)
             return key, actor, critic, metrics
@@ -215,11 +215,11 @@ def watch_rebrac(module: Any, pair: Pair, _: Mapping[str, np.ndarray]) -> Watche
         setattr(module, name, watching(getattr(module, name)))
     module.main()
     jax.effects_barrier()
-    updates = [kept[number] for number in sorted(kept)]
+    updates = [calls[number] for number in sorted(calls)]
     losses = [{name: float(loss[0]) for name, loss in each[3].items()} for each in updates]
 
-    def parameters(given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        actor, critic = given["actor"]["params"], given["critic"]["params"]["VmapCritic_0"]
+    def parameters(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        actor, critic = inputs["actor"]["params"], inputs["critic"]["params"]["VmapCritic_0"]
         return jax_parameters("actor", actor) | jax_parameters("critic", critic, members=True)
 
     first, last = parameters(updates[0][0]), parameters(updates[-1][1])
@@ -242,46 +242,46 @@ def watch_fql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) -> Watche
     @jax.jit
     def update(learner: Any, batch: Any) -> Any:
         with recorded_draws([("normal", jax.random, "normal"), ("uniform", jax.random, "uniform")]) as drawn:
-            learner, found = learner.update(batch)
+            learner, metrics = learner.update(batch)
         # Flax draws as well, to know the shapes of parameters.
-        return learner, found, {kind: [x for x in some if x.shape[0] == size] for kind, some in drawn.items()}
+        return learner, metrics, {kind: [x for x in some if x.shape[0] == size] for kind, some in drawn.items()}
 
     def parameters() -> dict[str, np.ndarray]:
-        found = {}
+        arrays = {}
         for name, (theirs,) in pair.networks.items():
             tree = learner.network.params[theirs]
             if name == "critic":
-                found |= jax_parameters(name, tree["value_net"], members=True)
+                arrays |= jax_parameters(name, tree["value_net"], members=True)
                 continue
             network, *inside = name.split("/")
             layers = jax_parameters(network, tree["mlp"], *inside)
             first = "/".join([network, "0", *inside, "hidden_0/kernel"])
             # Theirs reads observations, actions and times, ours actions, times and observations.
             layers[first] = np.roll(layers[first], -observations.shape[1], axis=0)
-            found |= layers
-        return found
+            arrays |= layers
+        return arrays
 
     first = parameters()
     for _ in range(UPDATES):
-        chosen = rng.integers(len(actions), size=size)
-        batch = {name: column[chosen] for name, column in columns.items()}
-        learner, found, drawn = update(learner, batch)
+        places = rng.integers(len(actions), size=size)
+        batch = {name: column[places] for name, column in columns.items()}
+        learner, metrics, drawn = update(learner, batch)
         batches.append([batch["observations"], batch["actions"]])
-        losses.append({name: float(found[name]) for name in pair.losses})
+        losses.append({name: float(metrics[name]) for name in pair.losses})
         draws.append(drawn)
     return Watched(first, parameters(), batches, losses, draws)
 
 
 def jax_parameters(name: str, tree: Mapping[str, Any], *inside: str, members: bool = False) -> dict[str, np.ndarray]:
     """Parameters of a Flax module under our names; with members, arrays are stacked along their first axis."""
-    found = {}
+    parameters = {}
     last = f"Dense_{sum(layer.startswith('Dense') for layer in tree) - 1}"
     for layer, arrays in tree.items():
-        own = "output" if layer == last else layer.replace("Dense", "hidden").replace("LayerNorm", "norm")
+        our_layer = "output" if layer == last else layer.replace("Dense", "hidden").replace("LayerNorm", "norm")
         for kind, array in arrays.items():
             for i, value in enumerate(array if members else [array]):
-                found["/".join([name, str(i), *inside, own, kind])] = np.asarray(value)
-    return found
+                parameters["/".join([name, str(i), *inside, our_layer, kind])] = np.asarray(value)
+    return parameters
 
 
 WATCHERS: dict[str, Callable[[Any, Pair, Mapping[str, np.ndarray]], Watched]] = {

@@ -115,11 +115,11 @@ def collect(run: Path) -> Run:
     final = json.loads((run / "summary.json").read_text())["final"]
     best = statistics.expected_best(records.read(run, "evaluations"))
     score = final["score"] if final["success"] is None else 100 * final["success"]
-    kept = {"data": described["data"], "dataset": described["dataset"], "best": best, "score": score}
+    record = {"data": described["data"], "dataset": described["dataset"], "best": best, "score": score}
     if described["then_online"]:
         commands = [line["command"] for line in described.get("resumed", [])]
-        kept |= {"then_online": described["then_online"], "resumed": commands}
-    return shared.collect(run) | kept
+        record |= {"then_online": described["then_online"], "resumed": commands}
+    return shared.collect(run) | record
 
 
 def join(parts: list[Run]) -> Run:
@@ -174,11 +174,11 @@ def grid(runs: list[Run], label: str, cell: Callable[[Run], tuple[str, float]]) 
     agents = [agent for agent in NAMES if any(run["agent"] == agent for run in runs)]
     rows = []
     for name in dict.fromkeys(run["data"] for run in runs):
-        own = {run["agent"]: run for run in runs if run["data"] == name}
-        cells = {agent: cell(run) for agent, run in own.items()}
-        best = max((agent for agent in own if len(own[agent]["seeds"]) > 2), key=lambda agent: cells[agent][1])
+        columns = {run["agent"]: run for run in runs if run["data"] == name}
+        cells = {agent: cell(run) for agent, run in columns.items()}
+        best = max((agent for agent in columns if len(columns[agent]["seeds"]) > 2), key=lambda agent: cells[agent][1])
         shown = {agent: f"**{text}**" if agent == best else text for agent, (text, _) in cells.items()}
-        any_run = next(iter(own.values()))
+        any_run = next(iter(columns.values()))
         rows.append([task(name), score_of_data(any_run), *(shown.get(agent, "") for agent in agents)])
     return shared.table([label, "data", *(NAMES[agent] for agent in agents)], rows)
 
@@ -210,8 +210,10 @@ def locomotion(runs: list[Run]) -> list[str]:
 
     lines += [*grid(runs, "best of 5 evaluated policies", best), ""]
     agents = [agent for agent in NAMES if any(run["agent"] == agent for run in runs)]
-    own = {agent: [float(minutes(run).replace(",", "")) for run in runs if run["agent"] == agent] for agent in agents}
-    times = ["minutes for one seed", *(_range(own[agent]) for agent in agents)]
+    times_of = {
+        agent: [float(minutes(run).replace(",", "")) for run in runs if run["agent"] == agent] for agent in agents
+    }
+    times = ["minutes for one seed", *(_range(times_of[agent]) for agent in agents)]
     return lines + shared.table(["wall time", *(NAMES[agent] for agent in agents)], [times])
 
 
@@ -238,8 +240,8 @@ def six_sets(runs: list[Run]) -> list[str]:
     for agent in agents:
         estimate = whole[agent]["iqm"]
         cells = [NAMES[agent], f"{estimate.value:.0f} [{estimate.low:.0f}, {estimate.high:.0f}]"]
-        found = above.get((agent, "bc"))
-        cells.append(f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found else "")
+        improvement = above.get((agent, "bc"))
+        cells.append(f"{improvement.value:.2f} [{improvement.low:.2f}, {improvement.high:.2f}]" if improvement else "")
         rows.append(cells)
     lines += [*shared.table(["over six sets", "IQM [95 % interval]", "P(above BC) [95 % interval]"], rows), ""]
     rows = []
@@ -294,8 +296,8 @@ def cube(runs: list[Run]) -> list[str]:
     online = next(run for run in runs if "then_online" in run)
     offline = online["reached"] - online["then_online"]
     rows = [
-        [f"{step - offline:,}", f"{100 * np.mean(own):.0f}", ", ".join(f"{100 * value:.0f}" for value in own)]
-        for step, own in zip(online["steps_evaluated"], np.array(online["success"]).T, strict=True)
+        [f"{step - offline:,}", f"{100 * np.mean(success):.0f}", ", ".join(f"{100 * value:.0f}" for value in success)]
+        for step, success in zip(online["steps_evaluated"], np.array(online["success"]).T, strict=True)
         if step > offline
     ]
     header = ["FQL, steps online after 31,000 updates", "success, %", "seeds"]
@@ -342,7 +344,7 @@ TABLES = {
 }
 
 
-def kept(name: str) -> list[Run]:
+def runs_of(name: str) -> list[Run]:
     """The runs of a table, by data set and agent."""
     runs = [json.loads(path.read_text()) for path in sorted((FOLDER / name).glob("*.json"))]
     return sorted(runs, key=lambda run: (datasets.short(run["data"]), list(NAMES).index(run["agent"])))
@@ -350,12 +352,12 @@ def kept(name: str) -> list[Run]:
 
 def tables() -> dict[tuple[str, str], str]:
     """All tables in Markdown, by page and name."""
-    found = {(PAGES[name], name): "\n".join(make(kept(name))) for name, make in TABLES.items()}
-    usual = {(run["agent"], run["dataset"]["files"][0]["sha256"]): run for run in kept("locomotion_20k")}
-    changed = kept("settings")
-    beside = {(run["agent"], run["dataset"]["files"][0]["sha256"]) for run in changed} & usual.keys()
-    found["offline/generative", "settings"] = "\n".join(ablations(changed + [usual[key] for key in sorted(beside)]))
-    return found
+    made = {(PAGES[name], name): "\n".join(make(runs_of(name))) for name, make in TABLES.items()}
+    usual = {(run["agent"], run["dataset"]["files"][0]["sha256"]): run for run in runs_of("locomotion_20k")}
+    changed = runs_of("settings")
+    keys = {(run["agent"], run["dataset"]["files"][0]["sha256"]) for run in changed} & usual.keys()
+    made["offline/generative", "settings"] = "\n".join(ablations(changed + [usual[key] for key in sorted(keys)]))
+    return made
 
 
 def main() -> None:
@@ -367,10 +369,10 @@ def main() -> None:
     if options.runs and options.table is None:
         parser.error("runs belong to a table: name it by --table.")
     for path in options.runs:
-        found = [path] if (path / "config.json").exists() else sorted(x.parent for x in path.glob("*/config.json"))
-        if not found:
+        folders = [path] if (path / "config.json").exists() else sorted(x.parent for x in path.glob("*/config.json"))
+        if not folders:
             parser.error(f"'{path}' is not a run and holds none.")
-        parts = [collect(run) for run in found]
+        parts = [collect(run) for run in folders]
         (FOLDER / options.table).mkdir(parents=True, exist_ok=True)
         run = join(parts) if parts[1:] else parts[0]
         (FOLDER / options.table / f"{path.name}.json").write_text(json.dumps(run) + "\n")

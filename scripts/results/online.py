@@ -139,8 +139,8 @@ def curve(run: dict[str, Any], label: str | None = None) -> learning_curves.Curv
     """A collected run as the figure takes it, where given by another name than its agent's."""
     evaluations = [
         {"learner": i, "seed": seed, "step": step, "returns": [value]}
-        for i, (seed, own) in enumerate(zip(run["seeds"], run["returns"], strict=True))
-        for step, value in zip(run["steps_evaluated"], own, strict=True)
+        for i, (seed, returns) in enumerate(zip(run["seeds"], run["returns"], strict=True))
+        for step, value in zip(run["steps_evaluated"], returns, strict=True)
     ]
     return learning_curves.Curve(label or named(run), run["environment"], evaluations, {run["episodes_per_evaluation"]})
 
@@ -191,9 +191,9 @@ def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
     """Streams, and in their environments SAC and PPO, with their own settings and with one transition at a time."""
     streams = [run for run in collected if learns_from(run) == "stream" and not by_default(run)]
     places = {run["environment"] for run in streams}
-    beside = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
-    single = [run for run in beside if run["name"].endswith("-one")]
-    curves = [curve(run) for run in streams + [run for run in beside if usual(run)]]
+    others = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
+    single = [run for run in others if run["name"].endswith("-one")]
+    curves = [curve(run) for run in streams + [run for run in others if usual(run)]]
     learning_curves.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
 
 
@@ -222,9 +222,9 @@ def hindsight() -> list[str]:
     """The share of successful episodes of two implementations of hindsight, from compare_hindsight.py."""
     file = json.loads((RESULTS / "online" / "hindsight.json").read_text())
     rows = []
-    for task, found in file.items():
+    for task, samples_by_side in file.items():
         for side in ("ours", "stable-baselines3"):
-            samples = list(found[side].values())
+            samples = list(samples_by_side[side].values())
             reached = np.array([sample["success"] for sample in samples]).mean(axis=0)
             steps = samples[0]["steps_evaluated"]
             shown = "; ".join(f"{x:.0%} at {step / 1000:g}k" for step, x in zip(steps, reached, strict=True))
@@ -235,7 +235,7 @@ def hindsight() -> list[str]:
 def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """All tables in Markdown, by page and name."""
     references = published()
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    runs_by_table: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in sorted(collected, key=lambda run: (run["environment"], run["agent"])):
         kind = learns_from(run)
         if by_default(run):
@@ -252,9 +252,9 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
             key = "online", "settings"
         else:
             key = "online", "cartpole" if "CartPole" in run["environment"] else kind
-        found.setdefault(key, []).append(run)
-    others = found.pop(("online", "spaces"), [])
-    made = {key: table(COLUMNS, [row(run, references) for run in runs]) for key, runs in found.items()}
+        runs_by_table.setdefault(key, []).append(run)
+    others = runs_by_table.pop(("online", "spaces"), [])
+    made = {key: table(COLUMNS, [row(run, references) for run in runs]) for key, runs in runs_by_table.items()}
     header = ("agent", "environment", "observation and action", "steps", "seeds", COLUMNS[4], "success", "wall")
     made["online", "spaces"] = table(header, [spaces_row(run) for run in others])
     made["online", "hindsight"] = hindsight()

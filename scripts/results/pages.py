@@ -198,25 +198,25 @@ def goal(aim: float | None) -> str:
     return "" if aim is None else f"{aim:g}"
 
 
-def beside(name: str, rows: Rows, shown: Callable[[float], str] = number) -> list[list[str]]:
+def ratio_rows(name: str, rows: Rows, shown: Callable[[float], str] = number) -> list[list[str]]:
     """Rows of ours, the peer's and their ratio; what was not measured is left out."""
     medians = benchmark(name)["medians"]
-    found = []
+    cells_of_rows = []
     for label, ours, peer, aim in rows:
         if ours in medians:
             cells = [shown(medians[ours])]
             cells += [shown(medians[peer]), ratio(medians[ours] / medians[peer], aim)] if peer in medians else ["", ""]
-            found.append([label, *cells, goal(aim)])
-    return found
+            cells_of_rows.append([label, *cells, goal(aim)])
+    return cells_of_rows
 
 
 def online(name: str) -> list[str]:
     """Steps per second, memory and start of one machine."""
     file = benchmark(name)
     medians, ratios = file["medians"], file["ratios"]
-    lines = [*table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside(name, ONLINE)), ""]
+    lines = [*table(["steps/s", "ours", "peer", "ratio", "aim, at least"], ratio_rows(name, ONLINE)), ""]
     header = ["peak resident memory, MB", "ours", "peer", "ratio", "aim"]
-    lines += [*table(header, beside(name, MEMORY, lambda value: f"{value:,.0f}")), ""]
+    lines += [*table(header, ratio_rows(name, MEMORY, lambda value: f"{value:,.0f}")), ""]
     agents = ("sac", "td3")
     shares = [medians.get(f"{agent} share of the bound", ratios.get(f"{agent} ours / bound")) for agent in agents]
     share = " and ".join(f"{x:.0%}" for x in shares)
@@ -232,7 +232,7 @@ def online(name: str) -> list[str]:
 def dqn() -> list[str]:
     """DQN's speed and memory."""
     medians = benchmark("dqn")["medians"]
-    rows = [row[:4] for row in beside("dqn", DQN)]
+    rows = [row[:4] for row in ratio_rows("dqn", DQN)]
     memory = [medians[f"dqn {whose} peak MB"] for whose in ("ours", "sbx-rl")]
     rows.append(["the same, peak resident memory, MB", *(f"{x:,.0f}" for x in memory), f"{memory[0] / memory[1]:.2f}"])
     return table(["", "ours", "peer", "ratio"], rows)
@@ -240,12 +240,12 @@ def dqn() -> list[str]:
 
 def atari() -> list[str]:
     """DQN's speed on an Atari game."""
-    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("atari", ATARI))
+    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], ratio_rows("atari", ATARI))
 
 
 def pqn() -> list[str]:
     """PQN's speed."""
-    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("pqn", PQN))
+    return table(["steps/s", "ours", "peer", "ratio", "aim, at least"], ratio_rows("pqn", PQN))
 
 
 def streams() -> list[str]:
@@ -253,7 +253,7 @@ def streams() -> list[str]:
     medians = benchmark("streaming")["medians"]
     names = ("stream AC HalfCheetah", "stream Q CartPole", "stream Q Breakout")
     sizes = [[name, f"{medians[f'{name} ours bytes']:,.0f}"] for name in names]
-    lines = table(["steps/s", "ours", "peer", "ratio", "aim, at least"], beside("streaming", STREAMS))
+    lines = table(["steps/s", "ours", "peer", "ratio", "aim, at least"], ratio_rows("streaming", STREAMS))
     return [*lines, "", *table(["state of one stream", "bytes"], sizes)]
 
 
@@ -261,7 +261,7 @@ def offline() -> list[str]:
     """Updates per second beside CORL's."""
     ratios, medians = (benchmark("offline")[name] for name in ("ratios", "medians"))
     agents = ("bc", "td3_bc", "iql", "cql")
-    rows = beside("offline", OFFLINE)
+    rows = ratio_rows("offline", OFFLINE)
     rows = [[*row, f"{ratios[f'{agent} ours / bound']:.0%}"] for row, agent in zip(rows, agents, strict=True)]
     lines = table(["updates/s", "ours", "CORL", "ratio", "aim, at least", "share of the bound (aim 95%)"], rows)
     more = [
@@ -275,14 +275,14 @@ def offline() -> list[str]:
 
 def jax_corl() -> list[str]:
     """Updates per second beside JAX-CORL's."""
-    return table(["updates/s", "ours", "JAX-CORL", "ratio", "aim, at least"], beside("jax_corl", JAX_CORL))
+    return table(["updates/s", "ours", "JAX-CORL", "ratio", "aim, at least"], ratio_rows("jax_corl", JAX_CORL))
 
 
 def generative() -> list[str]:
     """Updates per second beside the authors' code, and the time of an action."""
     file = benchmark("generative")
     medians, ratios = file["medians"], file["ratios"]
-    rows = beside("generative", GENERATIVE)
+    rows = ratio_rows("generative", GENERATIVE)
     for row, (_, ours, _, _) in zip(rows, GENERATIVE, strict=True):
         agent = ours.removesuffix(" ours updates/s")
         half = medians.get(f"{agent} bfloat16 updates/s")
@@ -301,7 +301,7 @@ def goals() -> list[str]:
     """GCIQL's updates."""
     rows: Rows = (("GCIQL", "gciql ours updates/s", "gciql authors' updates/s", None),)
     share = benchmark("goals")["ratios"]["gciql ours / bound"]
-    rows_shown = [[*row[:4], f"{share:.0%}"] for row in beside("goals", rows)]
+    rows_shown = [[*row[:4], f"{share:.0%}"] for row in ratio_rows("goals", rows)]
     return table(["updates/s", "ours", "authors'", "ratio", "share of the bound"], rows_shown)
 
 
@@ -343,7 +343,7 @@ def accelerator() -> list[str]:
     for label, name, unit in ACCELERATOR:
         one, ten = (plain[f"{name} x {learners}"][unit] for learners in (1, 10))
         as_graphs = [graphs.get(f"{name} x {learners}") for learners in (1, 10)]
-        shown = ["-" if found is None else number(found[unit]) for found in as_graphs]
+        shown = ["-" if figures is None else number(figures[unit]) for figures in as_graphs]
         rows.append([label, number(one), number(ten), f"{ten / one:.1f}", *shown])
     header = ["a second, all learners together", "1 learner", "10 learners", "ratio"]
     return table([*header, "1, loops as graphs", "10, loops as graphs"], rows)
@@ -364,8 +364,8 @@ def cores() -> list[str]:
     file = benchmark("cores")
     rows = []
     for label, key in CORES:
-        sharing, own = (file["medians"][f"{key}, {how}, steps/s"] for how in ("sharing", "cores"))
-        rows.append([label, number(sharing), number(own), f"{own / sharing:.2f}"])
+        sharing, apart = (file["medians"][f"{key}, {how}, steps/s"] for how in ("sharing", "cores"))
+        rows.append([label, number(sharing), number(apart), f"{apart / sharing:.2f}"])
     return table(["learners", "sharing, steps/s", "cores of their own, steps/s", "ratio"], rows)
 
 
@@ -388,11 +388,11 @@ def frequencies(task: str) -> list[str]:
     agents = json.loads((RESULTS / "studies" / "decision_frequencies" / f"{task}.json").read_text())["agents"]
     names = {"sac": "SAC", "td3": "TD3", "ppo": "PPO", "sequence_rl": "Sequence RL, J ="}
     rows = []
-    for key, found in agents.items():
+    for key, entry in agents.items():
         agent, _, length = key.partition(" ")
-        means = [f"{np.mean(seeds):,.0f}" for seeds in found["returns"].values()]
-        scores = f"{np.mean(found['scores']):.3f} +- {np.std(found['scores']):.3f}"
-        rows.append([f"{names[agent]} {length}".strip(), f"{found['steps']:,}", *means, scores])
+        means = [f"{np.mean(seeds):,.0f}" for seeds in entry["returns"].values()]
+        scores = f"{np.mean(entry['scores']):.3f} +- {np.std(entry['scores']):.3f}"
+        rows.append([f"{names[agent]} {length}".strip(), f"{entry['steps']:,}", *means, scores])
     lengths = next(iter(agents.values()))["returns"]
     return table(["a decision in every", "steps", *lengths, "score"], rows)
 
@@ -409,9 +409,10 @@ def campaign(name: str) -> list[str]:
 def updates() -> list[str]:
     """How far our updates are from other people's, from the same parameters on the same batches."""
     rows = []
-    for name, found in json.loads((RESULTS / "checks" / "references" / "updates.json").read_text())["agents"].items():
-        off = [max(loss[span] for loss in found["losses"].values()) for span in ("first 10", "all")]
-        cells = [f"{found['updates']}", *(f"{x:.0e}" for x in off), f"{found['parameters']:.2%}"]
+    file = json.loads((RESULTS / "checks" / "references" / "updates.json").read_text())
+    for name, comparison in file["agents"].items():
+        off = [max(loss[span] for loss in comparison["losses"].values()) for span in ("first 10", "all")]
+        cells = [f"{comparison['updates']}", *(f"{x:.0e}" for x in off), f"{comparison['parameters']:.2%}"]
         rows.append([AGENTS[name], *cells])
     header = ["agent", "updates", "losses, first 10 updates", "losses, all updates", "parameters at the end"]
     return table(header, rows)
@@ -419,15 +420,15 @@ def updates() -> list[str]:
 
 def early() -> list[str]:
     """BC after 750 updates, ours and CORL's, on seeds that the other table does not have."""
-    found = json.loads((RESULTS / "checks" / "references" / "bc_early.json").read_text())
+    file = json.loads((RESULTS / "checks" / "references" / "bc_early.json").read_text())
     header = ["code", "seeds", "mean return", "episodes below 1,000", "learners with such episodes"]
     rows = []
     for name, side in {"ours": "ours", "CORL": "theirs"}.items():
-        returns, low = found["returns"][side], found["below_1000"][side]
+        returns, low = file["returns"][side], file["below_1000"][side]
         mean = f"{np.mean(returns):,.0f} +- {np.std(returns, ddof=1):,.0f}"
-        rows.append([name, f"{len(returns)}", mean, f"{sum(low)} of {len(low) * found['episodes']}"])
+        rows.append([name, f"{len(returns)}", mean, f"{sum(low)} of {len(low) * file['episodes']}"])
         rows[-1].append(f"{sum(x > 0 for x in low)}")
-    value, least, most = found["difference"]
+    value, least, most = file["difference"]
     return [*table(header, rows), "", f"The difference is {value:+,.0f} [{least:,.0f}, {most:,.0f}]."]
 
 
@@ -439,7 +440,7 @@ def study(path: str) -> list[str]:
 
 def tables() -> dict[tuple[str, str], str]:
     """All tables in Markdown, by page and name."""
-    own = {"sac": "SAC", "dsact": "DSAC-T"}
+    names = {"sac": "SAC", "dsact": "DSAC-T"}
     made = {
         ("speed", "amd"): online("online-amd"),
         ("speed", "intel"): online("online-intel"),
@@ -457,12 +458,12 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed/sweeps", "sweeps"): sweeps(),
         ("speed/sweeps", "overhead"): overhead(),
         ("speed/sweeps", "cores"): cores(),
-        ("studies/reward_scales", "pendulum"): rewards("pendulum", own | {"dsac-v1": "first DSAC"}),
+        ("studies/reward_scales", "pendulum"): rewards("pendulum", names | {"dsac-v1": "first DSAC"}),
         ("studies/reward_scales", "inverted_pendulum"): rewards(
             "inverted_pendulum",
             {"sac": "SAC, its own networks", "sac-deep": "SAC, DSAC-T's networks", "dsact": "DSAC-T"},
         ),
-        ("studies/reward_scales", "inverted_double_pendulum"): rewards("inverted_double_pendulum", own),
+        ("studies/reward_scales", "inverted_double_pendulum"): rewards("inverted_double_pendulum", names),
         **{("studies/decision_frequencies", task): frequencies(task) for task in ("pendulum", "inverted_pendulum")},
         ("studies/corruptions", "halfcheetah"): study("studies/corruptions/halfcheetah"),
         ("studies/weights", "halfcheetah"): study("studies/weights/halfcheetah"),

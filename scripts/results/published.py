@@ -64,7 +64,7 @@ def online(folder: Path) -> Iterator[published.Point]:
         if published.task_of(environment) not in TASKS or metric not in ("return", "mean_return"):
             continue
         seeds = max(map(len, values.values()))
-        whole = sorted(step for step, own in values.items() if len(own) == seeds)
+        whole = sorted(step for step, seed_values in values.items() if len(seed_values) == seeds)
         for near in STEPS:
             step = min(whole, key=lambda step: abs(step + before - near))
             if abs(step + before - near) > 0.1 * near:
@@ -103,7 +103,7 @@ def neorl2(folder: Path) -> Iterator[published.Point]:
     """NeoRL-2's own benchmark, which does not state the number of updates."""
     for row in read(folder / "offline_final.csv"):
         if row["repo"] == "polixir/NeoRL2" and row["metric"] == "score_0_100" and row["algo"] in NEORL2:
-            found = point(
+            converted = point(
                 NEORL2[row["algo"]],
                 row["dataset"],
                 "score",
@@ -114,7 +114,7 @@ def neorl2(folder: Path) -> Iterator[published.Point]:
                 f"{row['repo']}@{row['commit']}",
                 "settings chosen by online evaluation",
             )
-            yield dataclasses.replace(found, task=row["dataset"].removeprefix("NeoRL2-") + "-v0")
+            yield dataclasses.replace(converted, task=row["dataset"].removeprefix("NeoRL2-") + "-v0")
 
 
 def point(

@@ -32,7 +32,7 @@ def collect(run: Path) -> dict[str, Any]:
     def means(name: str, digits: int) -> list[list[float]]:
         learners = range(len(described["seeds"]))
         lines = [[line for line in evaluations if line["learner"] == i][:shared] for i in learners]
-        return [[round(float(np.mean(line[name])), digits) for line in own] for own in lines]
+        return [[round(float(np.mean(line[name])), digits) for line in learner_lines] for learner_lines in lines]
 
     timing = {name: summary.get(name) for name in ("wall_seconds", "compile_seconds", "steps_per_second")}
     return {
@@ -56,10 +56,12 @@ def changes(run: dict[str, Any]) -> list[str]:
     module = registry.load_agent(run["agent"])
     usual = registry.preset(run["agent"], module, run["environment"], run.get("data"), variant=run.get("preset"))
     settings = Settings(run["agent"], run["environment"], run["steps"])
-    given, in_steps = (configuration.as_json(x) for x in (usual, schedules.in_steps(module, usual, settings)))
-    same = [name for name in given if given[name] == in_steps[name]]
+    preset, in_steps = (configuration.as_json(x) for x in (usual, schedules.in_steps(module, usual, settings)))
+    same = [name for name in preset if preset[name] == in_steps[name]]
     return [
-        f"{name} {run['config'][name]}" for name in run["config"] if name in same and run["config"][name] != given[name]
+        f"{name} {run['config'][name]}"
+        for name in run["config"]
+        if name in same and run["config"][name] != preset[name]
     ]
 
 

@@ -54,10 +54,10 @@ def refusal(agent: str, observation: str, action: str) -> str | None:
 def cell(agent: str, observation: str | None, action: str | None) -> str:
     """What the table says of one kind of observation with any action, or of one kind of action with any observation."""
     pairs = [(observation, other) for other in ACTIONS] if observation else [(other, action) for other in OBSERVATIONS]
-    found = [refusal(agent, str(one), str(two)) for one, two in pairs]
-    if None in found:
+    refusals = [refusal(agent, str(one), str(two)) for one, two in pairs]
+    if None in refusals:
         return "yes"
-    return "with convolutions" if any("--config.convolutions" in str(error) for error in found) else ""
+    return "with convolutions" if any("--config.convolutions" in str(error) for error in refusals) else ""
 
 
 def source(agent: str) -> str:
@@ -76,9 +76,9 @@ def table() -> str:
     heads = ["agent", *OBSERVATIONS, *ACTIONS, "from data"]
     rows = [heads, ["---"] * len(heads)]
     for name in names:
-        seen = [cell(name, observation, None) for observation in OBSERVATIONS]
+        observations = [cell(name, observation, None) for observation in OBSERVATIONS]
         done = [cell(name, None, action) for action in ACTIONS]
-        rows.append([f"[{name}](agents/{name}.md)", *seen, *done, source(name)])
+        rows.append([f"[{name}](agents/{name}.md)", *observations, *done, source(name)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

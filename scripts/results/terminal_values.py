@@ -57,18 +57,18 @@ def collect(run: Path) -> Run:
     """A run as one small object, with the values of each learner at each evaluation and without folders' names."""
     described = json.loads((run / "config.json").read_text())
     lines = {line["step"]: line for line in records.read(run, "metrics")}
-    found = shared.collect(run)
-    learners, steps = range(len(found["seeds"])), found["steps_evaluated"]
+    run_record = shared.collect(run)
+    learners, steps = range(len(run_record["seeds"])), run_record["steps_evaluated"]
     values = {
         name: [[round(lines[step][metric][learner], 2) for step in steps] for learner in learners]
         for name, metric in {"terminal_value": "terminal/value", "value": "critic/q"}.items()
     }
     reward = lines[steps[0]]["terminal/reward"][0]
-    command, data = found["command"], Path(described["data"])
+    command, data = run_record["command"], Path(described["data"])
     for folder in (data.parent, run.parent):
         command = command.replace(f"{folder}/", "")
-    kept = {"data": data.name, "dataset": described["dataset"], "terminal_reward": reward, "command": command}
-    return found | values | kept
+    source = {"data": data.name, "dataset": described["dataset"], "terminal_reward": reward, "command": command}
+    return run_record | values | source
 
 
 def curves(parts: list[Run]) -> dict[str, Any]:
@@ -76,28 +76,28 @@ def curves(parts: list[Run]) -> dict[str, Any]:
     if "evaluations" not in parts[0]:
         (run,) = parts
         return run | {"updates": run["steps_evaluated"]}
-    found: dict[str, Any] = {"updates": [x["updates"] for x in parts[0]["evaluations"]]}
+    learner_curves: dict[str, Any] = {"updates": [x["updates"] for x in parts[0]["evaluations"]]}
     for name in ("returns", "terminal_value", "value"):
-        found[name] = [[float(np.mean(x[name])) for x in part["evaluations"]] for part in parts]
-    return found | {"terminal_reward": parts[0]["terminal_reward"]}
+        learner_curves[name] = [[float(np.mean(x[name])) for x in part["evaluations"]] for part in parts]
+    return learner_curves | {"terminal_reward": parts[0]["terminal_reward"]}
 
 
 def row(name: str) -> list[str]:
     """One row: the last values, beside the true one, and returns at half of the updates and at the end."""
     parts = [json.loads(path.read_text()) for path in files(name)]
-    found = curves(parts)
-    updates = found["updates"]
+    learner_curves = curves(parts)
+    updates = learner_curves["updates"]
     middle = min(range(len(updates)), key=lambda i: abs(updates[i] - updates[-1] / 2))
-    returns, terminal, value = (np.array(found[x]) for x in ("returns", "terminal_value", "value"))
-    cells = [f"{updates[-1]:,}", str(len(returns)), f"{found['terminal_reward']:.1f}"]
+    returns, terminal, value = (np.array(learner_curves[x]) for x in ("returns", "terminal_value", "value"))
+    cells = [f"{updates[-1]:,}", str(len(returns)), f"{learner_curves['terminal_reward']:.1f}"]
     cells += [_spread(terminal[:, -1], 1), _spread(value[:, -1], 0), _spread(returns[:, middle], 0)]
     return [*ROWS[name], *cells, _spread(returns[:, -1], 0)]
 
 
 def files(name: str) -> list[Path]:
     """The files of a row: ours, or others' by seed."""
-    own = FOLDER / f"{name}.json"
-    return [own] if own.exists() else sorted(FOLDER.glob(f"{name}-seed[0-9].json"))
+    path = FOLDER / f"{name}.json"
+    return [path] if path.exists() else sorted(FOLDER.glob(f"{name}-seed[0-9].json"))
 
 
 def _spread(values: np.ndarray, digits: int) -> str:
@@ -117,9 +117,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, help="folders of runs, and files of run_authors_file.py")
     for path in parser.parse_args().runs:
-        kept = json.loads(path.read_text()) if path.is_file() else collect(path)
+        record = json.loads(path.read_text()) if path.is_file() else collect(path)
         FOLDER.mkdir(exist_ok=True)
-        (FOLDER / f"{path.stem}.json").write_text(json.dumps(kept) + "\n")
+        (FOLDER / f"{path.stem}.json").write_text(json.dumps(record) + "\n")
     for (page, name), lines in tables().items():
         shared.show(page, name, lines)
 

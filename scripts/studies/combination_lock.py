@@ -81,12 +81,12 @@ def trained(label: str, horizon: int, options: argparse.Namespace) -> Path:
 
 def opened(curve: Mapping[str, Any], optimum: float) -> list[int | None]:
     """For each learner the steps until its evaluations stay above half of the optimum; None where they do not."""
-    found = []
+    steps = []
     for returns in curve["returns"]:
         below = [i for i, value in enumerate(returns) if value <= 0.5 * optimum]
         first = below[-1] + 1 if below else 0
-        found.append(curve["steps"][first] if first < len(returns) else None)
-    return found
+        steps.append(curve["steps"][first] if first < len(returns) else None)
+    return steps
 
 
 def table(study: Mapping[str, Any]) -> str:
@@ -130,8 +130,8 @@ def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
     """What came of one horizon."""
     lock: Any = envs.make(task(horizon)).environment
     outs = {label: trained(label, horizon, options) for label in SETTINGS}
-    found = {label: shared.curves(outs[label], 3) for label in AGENTS}
-    finals = {label: [returns[-1] for returns in curve["returns"]] for label, curve in found.items()}
+    curves = {label: shared.curves(outs[label], 3) for label in AGENTS}
+    finals = {label: [returns[-1] for returns in curve["returns"]] for label, curve in curves.items()}
     described = json.loads((outs["data"] / "config.json").read_text())
     return {
         "env": task(horizon),
@@ -143,8 +143,8 @@ def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
         "bc": float(shared.last(outs["bc"], UPDATES, "returns", 1).mean()),
         "finals": finals,
         "intervals": {label: comparison.mean_interval(np.asarray(x)) for label, x in finals.items()},
-        "opened": {label: opened(curve, lock.optimum) for label, curve in found.items()},
-        "curves": found,
+        "opened": {label: opened(curve, lock.optimum) for label, curve in curves.items()},
+        "curves": curves,
     }
 
 

@@ -154,17 +154,17 @@ def trained(task: Task, out: Path, torso: str, compute: int, options: argparse.N
     return shared.trained(out, steps, begin)
 
 
-def judged(task: Task, out: Path, compute: int | None, episodes: int, seed: int) -> dict[str, Any]:
+def success_of(task: Task, out: Path, compute: int | None, episodes: int, seed: int) -> dict[str, Any]:
     """Success and return [learners] of a run's last policies on both kinds of problems, with T' = `compute`."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for split, env in (("train", task.train), ("test", task.test)):
         if split == "test" and env is None:
             continue
         played = policy.evaluate_run(out, episodes=episodes, env=env, seed=seed, compute=compute)
-        found[split] = [float(np.mean(record["success"])) for record in played["episodes"]]
-        found[f"{split}_return"] = [float(np.mean(record["returns"])) for record in played["episodes"]]
-        found["parameters"], found["flops"] = played["parameters"], played["flops_per_action"]
-    return found
+        figures[split] = [float(np.mean(record["success"])) for record in played["episodes"]]
+        figures[f"{split}_return"] = [float(np.mean(record["returns"])) for record in played["episodes"]]
+        figures["parameters"], figures["flops"] = played["parameters"], played["flops_per_action"]
+    return figures
 
 
 def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
         summary = json.loads((out / "summary.json").read_text())
         for steps in acting:
             row = {"torso": torso, "trained": compute, "acting": steps}
-            row |= judged(task, out, steps if torso == "iru" else None, options.judging, options.seed)
+            row |= success_of(task, out, steps if torso == "iru" else None, options.judging, options.seed)
             if steps == compute:
                 row["run"] = {"wall_seconds": summary["wall_seconds"], "steps": summary["steps"], "curve": curve(out)}
             rows.append(row)
@@ -196,12 +196,12 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def curve(out: Path) -> dict[str, list[Any]]:
     """Success on the training problems while a run learns: `steps` [K] and `success` [learners, K]."""
-    found: dict[int, list[tuple[int, float]]] = {}
+    success_by_step: dict[int, list[tuple[int, float]]] = {}
     for line in (out / "evaluations.jsonl").read_text().splitlines():
         record = json.loads(line)
-        found.setdefault(record["step"], []).append((record["learner"], float(np.mean(record["success"]))))
-    table = [[success for _, success in sorted(found[step])] for step in sorted(found)]
-    return {"steps": sorted(found), "success": np.transpose(table).tolist()}
+        success_by_step.setdefault(record["step"], []).append((record["learner"], float(np.mean(record["success"]))))
+    table = [[success for _, success in sorted(success_by_step[step])] for step in sorted(success_by_step)]
+    return {"steps": sorted(success_by_step), "success": np.transpose(table).tolist()}
 
 
 def reached(row: Mapping[str, Any]) -> str:
@@ -211,7 +211,7 @@ def reached(row: Mapping[str, Any]) -> str:
     return f"{np.mean(first):,.0f} ({len(first)} of {len(success)})" if first else f"(0 of {len(success)})"
 
 
-def own(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def with_trained_steps(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows in which policies act with the T of their training."""
     return [row for row in rows if row["acting"] == row["trained"]]
 
@@ -224,15 +224,15 @@ def label(row: Mapping[str, Any]) -> str:
 def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The probability that a run of one torso has more success on the longer problems than a run of another."""
     split = hardest(rows)
-    scores = {label(row): np.array(row[split])[:, None] for row in own(rows)}
+    scores = {label(row): np.array(row[split])[:, None] for row in with_trained_steps(rows)}
     units = [name for name in scores if name.startswith("IRU")]
     if not units or len(scores) == 1:
         return []
     pairs = [(units[-1], other) for other in scores if other != units[-1]]
-    found = comparison.improvement(scores, pairs)
+    estimates = comparison.improvement(scores, pairs)
     return [
         {"better": pair[0], "than": pair[1], "P": float(x.value), "interval": [float(x.low), float(x.high)]}
-        for pair, x in found.items()
+        for pair, x in estimates.items()
     ]
 
 
@@ -247,10 +247,10 @@ def value_of_compute(rows: Sequence[Mapping[str, Any]], split: str) -> list[dict
     Differences are between learners with the same seed. `each` is the difference per additional thinking step.
     """
     units = [row for row in rows if row["torso"] == "iru"]
-    lines = {OWN: own(units)}
+    lines = {OWN: with_trained_steps(units)}
     for trained in sorted({row["trained"] for row in units}):
         lines[f"trained with {trained}, acting"] = [row for row in units if row["trained"] == trained]
-    found = []
+    gains = []
     for name, line in lines.items():
         line = sorted(line, key=acting_of)
         for less, more in itertools.pairwise(line):
@@ -258,8 +258,8 @@ def value_of_compute(rows: Sequence[Mapping[str, Any]], split: str) -> list[dict
             low, high = statistics.interval(gain, statistics.mean)
             steps = more["acting"] - less["acting"]
             entry = {"what": name, "from": less["acting"], "to": more["acting"], "gain": float(gain.mean())}
-            found.append({**entry, "interval": [float(low), float(high)], "each": float(gain.mean() / steps)})
-    return found
+            gains.append({**entry, "interval": [float(low), float(high)], "each": float(gain.mean() / steps)})
+    return gains
 
 
 def shown(values: Sequence[float]) -> str:
@@ -279,7 +279,7 @@ def table(study: Mapping[str, Any]) -> str:
         + (" longer problems |" if test else ""),
         "|---|---|---|---|---|" + ("---|" if test else ""),
     ]
-    for row in own(rows):
+    for row in with_trained_steps(rows):
         cells = [label(row), f"{row['parameters']:,}", f"{row['flops']:,}", reached(row), shown(row["train"])]
         lines.append("| " + " | ".join(cells + ([shown(row["test"])] if test else [])) + " |")
     acting = sorted({row["acting"] for row in rows if row["torso"] == "iru"})
@@ -287,8 +287,12 @@ def table(study: Mapping[str, Any]) -> str:
     lines += ["", f"{'Longer' if test else 'Training'} problems, trained with T and acting with T':", ""]
     lines += ["| trained | " + " | ".join(f"T' = {steps}" for steps in acting) + " |", "|---" * (len(acting) + 1) + "|"]
     for trained_with in sorted({row["trained"] for row in rows if row["torso"] == "iru"}):
-        found = {row["acting"]: row for row in rows if row["torso"] == "iru" and row["trained"] == trained_with}
-        cells = [f"{100 * np.mean(found[steps][split]):.1f}" if steps in found else "" for steps in acting]
+        cells_by_steps = {
+            row["acting"]: row for row in rows if row["torso"] == "iru" and row["trained"] == trained_with
+        }
+        cells = [
+            f"{100 * np.mean(cells_by_steps[steps][split]):.1f}" if steps in cells_by_steps else "" for steps in acting
+        ]
         lines.append(f"| T = {trained_with} | " + " | ".join(cells) + " |")
     lines.append("")
     for pair in study["comparisons"]:
@@ -314,20 +318,20 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(22, 3.6 * len(splits)), layout="constrained")
     grid = figure.subplots(len(splits), 6, squeeze=False)
     for axes, split in zip(grid, splits, strict=True):
-        units = [row for row in own(rows) if row["torso"] == "iru"]
+        units = [row for row in with_trained_steps(rows) if row["torso"] == "iru"]
         band = [statistics.interval(row[split], statistics.mean) for row in units]
         middle = [np.mean(row[split]) for row in units]
         times = [row["trained"] for row in units]
         axes[0].plot(times, middle, "o-", color="#0072B2", label="IRU")
         axes[0].fill_between(times, *np.transpose(band), color="#0072B2", alpha=0.2, linewidth=0)
-        for row in own(rows):
+        for row in with_trained_steps(rows):
             if row["torso"] != "iru":
                 low, high = statistics.interval(row[split], statistics.mean)
                 colour = COLOURS[row["torso"]]
                 axes[0].axhline(float(np.mean(row[split])), color=colour, label=label(row))
                 axes[0].axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
         for axis, quantity in ((axes[1], "flops"), (axes[2], "parameters")):
-            for row in own(rows):
+            for row in with_trained_steps(rows):
                 colour = COLOURS.get(row["torso"], "#0072B2")
                 low, high = statistics.interval(row[split], statistics.mean)
                 mean = float(np.mean(row[split]))
@@ -352,7 +356,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         axes[0].set_ylabel({"train": "success, training problems", "test": "success, longer problems"}[split])
         axes[0].legend(fontsize=8)
         axes[3].legend(fontsize=8, title="trained with")
-    draw_curves(grid[0, 5], own(rows))
+    draw_curves(grid[0, 5], with_trained_steps(rows))
     for axis in grid[1:, 5]:
         axis.set_visible(False)
     names = (
@@ -435,9 +439,9 @@ def main() -> None:
         name = f"ogbench/{options.task}-noisy-v0"
         parser.error(f"{options.task} is learnt from data: rljax data record {name}, then --data {name}")
     places = {"runs", "output"}  # folders do not change results
-    given = {name: x for name, x in vars(options).items() if x != parser.get_default(name) and name not in places}
+    changed = {name: x for name, x in vars(options).items() if x != parser.get_default(name) and name not in places}
     options.command = "python scripts/studies/compute.py" + "".join(
-        f" --{name} {words(x)}".rstrip() for name, x in given.items()
+        f" --{name} {words(x)}".rstrip() for name, x in changed.items()
     )
     study = studied(options.task, options)
     shared.write(study, options.output / options.task, table, draw)

@@ -68,7 +68,7 @@ def trained(task: str, variant: str, options: argparse.Namespace) -> Path:
     return shared.trained(out, options.steps, begin)
 
 
-def found(out: Path) -> dict[str, Any]:
+def outcome(out: Path) -> dict[str, Any]:
     """Of the last evaluation of each learner: mean returns and costs; and the costs of all evaluations."""
     learners = folders.read(out).learners
     costs = np.array([learner.signals["cost"] for learner in learners])  # [learner, evaluation]
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/studies/constraints"))
     options = parser.parse_args()
     tasks = {
-        task: {x: found(trained(task, x, options)) for x in variants if f"{task}-{x}" in options.cells}
+        task: {x: outcome(trained(task, x, options)) for x in variants if f"{task}-{x}" in options.cells}
         for task, variants in TASKS.items()
     }
     shared.write({"limit": LIMIT, **provenance(), "tasks": tasks}, options.output / "velocity", table, draw)

@@ -115,30 +115,30 @@ def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
 
 def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
     """Scores [learner] by corruption and agent."""
-    found: dict[str, dict[str, np.ndarray]] = {}
+    scores: dict[str, dict[str, np.ndarray]] = {}
     cases: list[tuple[str, str, dict[str, Any]]] = [(CLEAN, options.data, {})]
     for (how, what), (sigma, alpha, critics, *_) in PROTOCOL[options.task].items():
         if how in options.how:
             config = {"huber_sigma": sigma, "quantile": alpha, "num_critics": critics, "critic_initialisation": "edac"}
             cases.append((f"{how} {what}", corrupted(how, what, options), config))
     for name, data, config in cases:
-        found[name] = {}
+        scores[name] = {}
         for agent in AGENTS:
             out = options.runs / f"{agent}-{name.replace(' ', '-')}"
-            own = config if agent == "riql" else BASELINE
-            trained(agent, data, out, options, options.steps, options.seeds, own)
-            found[name][agent] = shared.last(out, options.steps, "scores", 1)
-    return found
+            settings = config if agent == "riql" else BASELINE
+            trained(agent, data, out, options, options.steps, options.seeds, settings)
+            scores[name][agent] = shared.last(out, options.steps, "scores", 1)
+    return scores
 
 
-def compared(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, Any]]:
+def compared(scores_by_case: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, Any]]:
     """For random, adversarial and all corruptions: each agent's IQM, and how often RIQL is better than IQL."""
-    groups = {how: names for how in HOW if (names := [name for name in found if name.startswith(how)])}
+    groups = {how: names for how in HOW if (names := [name for name in scores_by_case if name.startswith(how)])}
     if len(groups) > 1:
         groups["all"] = [name for names in groups.values() for name in names]
     entries = {}
     for group, names in groups.items():
-        scores = {agent: {name: found[name][agent] for name in names} for agent in AGENTS}
+        scores = {agent: {name: scores_by_case[name][agent] for name in names} for agent in AGENTS}
         aggregated = comparison.aggregate(scores, {"iqm": comparison.iqm})
         estimates = {agent: aggregated[agent]["iqm"] for agent in AGENTS}
         estimates["riql above iql"] = comparison.improvement(scores, [("riql", "iql")])["riql", "iql"]
@@ -204,7 +204,7 @@ def main() -> None:
     options.runs = options.runs or Path("runs/corruptions", options.task)
     if datasets.load(options.data).reference is None:
         parser.error(f"'{options.data}' has no reference returns, by which scores are normalised.")
-    found = studied(options)
+    scores_by_case = studied(options)
     described = json.loads((options.runs / f"iql-{CLEAN}" / "config.json").read_text())
     study = {
         "task": options.task,
@@ -213,8 +213,10 @@ def main() -> None:
         "steps": options.steps,
         "attacker_steps": options.attacker_steps if "adversarial" in options.how else None,
         **provenance(),
-        "scores": {name: {agent: x.round(2).tolist() for agent, x in of.items()} for name, of in found.items()},
-        "compared": compared(found),
+        "scores": {
+            name: {agent: x.round(2).tolist() for agent, x in of.items()} for name, of in scores_by_case.items()
+        },
+        "compared": compared(scores_by_case),
     }
     shared.write(study, options.output / options.task, table, draw)
 

@@ -87,14 +87,14 @@ def main() -> None:
     options = parser.parse_args()
     task, path = TASKS[options.task], options.output / f"{options.task}.json"
     options.output.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = json.loads(path.read_text())["agents"] if path.exists() else {}
+    agents: dict[str, Any] = json.loads(path.read_text())["agents"] if path.exists() else {}
     for name in options.agents:
         out = trained(name, task, options.seeds, options.runs / options.task)
         played = [policy.evaluate_run(out, episodes=options.episodes, hold=length) for length in LENGTHS]
         returns = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in played]
         scores = [score(task, list(each)) for each in zip(*returns, strict=True)]
         agent, config = AGENTS[name]
-        found[name] = {
+        agents[name] = {
             "agent": agent,
             "config": config,
             "steps": played[0]["summary"]["step"],
@@ -103,7 +103,7 @@ def main() -> None:
         }
         print(f"{name:<16} {np.mean(scores):.3f} +- {np.std(scores):.3f}", flush=True)
         described = {"env": task.env, "added": task.added, "largest": task.largest, "episodes": options.episodes}
-        path.write_text(json.dumps({**described, **provenance(), "agents": found}, indent=1) + "\n")
+        path.write_text(json.dumps({**described, **provenance(), "agents": agents}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

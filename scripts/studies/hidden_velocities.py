@@ -74,7 +74,7 @@ def trained(task: str, variant: str, steps: int, options: argparse.Namespace) ->
     return shared.trained(out, steps, begin)
 
 
-def found(task: str, variant: str, out: Path) -> dict[str, Any]:
+def outcome(task: str, variant: str, out: Path) -> dict[str, Any]:
     """The results of a run: its curve, the last three evaluations of each learner, and its speed."""
     curves, last = shared.curves(out, 1), shared.last(out, sys.maxsize, "returns", 3)
     return {
@@ -133,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     steps = {"hopper": options.hopper_steps, "cartpole": options.cartpole_steps}
     tasks = {
-        task: {variant: found(task, variant, trained(task, variant, steps[task], options)) for variant in CELLS[task]}
+        task: {variant: outcome(task, variant, trained(task, variant, steps[task], options)) for variant in CELLS[task]}
         for task in options.tasks
     }
     study = {"seeds": options.seeds, **provenance(), "tasks": tasks}

@@ -112,11 +112,11 @@ def train(way: str, options: argparse.Namespace) -> Path:
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = ["| way | at the hand-over | dip | back after | mean since | at the end |", "|---|---|---|---|---|---|"]
-    for way, found in study["ways"].items():
+    for way, figures in study["ways"].items():
         before, dip, average, final = (
-            "{:,.0f} [{:,.0f}, {:,.0f}]".format(*found[name]) for name in ("before", "dip", "average", "final")
+            "{:,.0f} [{:,.0f}, {:,.0f}]".format(*figures[name]) for name in ("before", "dip", "average", "final")
         )
-        back = "not" if found["recovery"] is None else f"{found['recovery']:,.0f}"
+        back = "not" if figures["recovery"] is None else f"{figures['recovery']:,.0f}"
         lines.append(f"| {study['names'][way]} | {before} | {dip} | {back} | {average} | {final} |")
     return "\n".join(lines) + "\n"
 
@@ -152,18 +152,18 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/offline_to_online"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/offline_to_online"))
     options = parser.parse_args()
-    found = {way: handover.handovers(train(way, options)) for way in options.ways}
+    handovers = {way: handover.handovers(train(way, options)) for way in options.ways}
     described = json.loads((options.runs / options.ways[0] / "config.json").read_text())
     names = {"first": NAMES[options.first], "then": NAMES[AGENTS[options.first]]}
     study = {
         "env": described["env"],
-        "names": {way: WAYS[way].format(**names) for way in found},
+        "names": {way: WAYS[way].format(**names) for way in handovers},
         **{name: getattr(options, name) for name in ("updates", "online", "warmup", "seeds", "small")},
         **provenance(),
-        "ways": {way: handover.summary(learners) for way, learners in found.items()},
+        "ways": {way: handover.summary(learners) for way, learners in handovers.items()},
         "curves": {
             way: {"steps": learners[0].steps.tolist(), "values": [each.values.round(2).tolist() for each in learners]}
-            for way, learners in found.items()
+            for way, learners in handovers.items()
         },
     }
     name = options.env.lower().partition("-")[0] + "-small" * options.small

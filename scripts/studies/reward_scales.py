@@ -55,13 +55,13 @@ def trained(name: str, env: str, steps: int, seeds: int, folder: Path, more: dic
     return shared.trained(out, steps, begin)
 
 
-def draw(found: dict[str, np.ndarray], env: str, path: Path) -> None:
+def draw(scores: dict[str, np.ndarray], env: str, path: Path) -> None:
     """Draw scores over scales, with a dot for each seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axes = figure.subplots()
-    for agent, values in found.items():
+    for agent, values in scores.items():
         axes.plot(SCALES, values.mean(axis=1), color=COLOURS[agent], label=agent)
         for seed in values.T:
             axes.plot(SCALES, seed, ".", color=COLOURS[agent], alpha=0.5)
@@ -83,13 +83,13 @@ def main() -> None:
     options = parser.parse_args()
     rate = options.learning_rate
     more = {} if rate is None else {"actor_lr": rate, "critic_lr": rate}
-    found: dict[str, np.ndarray] = {}
+    scores: dict[str, np.ndarray] = {}
     table: dict[str, Any] = {}
     for agent in options.agents:
         out = trained(agent, options.env, options.steps, options.seeds, options.runs, more)
-        found[agent] = shared.last(out, options.steps, "returns", 3).reshape(len(SCALES), options.seeds)
+        scores[agent] = shared.last(out, options.steps, "returns", 3).reshape(len(SCALES), options.seeds)
         table[agent] = {}
-        for scale, values in zip(SCALES, found[agent], strict=True):
+        for scale, values in zip(SCALES, scores[agent], strict=True):
             low, high = statistics.interval(values)
             interval = [round(low, 1), round(high, 1)] if options.seeds > 1 else None
             table[agent][str(scale)] = {"seeds": values.round(1).tolist(), "interval": interval}
@@ -98,7 +98,7 @@ def main() -> None:
     agents = {name: (AGENTS[name][0], AGENTS[name][1] | more) for name in options.agents}
     described = {"env": options.env, "steps": options.steps, "agents": agents, **provenance(), "scores": table}
     (options.output / "scores.json").write_text(json.dumps(described, indent=1) + "\n")
-    draw(found, options.env, options.output / "scores.png")
+    draw(scores, options.env, options.output / "scores.png")
 
 
 if __name__ == "__main__":

@@ -36,11 +36,11 @@ def trained(
 
 def _require_same(out: Path, data: str | None, config: Mapping[str, Any]) -> None:
     described = json.loads((out / "config.json").read_text())
-    asked = json.loads(json.dumps({"data": data, **config}))
+    expected = json.loads(json.dumps({"data": data, **config}))
     there = {"data": described.get("data"), **described["config"]}
-    other = {name: there.get(name) for name, value in asked.items() if there.get(name) != value}
+    other = {name: there.get(name) for name, value in expected.items() if there.get(name) != value}
     if data is not None and other:
-        raise SystemExit(f"'{out}' has {other}, and not {asked}: name another folder for these runs, --runs.")
+        raise SystemExit(f"'{out}' has {other}, and not {expected}: name another folder for these runs, --runs.")
 
 
 def complete(out: Path, steps: int) -> bool:

@@ -35,14 +35,14 @@ def source(page: Path) -> str:
 
 def broken(page: Path) -> list[str]:
     """Links to files that are not there, or to Python files that define no such name."""
-    found = []
+    links = []
     for text, target in LINK.findall(page.read_text()):
         if "://" in target:
             continue
         path = (page.parent / target).resolve()
         if not path.exists() or (re.fullmatch(r"\w+", text) and path.suffix == ".py" and text not in defined(path)):
-            found.append(f"{text}: {target}")
-    return found
+            links.append(f"{text}: {target}")
+    return links
 
 
 def defined(path: Path) -> set[str]:

@@ -64,7 +64,7 @@ def test_an_agent_takes_anothers_parameters():
     sizes = {"actor": (1, [3, 4, 4, 2]), "critic": (2, [5, 4, 4, 1])}
     rng = np.random.default_rng(0)
     layers = ("hidden_0", "hidden_1", "output")
-    given = {
+    arrays = {
         f"first/{name}/{i}/{layer}/{kind}": rng.normal(size=widths[j : j + 2] if kind == "kernel" else widths[j + 1])
         for name, (members, widths) in sizes.items()
         for i in range(members)
@@ -72,18 +72,18 @@ def test_an_agent_takes_anothers_parameters():
         for kind in ("kernel", "bias")
     }
     for name in sizes:
-        taken = compare_updates.parameters_of(compare_updates.replaced(state, name, given), name)
+        taken = compare_updates.parameters_of(compare_updates.replaced(state, name, arrays), name)
         assert jax.tree.map(np.shape, taken) == jax.tree.map(np.shape, compare_updates.parameters_of(state, name))
-        found = dict(compare_updates.leaves(taken))
-        assert {f"first/{name}/{key}" for key in found} == {key for key in given if f"/{name}/" in key}
-        for key, value in found.items():
-            np.testing.assert_array_equal(value, given[f"first/{name}/{key}"])
+        parameters = dict(compare_updates.leaves(taken))
+        assert {f"first/{name}/{key}" for key in parameters} == {key for key in arrays if f"/{name}/" in key}
+        for key, value in parameters.items():
+            np.testing.assert_array_equal(value, arrays[f"first/{name}/{key}"])
 
 
 def test_losses_of_updates_without_one_do_not_count():
     theirs = np.array([np.nan, 2.0] * 10)
-    found = compare_updates.relative(np.where(np.arange(20) == 15, 3.0, 2.0), theirs)
-    assert found == {"first 10": 0.0, "all": 0.5}
+    differences = compare_updates.relative(np.where(np.arange(20) == 15, 3.0, 2.0), theirs)
+    assert differences == {"first 10": 0.0, "all": 0.5}
 
 
 def test_updates_draw_given_numbers_in_place_of_random_ones():
@@ -114,8 +114,8 @@ def test_draws_of_another_agent_are_seen_in_order_and_some_repeated():
     updates = []
     for _ in range(2):
         with watch_authors_file.recorded_draws([("normal", place, "draw")], {1: 0}) as drawn:
-            seen = [place.draw() for _ in range(3)]
-        np.testing.assert_array_equal(seen, drawn["normal"])
+            numbers = [place.draw() for _ in range(3)]
+        np.testing.assert_array_equal(numbers, drawn["normal"])
         updates.append(drawn)
     (draws,) = watch_authors_file.stacked(updates).values()
     np.testing.assert_array_equal(draws, [[[0], [2]], [[0], [2]], [[1], [3]]], "the second is the first again")
@@ -138,19 +138,13 @@ def test_diffusion_draws_its_chains_at_once():
 def test_an_actor_of_several_networks_takes_the_parameters_of_one():
     module = registry.load_agent("fql")
     state = module.init(jax.random.key(0), EnvSpec("data", (3,), 2), module.Config(hidden=(4,)))
-    names = [
-        f"first/actor.flow/{name}"
-        for name, _ in compare_updates.leaves(compare_updates.parameters_of(state, "actor.flow"))
-    ]
+    flow = compare_updates.parameters_of(state, "actor.flow")
+    names = [f"first/actor.flow/{name}" for name, _ in compare_updates.leaves(flow)]
     assert "first/actor.flow/0/body/hidden_0/kernel" in names
-    given = {name: np.full(1, i) for i, name in enumerate(names)}
-    taken = compare_updates.replaced(state, "actor.flow", given)
-    assert [float(x[0]) for _, x in compare_updates.leaves(compare_updates.parameters_of(taken, "actor.flow"))] == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    arrays = {name: np.full(1, i) for i, name in enumerate(names)}
+    taken = compare_updates.replaced(state, "actor.flow", arrays)
+    flow = compare_updates.parameters_of(taken, "actor.flow")
+    assert [float(x[0]) for _, x in compare_updates.leaves(flow)] == [0, 1, 2, 3]
     assert taken.actor.one_step is state.actor.one_step
 
 

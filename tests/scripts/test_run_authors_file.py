@@ -68,27 +68,27 @@ def test_a_file_learns_from_the_recorded_rows_and_plays_its_environment(script: 
     data = tmp_path / "data.hdf5"
     datasets.write(datasets.Dataset("data", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), data)
     (tmp_path / "other.py").write_text(FILE)
-    kept = script.Recorded(data)
-    script.install(kept)
+    recording = script.Recorded(data)
+    script.install(recording)
     script.execute(tmp_path / "other.py", [], {"episodes": 2}, 64)
-    seen = sys.modules["reference"].SEEN
-    np.testing.assert_array_equal(seen["observations"], rows.observation)
-    np.testing.assert_array_equal(seen["terminals"], rows.terminated)
-    assert (seen["score"], seen["widths"]) == (1.0, [3, 64, 64])
-    assert kept.terminal_reward == 2 * rows.reward[9], "in the unit from which the file's agent learns"
-    (evaluation,) = kept.evaluations
+    served = sys.modules["reference"].SEEN
+    np.testing.assert_array_equal(served["observations"], rows.observation)
+    np.testing.assert_array_equal(served["terminals"], rows.terminated)
+    assert (served["score"], served["widths"]) == (1.0, [3, 64, 64])
+    assert recording.terminal_reward == 2 * rows.reward[9], "in the unit from which the file's agent learns"
+    (evaluation,) = recording.evaluations
     assert (evaluation["updates"], len(evaluation["returns"]), evaluation["terminal_value"]) == (7, 2, None)
     assert max(evaluation["returns"]) < 0
-    assert 0 < evaluation["began"] < evaluation["ended"] <= kept.seconds
+    assert 0 < evaluation["began"] < evaluation["ended"] <= recording.seconds
 
 
 def test_without_terminal_rows_there_is_no_value_of_ends(script: Any, tmp_path: Path) -> None:
     data = tmp_path / "data.hdf5"
     datasets.write(datasets.Dataset("data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}), data)
-    kept = script.Recorded(data)
-    kept.serve()
-    assert kept.terminal_reward is None
-    assert kept.mean_value([len], np.array([], int)) is None
+    recording = script.Recorded(data)
+    recording.serve()
+    assert recording.terminal_reward is None
+    assert recording.mean_value([len], np.array([], int)) is None
 
 
 def test_a_field_that_is_not_there_is_named(script: Any, tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_values_are_means_over_critics_and_rows(script: Any, monkeypatch: pytest
     torch.float32, torch.no_grad = np.float32, NoGrad
     torch.as_tensor = lambda x, dtype: np.asarray(x, dtype)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    kept = object.__new__(script.Recorded)
-    kept.served = {"observations": np.arange(6.0)[:, None], "actions": np.ones((6, 1))}
+    recording = object.__new__(script.Recorded)
+    recording.served = {"observations": np.arange(6.0)[:, None], "actions": np.ones((6, 1))}
     twins = types.SimpleNamespace(both=lambda o, a: (o + a, o + 3 * a))  # means 4 and 6
-    assert kept.mean_value([twins, lambda o, a: 2 * o], np.array([2, 4])) == pytest.approx((4 + 6 + 6) / 3)
+    assert recording.mean_value([twins, lambda o, a: 2 * o], np.array([2, 4])) == pytest.approx((4 + 6 + 6) / 3)
 
 
 def test_what_a_file_does_is_kept_as_arrays(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

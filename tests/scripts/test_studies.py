@@ -112,16 +112,16 @@ def test_riqls_settings_and_scores_are_those_of_its_page():
 
 
 def test_corruptions_are_compared_within_each_kind():
-    found = {
+    scores_by_case = {
         "none": {"iql": np.array([90.0, 91.0]), "riql": np.array([1.0, 2.0])},
         "random reward": {"iql": np.array([10.0, 12.0]), "riql": np.array([20.0, 22.0])},
         "adversarial reward": {"iql": np.array([30.0, 31.0]), "riql": np.array([5.0, 40.0])},
     }
-    compared = corruptions.compared(found)
+    compared = corruptions.compared(scores_by_case)
     above = {group: of["riql above iql"][0] for group, of in compared.items()}
     assert above == {"random": 1.0, "adversarial": 0.5, "all": 0.75}
     assert compared["random"]["iql"][0] == 11
-    scores = {name: {agent: x.tolist() for agent, x in of.items()} for name, of in found.items()}
+    scores = {name: {agent: x.tolist() for agent, x in of.items()} for name, of in scores_by_case.items()}
     text = corruptions.table({"task": "halfcheetah", "scores": scores, "compared": compared})
     assert "| random reward | 11.0 +- 1.4 | 21.0 +- 1.4 | 42.3 | 43.6 |" in text
     assert "| none | 90.5 +- 0.7 | 1.5 +- 0.7 | - | - |" in text
@@ -132,9 +132,9 @@ def test_weights_are_tabled_beside_published_scores():
     interval = mean_interval([20.0, 22.0, 24.0])
     assert interval[0] == 22.0
     assert 20.0 <= interval[1] < 22.0 < interval[2] <= 24.0
-    found = {agent: dict.fromkeys(weights.WEIGHTS, interval) for agent in weights.AGENTS}
+    intervals = {agent: dict.fromkeys(weights.WEIGHTS, interval) for agent in weights.AGENTS}
     effective = {"uniform": 200, "advantage": 9.3, "top": 20.0}
-    text = weights.table({"effective": effective, "episodes": 200, "intervals": found})
+    text = weights.table({"effective": effective, "episodes": 200, "intervals": intervals})
     assert "| advantage, alpha 0.1 | 9 of 200 | 22.0 [" in text
     assert "| 50.2 |" in text
     assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
@@ -209,9 +209,9 @@ def test_hidden_velocities(study):
 
 
 def test_memory(study):
-    found = study(memory, "chain", "--steps", 8_192, "--seeds", 2)
-    assert list(found["returns"]) == list(memory.CHAINS)
-    assert set(found["speeds"]) == set(memory.VARIANTS)
+    chains = study(memory, "chain", "--steps", 8_192, "--seeds", 2)
+    assert list(chains["returns"]) == list(memory.CHAINS)
+    assert set(chains["speeds"]) == set(memory.VARIANTS)
 
 
 def test_offline_to_online(study, data):
@@ -257,7 +257,7 @@ def test_decision_frequencies(monkeypatch, command, tmp_path):
     words = ("--task", "pendulum", "--agents", "sac", "sequence_rl 4", "--seeds", 1, "--episodes", 1)
     command(decision_frequencies, *words, "--runs", tmp_path / "runs", "--output", tmp_path)
     agents = json.loads((tmp_path / "pendulum.json").read_text())["agents"]
-    assert {name: list(found["returns"]) for name, found in agents.items()} == {
+    assert {name: list(entry["returns"]) for name, entry in agents.items()} == {
         "sac": ["1", "30"],
         "sequence_rl 4": ["1", "30"],
     }
