@@ -48,7 +48,7 @@ def test_every_file_of_runs_belongs_to_a_table():
 
 def test_runs_of_a_table_have_one_protocol():
     for name in set(offline.TABLES) - {"ogbench"}:
-        runs = offline.kept(name)
+        runs = offline.runs_of(name)
         stopped = name == "million"  # one of its runs, before its end
         number = min(len(run["steps_evaluated"]) for run in runs) if stopped else None
         assert len({(tuple(run["steps_evaluated"][:number]), run["episodes_per_evaluation"]) for run in runs}) == 1, (
