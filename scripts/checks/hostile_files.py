@@ -304,7 +304,8 @@ def run(command: str, folder: Path, home: Path) -> tuple[int, str, int, float]:
     timer = threading.Timer(MOST_SECONDS, process.kill)
     timer.start()
     assert process.stdout is not None
-    said = process.stdout.read()
+    with process.stdout as output:
+        said = output.read()
     _, status, used = os.wait4(process.pid, 0)
     timer.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -269,7 +269,9 @@ def test_two_revisions_give_the_same_numbers(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.learn
-def test_a_killed_run_goes_on(command, tmp_path):
+def test_a_killed_run_goes_on(monkeypatch, command, tmp_path):
+    small = "train stream_ac --env Pendulum-v1 --steps 400 --config.hidden 8 8"
+    monkeypatch.setitem(kill_runs.KINDS, "stream", small)
     places = ("--runs", tmp_path / "kills", "--output", tmp_path / "kills.json")
     command(kill_runs, "--trials", 1, "--kinds", "stream", *places)
     assert json.loads((tmp_path / "kills.json").read_text())["kinds"]["stream"]["the same bits"] == 1
