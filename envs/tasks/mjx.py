@@ -4,7 +4,7 @@ With a limit on their velocity they are `rljax/velocity/HalfCheetah` and so on: 
 `rljax.envs.host.robots.velocity`.
 
 The models are Gymnasium's own files. Observations, rewards and ends are those of its version 5. MJX simulates in
-float32, MuJoCo in float64: scripts/parity_mjx.py measures how far the two differ. These tasks are meant for
+float32, MuJoCo in float64: scripts/checks/parity_mjx.py measures how far the two differ. These tasks are meant for
 accelerators. On the CPU, Gymnasium's are faster.
 
 Ant and Humanoid are left out. Where a capsule stands steeply on the ground, MJX rotates the friction pyramid

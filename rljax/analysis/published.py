@@ -1,4 +1,4 @@
-"""Published results, which reports show next to ours. They are in published.csv, made by scripts/published.py.
+"""Published results, which reports show beside ours. They are in published.csv, made by scripts/results/published.py.
 
 Each point comes from one source (repository and commit) and has its own protocol: other seeds, often other versions of
 the environment, sometimes another way to evaluate. Its `note` says what is known about it.

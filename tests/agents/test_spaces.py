@@ -14,7 +14,7 @@ from rljax import buffers, datasets
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
 from rljax.training.plan import prepared
-from scripts import table_of_spaces as table
+from scripts.results import spaces as table
 from tests.agents.siblings import SIBLINGS
 
 EVERY = [(observation, action) for observation in table.OBSERVATIONS for action in table.ACTIONS]
@@ -48,7 +48,7 @@ def with_cost(spec: contract.EnvSpec) -> contract.EnvSpec:
 
 
 def test_the_table_is_up_to_date() -> None:
-    assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/table_of_spaces.py"
+    assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/results/spaces.py"
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import report
+from scripts.checks import screenshot_report
 from tests import folders
 
-ROOT = Path(__file__).parents[3]
 VOID = {"meta", "br", "line", "use", "path", "rect", "link", "input", "img"}
 
 
@@ -299,22 +298,11 @@ def test_an_output_with_another_suffix(tmp_path: Path) -> None:
 # As a browser shows it
 
 
-def screenshots() -> Any:
-    """`scripts/screenshot_report.py`, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("screenshots", ROOT / "scripts" / "screenshot_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("width", [360, 1440])
 def test_page_is_never_wider_than_the_window(many: Path, width: int) -> None:
-    script = screenshots()
-    if script.chromium() is None:
+    if screenshot_report.chromium() is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
-    assert script.size(many, width)[0] <= width
+    assert screenshot_report.size(many, width)[0] <= width
 
 
 def test_signals_stand_beside_the_returns(tmp_path: Path) -> None:
