@@ -36,7 +36,8 @@ Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 Loss = tuple[Array, Metrics]  # a scalar [] to be minimised
 T = TypeVar("T")
 
-# Transforms of a data set's rewards before any agent sees them; definitions and sources: `rljax.datasets.preprocess`.
+# Transforms of a data set's rewards before any agent sees them. `rljax.datasets.tools.preprocess`
+# defines them and names their sources.
 RewardTransform = Literal[
     "none",
     "return_range",

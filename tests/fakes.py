@@ -185,7 +185,7 @@ def dataset(rows: int = ROWS) -> Transition:
     return Transition(**fields, truncated=flags, next_observation=observation + 0.5)
 
 
-def recorded(env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False) -> datasets.Dataset:
+def recorded(env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False) -> datasets.OfflineDataset:
     """A data set that fits an environment with one continuous action or two discrete ones; episodes of 10 steps."""
     generator = np.random.default_rng(0)
     observation = generator.normal(size=(ROWS + 1, size)).astype(np.float32)
@@ -194,7 +194,7 @@ def recorded(env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False)
         action = generator.integers(0, 2, ROWS).astype(np.int32)
     reward, ends = -generator.random(ROWS).astype(np.float32), np.arange(ROWS) % 10 == 9
     fields: Any = (observation[:-1], action, reward, np.zeros(ROWS, np.bool_), ends, observation[1:])
-    return datasets.Dataset("recorded.npz", Transition(*fields), env, None, None, {})
+    return datasets.OfflineDataset("recorded.npz", Transition(*fields), env, None, None, {})
 
 
 def settings(num_learners: int, **changes: Any) -> Any:

@@ -64,7 +64,7 @@ def walks(path: Path, number: int = 200, length: int = 50) -> Path:
     kinds = (np.float32, np.float32, np.float32, np.bool_, np.bool_, np.float32)
     columns: Any = [np.array(x, kind) for x, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
     bounds = (-np.ones(2, np.float32), np.ones(2, np.float32))
-    made = datasets.Dataset("walks", Transition(*columns), f"{__name__}:Field-v0", None, bounds, {})
+    made = datasets.OfflineDataset("walks", Transition(*columns), f"{__name__}:Field-v0", None, bounds, {})
     return datasets.write(made, path)
 
 

@@ -59,4 +59,4 @@ def passages(path: Path, episodes: int = 400) -> Path:
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
     columns = [column.astype(bool if column.dtype == bool else np.float32) for column in columns]
     bounds = (np.array([-1.0]), np.array([1.0]))
-    return datasets.write(datasets.Dataset("passages", Transition(*columns), None, None, bounds, {}), path)
+    return datasets.write(datasets.OfflineDataset("passages", Transition(*columns), None, None, bounds, {}), path)

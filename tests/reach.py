@@ -159,10 +159,10 @@ def _written(path: Path, rows: list[Any], action_size: int | None) -> Path:
     return datasets.write(_dataset(rows, action_size), path)
 
 
-def _dataset(rows: list[Any], action_size: int | None) -> datasets.Dataset:
+def _dataset(rows: list[Any], action_size: int | None) -> datasets.OfflineDataset:
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
     types = {"b": bool, "i": np.int32, "f": np.float32}
     columns = [column.astype(types[column.dtype.kind]) for column in columns]
     bounds = None if action_size is None else (-np.ones(action_size), np.ones(action_size))
     provenance = {"num_actions": 3} if action_size is None else {}
-    return datasets.Dataset("reach", Transition(*columns), None, None, bounds, provenance)
+    return datasets.OfflineDataset("reach", Transition(*columns), None, None, bounds, provenance)

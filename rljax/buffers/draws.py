@@ -141,7 +141,7 @@ class Hindsight(Draw):
 
     share: float
     discount: float
-    environment: Any = None  # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
+    environment: Any = None  # `rljax.envs.goals.GoalConditioned`; the training's plan fills it in
 
     needs_time: ClassVar[bool] = True
     flag: ClassVar[str] = "hindsight"

@@ -23,7 +23,7 @@ class Evaluate(shared.Trust, shared.Best):
 
 
 @dataclasses.dataclass
-class Play(shared.Trust, shared.Learner):
+class PlayOptions(shared.Trust, shared.LearnerOptions):
     """Write a video of the policy, without exploration (MP4), and Brax's HTML view for brax/ environments."""
 
     run: shared.Folder  # folder of the run
@@ -51,7 +51,7 @@ def evaluate(arguments: list[str]) -> None:
 
 def play(arguments: list[str]) -> None:
     """rljax play"""
-    options = shared.parse(Play, arguments, "play")
+    options = shared.parse(PlayOptions, arguments, "play")
     from rljax.runs import videos
 
     names = ("learner", "best", "seed", "max_steps", "trust")

@@ -49,7 +49,7 @@ def record(
     seed: int = 0,
     name: str = "recorded",
     trust: bool = False,
-) -> datasets.Dataset:
+) -> datasets.OfflineDataset:
     """A data set called `name` with `steps` transitions from the run in `out`, or fewer where a replay holds fewer.
 
     `source` is one of:
@@ -104,10 +104,10 @@ def record(
     if spec.stack > 1:
         provenance["stack"] = spec.stack
     reference = datasets.reference(envs.task(described["env"]))
-    return datasets.Dataset(name, transitions, described["env"], reference, bounds, provenance)
+    return datasets.OfflineDataset(name, transitions, described["env"], reference, bounds, provenance)
 
 
-def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded") -> datasets.Dataset:
+def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded") -> datasets.OfflineDataset:
     """A data set called `name` of whole episodes that the task `env` shows itself, with about `steps` transitions.
 
     Raises `ValueError` for a task that shows none, and for a number of steps below one episode.
@@ -126,7 +126,9 @@ def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded")
     provenance = {"reader": "record", "source": "demonstrations", "environment": env, "seed": seed}
     provenance |= {"max_episode_steps": spec.max_episode_steps, "versions": hardware.versions()}
     provenance |= {"num_actions": spec.action_size} if spec.discrete else {}
-    return datasets.Dataset(name, transitions, env, None, None if spec.discrete else _unit_bounds(spec), provenance)
+    return datasets.OfflineDataset(
+        name, transitions, env, None, None if spec.discrete else _unit_bounds(spec), provenance
+    )
 
 
 def _played(
@@ -156,12 +158,12 @@ def _played(
 
     try:
         _require_room(hosted.spec, steps)
-        return play(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
+        return roll_out(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
     finally:
         policy.close(hosted)
 
 
-def play(
+def roll_out(
     hosted: Any, choose: Callable[[Any, np.ndarray], Any], steps: int, seed: int, size: int | None = None
 ) -> Transition:
     """`steps` transitions of E environments on the host, environment by environment.

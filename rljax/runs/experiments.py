@@ -263,7 +263,7 @@ def shared(experiment: Experiment) -> dict[str, Any]:
     return {**own, **config, "agent's file": file, **hardware.versions()}
 
 
-def described_data(dataset: datasets.Dataset | None) -> dict[str, Any] | None:
+def described_data(dataset: datasets.OfflineDataset | None) -> dict[str, Any] | None:
     """The values that identify a data set, ready for JSON."""
     if dataset is None:
         return None
@@ -272,7 +272,7 @@ def described_data(dataset: datasets.Dataset | None) -> dict[str, Any] | None:
     return json.loads(json_files.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
 
 
-def _environment(agent: str, env: str | None, dataset: datasets.Dataset | None) -> str:
+def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset | None) -> str:
     """The environment of a run: `env`, or the one that matches the data set.
 
     Raises `ValueError` where neither names one.

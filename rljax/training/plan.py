@@ -21,7 +21,7 @@ from rljax.buffers import Dataset, Experience, Mixed, Replay, Rollout, UniformRo
 from rljax.distributed import processes
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
-from rljax.envs.host.goals import goals_of
+from rljax.envs.goals import goals_of
 from rljax.envs.host.hosted import Hosted
 from rljax.training import configuration, evaluation, population, schedules, sizes
 from rljax.training.drivers.compiled import CompiledDriver
@@ -41,7 +41,7 @@ class Experiment:
     settings: Settings
     module: Any  # the agent
     config: Any  # the agent's Config; floats are numbers, or tuples with one value per learner
-    dataset: datasets.Dataset | None
+    dataset: datasets.OfflineDataset | None
     load_base: Callable[[], Base] | None = None  # reads another run's policy, for agents with `use_base`
 
     load_start: Callable[[], Any] | None = None  # reads the policies of another run, with which learners begin
@@ -163,7 +163,7 @@ def plan(experiment: Experiment) -> Plan:
     return Plan(stages, evaluator, spec, spaces, warnings, terminal, weights)
 
 
-def prepared(dataset: datasets.Dataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
+def prepared(dataset: datasets.OfflineDataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
     """The data set in the form that the agent declares, and the scale and shift of its rewards and of new rewards."""
     transform = experience.reward_transform
     scale, shift = datasets.reward_transform(transform, dataset)
@@ -207,7 +207,7 @@ class OnlineExperience:
     module: Any  # the agent
     mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: see `Mixed.of`
     name: str  # of the environment
-    goals: Any  # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or None
+    goals: Any  # replaces goals in hindsight: the environment or `VectorGoals`; a text says why none can, or None
     has_policy: bool = False  # learners begin with a policy: it acts in the warm-up, in place of uniform actions
 
     def __call__(self, config: Any) -> Experience:
@@ -278,7 +278,7 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
     return Places(evaluator, spec, hosted)
 
 
-def _limit(name: str, dataset: datasets.Dataset | None) -> dict[str, int]:
+def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]:
     """The time limit of the environment `name` if a data set was recorded in it: its reference returns hold for this.
 
     Gymnasium may register another limit: D4RL's pen has half of it, the long-horizon sets have more.
@@ -368,7 +368,7 @@ def _require_shared(settings: Settings, name: str, stepped_on_host: Any) -> None
         raise ValueError("--data-on-host keeps a data set in one machine's memory: several processes cannot share it.")
 
 
-def _other_bounds(dataset: datasets.Dataset | None, hosted: Hosted | None) -> str | None:
+def _other_bounds(dataset: datasets.OfflineDataset | None, hosted: Hosted | None) -> str | None:
     """A warning where the action bounds of a data set differ from those of its environment."""
     own = None if hosted is None else hosted.action_bounds
     if dataset is None or dataset.action_bounds is None or own is None or np.allclose(dataset.action_bounds, own):
@@ -380,7 +380,7 @@ def _other_bounds(dataset: datasets.Dataset | None, hosted: Hosted | None) -> st
     )
 
 
-def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
+def _require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, goals: bool) -> None:
     """Raise `ValueError` where the shapes of a data set and an environment differ.
 
     With `goals`, the environment's observations hold a goal behind the state. Where the data do not say how many
@@ -411,7 +411,7 @@ def _require_fit(dataset: datasets.Dataset, spec: EnvSpec, goals: bool) -> None:
     )
 
 
-def _spec(dataset: datasets.Dataset, goals: bool) -> EnvSpec:
+def _spec(dataset: datasets.OfflineDataset, goals: bool) -> EnvSpec:
     """The spaces of a data set as its agent observes them: with `goals`, a goal is behind the state.
 
     Raises `ValueError` for goals of anything else than vectors.

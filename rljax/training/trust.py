@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax import envs
-from rljax.datasets.formats import arguments
+from rljax.datasets.formats import environment_arguments
 from rljax.envs.host import saved_simulators
 from rljax.system.files import safe
 from rljax.training import registry
@@ -36,13 +36,14 @@ PARTS = ("agent", "env", "eval_env")  # the settings of a run that can name code
 def code(settings: Mapping[str, Any], part: str) -> str | None:
     """The code that a run's setting `part` names: the absolute path of a file, or "module NAME". None if it is none.
 
-    An argument of an environment counts as code if it may be the path of a file: `rljax.datasets.formats.arguments`.
+    An argument of an environment counts as code if it may be the path of a file: see
+    `rljax.datasets.formats.environment_arguments`.
     """
     name = settings.get(part)
     if not isinstance(name, str):
         return None
     found = registry.file_of(name) if part == "agent" else envs.code_of(name)
-    argument = arguments.outside(name) if part != "agent" else None
+    argument = environment_arguments.outside(name) if part != "agent" else None
     if found is not None:
         found = os.path.abspath(found) if found.endswith(".py") else f"module {found}"
     return ", ".join(filter(None, (found, argument))) or None

@@ -138,7 +138,9 @@ def swings(path: Path, episodes: int = 100) -> Path:
             observation = successor
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
     bounds = (np.array([-2.0]), np.array([2.0]))
-    return datasets.write(datasets.Dataset("swings", Transition(*columns), "Pendulum-v1", None, bounds, {}), path)
+    return datasets.write(
+        datasets.OfflineDataset("swings", Transition(*columns), "Pendulum-v1", None, bounds, {}), path
+    )
 
 
 FROM_DATA: dict[str, dict[str, Any]] = {

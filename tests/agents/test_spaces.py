@@ -14,7 +14,7 @@ from rljax import buffers, datasets
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
 from rljax.training.plan import prepared
-from scripts import table_of_spaces as table
+from scripts.results import spaces as table
 from tests.agents.siblings import SIBLINGS
 
 EVERY = [(observation, action) for observation in table.OBSERVATIONS for action in table.ACTIONS]
@@ -48,7 +48,7 @@ def with_cost(spec: contract.EnvSpec) -> contract.EnvSpec:
 
 
 def test_the_table_is_up_to_date() -> None:
-    assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/table_of_spaces.py"
+    assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/results/spaces.py"
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -76,7 +76,7 @@ def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: s
     assert (actions.shape[2:], actions.dtype) == (spec.action_shape, spec.action_dtype)
 
 
-def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
+def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.OfflineDataset:
     """A data set of an environment's spaces."""
     seen = jax.tree.map(lambda x: np.zeros((rows, *x.shape), x.dtype), spec.observation)
     action = np.zeros((rows, *spec.action_shape), np.int32 if spec.discrete else np.float32)
@@ -85,7 +85,7 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.Dataset:
     rewards, costs = np.arange(rows, dtype=np.float32), {"cost": np.zeros(rows, np.float32)}
     transitions: Any = contract.Transition(seen, action, rewards, nothing, ends, seen, costs)
     bounds = None if spec.discrete else (-np.ones(spec.action_size), np.ones(spec.action_size))
-    made = datasets.Dataset("made", transitions, None, None, bounds, known if spec.discrete else {})
+    made = datasets.OfflineDataset("made", transitions, None, None, bounds, known if spec.discrete else {})
     assert contract.difference(made.spec, spec) is None
     labelled = transitions.replace(extras=costs | {buffers.PART: np.zeros(rows, np.float32)})
     return dataclasses.replace(made, transitions=labelled)

@@ -72,13 +72,13 @@ def test_successors_that_follow_are_not_stored_again() -> None:
     assert frames.stored_once(small, small)[0] is small, "small ones stay arrays"
 
 
-def dataset(seed: int = 0) -> datasets.Dataset:
+def dataset(seed: int = 0) -> datasets.OfflineDataset:
     """A data set of such pictures."""
     before, after, ends = pictures(seed)
     nothing, reward = np.zeros(ROWS, bool), np.random.default_rng(seed).normal(size=ROWS).astype(np.float32)
     action: Any = np.random.default_rng(seed).integers(3, size=ROWS).astype(np.int32)
     transitions: Any = Transition(before, action, reward, nothing, ends, after)
-    return datasets.Dataset(f"made {seed}", transitions, None, None, None, {"num_actions": 3})
+    return datasets.OfflineDataset(f"made {seed}", transitions, None, None, None, {"num_actions": 3})
 
 
 def test_subsets_and_joins() -> None:
@@ -95,7 +95,9 @@ def test_subsets_and_joins() -> None:
         finding for finding in datasets.check(both) if finding.name in ("no_terminals", "open_end")
     ]
     with pytest.raises(ValueError, match=r"differ: they show pictures of shape \(8, 32, 6\).* and pictures of shape"):
-        datasets.join([one, datasets.Dataset("x", smaller(one.transitions), None, None, None, {"num_actions": 3})], "b")
+        datasets.join(
+            [one, datasets.OfflineDataset("x", smaller(one.transitions), None, None, None, {"num_actions": 3})], "b"
+        )
 
 
 def smaller(transitions: Transition) -> Transition:
@@ -110,7 +112,7 @@ def test_faults_of_pictures_are_found() -> None:
     t = made.transitions
     index = np.array(t.next_observation.index)
     index[3] = index[5]
-    broken = datasets.Dataset(
+    broken = datasets.OfflineDataset(
         "x", t.replace(next_observation=t.next_observation.replace(index=index)), None, None, None, {}
     )
     found = {finding.name: finding for finding in datasets.check(broken)}

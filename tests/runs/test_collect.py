@@ -220,7 +220,7 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
         chosen.append(collect.random_actions(generator, hosted.spec, observation))
         return chosen[-1]
 
-    rows = collect.play(hosted, choose, 60, 0)
+    rows = collect.roll_out(hosted, choose, 60, 0)
     hosted.close()
     plain: Any = gymnasium.make("velocity/HalfCheetah-v5")
     plain.reset(seed=environment_seeds(0, TRAIN, number=2)[1])
@@ -229,7 +229,7 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
     cost = np.arange(60.0, dtype=np.float32)  # random actions are never too fast
     rows = rows.replace(extras={"cost": cost})
     bounds = (-np.ones(6, np.float32), np.ones(6, np.float32))
-    dataset = datasets.Dataset("a", rows, "velocity/HalfCheetah-v5", None, bounds, {})
+    dataset = datasets.OfflineDataset("a", rows, "velocity/HalfCheetah-v5", None, bounds, {})
     path = str(datasets.write_archive(dataset, tmp_path / "a.npz"))
     loaded = datasets.load(path)
     mixed, others = (agent.experience(agent.Config()) for agent in (sac_lagrangian, sac))

@@ -25,17 +25,17 @@ PAIRS = [("picture", "one"), ("dictionary", "several"), ("picture", "masked"), (
 PAIRS += [("dictionary", "continuous"), ("vector", "several"), ("vector", "masked")]
 
 
-def recorded(shows: str, takes: str) -> datasets.Dataset:
+def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
     """Random actions in three environments side by side."""
     hosted, generator = envs.make_hosted(panels.name(shows, takes), ENVS), np.random.default_rng(SEED)
     try:
         choose = lambda observation, step: collect.random_actions(generator, hosted.spec, observation)  # noqa: E731
-        transitions, bounds = collect.play(hosted, choose, STEPS, SEED), hosted.action_bounds
+        transitions, bounds = collect.roll_out(hosted, choose, STEPS, SEED), hosted.action_bounds
     finally:
         hosted.close()
     known: dict[str, Any] = {"num_actions": hosted.spec.action_size} if hosted.spec.discrete else {}
     known = {"choices": list(hosted.spec.choices)} if hosted.spec.choices else known
-    dataset = datasets.Dataset("made", transitions, hosted.spec.name, None, bounds, known)
+    dataset = datasets.OfflineDataset("made", transitions, hosted.spec.name, None, bounds, known)
     assert difference(dataset.spec, hosted.spec) is None
     return dataset
 
@@ -148,7 +148,7 @@ def test_stacks_of_atari_are_stored_frame_by_frame() -> None:
         actions.append(collect.random_actions(generator, hosted.spec, observation))
         return actions[-1]
 
-    found = collect.play(hosted, choose, steps, SEED)
+    found = collect.roll_out(hosted, choose, steps, SEED)
     observation = again.reset(environment_seeds(SEED, TRAIN, number=2))
     for time, action in enumerate(actions):
         step = again.step(action)
@@ -183,7 +183,7 @@ def test_commands_on_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert_rows(after.observation, rows_of(arrays(both), range(STEPS)))
 
 
-def arrays(dataset: datasets.Dataset) -> Any:
+def arrays(dataset: datasets.OfflineDataset) -> Any:
     """The observations of a data set as plain arrays."""
     return frames.each(np.asarray, dataset.transitions.observation)
 

@@ -39,7 +39,7 @@ def written(path: Path, rows: int = 400, observations: int = 3, reference: tuple
         next_observation=observation[1:],
     )
     bounds = (np.full(1, -2, np.float32), np.full(1, 2, np.float32))
-    made = datasets.Dataset("test", Transition(**fields), "Pendulum-v1", reference, bounds, {})
+    made = datasets.OfflineDataset("test", Transition(**fields), "Pendulum-v1", reference, bounds, {})
     return datasets.write(made, path)
 
 

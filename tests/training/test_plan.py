@@ -224,7 +224,7 @@ def test_the_environment_says_how_many_actions_there_are(actions: Any, known: An
     column: Any = np.zeros(2, np.float32)
     action: Any = np.array(actions)
     transitions = Transition(column[:, None], action, column, column, column, column[:, None])
-    data = datasets.Dataset("a.npz", transitions, None, None, None, {"num_actions": known})
+    data = datasets.OfflineDataset("a.npz", transitions, None, None, None, {"num_actions": known})
     spec = EnvSpec("CartPole", (1,), number, True)
     if message is None:
         _require_fit(data, spec, goals=False)

@@ -38,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("ogbench:cube-single-v0", None),
         ("goals/ogbench:cube-single-v0", None),
         ("gymnasium_robotics:AdroitHandPen-v1", None),
-        ("rljax.envs.neorl2:SafetyHalfCheetah-v0", None),
+        ("rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0", None),
         ("evil:Env-v0", "evil"),
         ("async/evil:Env-v0", "evil"),
         ("timed/async/evil:Env-v0", "evil"),

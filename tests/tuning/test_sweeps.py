@@ -72,7 +72,7 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
         assert entry["final"]["interval"] is not None
     assert found["trials"] == {"complete": 3}
     assert found["steps"] == 3 * 2 * 200
-    with pytest.raises(ValueError, match=r"the sweep in '.*' is complete: .*result\.json is what it found"):
+    with pytest.raises(ValueError, match=r"the sweep in '.*' is complete: its result is .*result\.json"):
         sweeps.resume(out)
 
 
@@ -241,7 +241,7 @@ def test_population_based_training_needs_settings_of_the_program(tmp_path: Path)
         ({"trials": 0}, r"--trials is 0, it must be at least 1"),
         ({"eta": 1}, r"--eta is 1, it must be at least 2"),
         ({"limits": ("cost=25",)}, r"--limits has 'cost', and 'rljax/Pendulum' gives none: name a signal"),
-        ({"limits": ("cost",)}, r"--limits is 'cost', it must be a signal and the most it may be: --limits cost=25"),
+        ({"limits": ("cost",)}, r"--limits is 'cost', it must be a signal and its largest value: --limits cost=25"),
         ({"limits": ("cost=25",), "method": "pbt"}, r"--limits has 'cost', and 'rljax/Pendulum' gives none"),
         ({"method": "hyperband", "min_steps": 300}, r"--min-steps is 300, it must lie in \[1, 200\]"),
         ({"storage": "sqlite:////no/such/place/study.db"}, r"the study's storage 'sqlite:.*' cannot be used"),
@@ -292,7 +292,7 @@ def test_the_command_line_sweeps(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize("text", ["", "[" * 100_000, '{"trial": 0}', '[{"trial": 0}]', "[3]"])
 def test_trials_that_were_damaged_are_refused(text: str, tmp_path: Path) -> None:
     made = experiment()
-    task = trials_of_search.Task(tmp_path, made, SHORT, search_spaces.Space(FLOATS, made.config), "", True)
+    task = trials_of_search.SearchTask(tmp_path, made, SHORT, search_spaces.Space(FLOATS, made.config), "", True)
     (tmp_path / "trials.json").write_text(text)
     with pytest.raises(ValueError, match=r"trials.json' does not hold the trials of its generation .* from a copy"):
-        trials_of_search.Trials(task)._asked(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]
+        trials_of_search.Trials(task)._ask(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]

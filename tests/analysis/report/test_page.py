@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import report
+from scripts.checks import screenshot_report
 from tests import folders
 
-ROOT = Path(__file__).parents[3]
 VOID = {"meta", "br", "line", "use", "path", "rect", "link", "input", "img"}
 
 
@@ -113,7 +112,7 @@ def test_published_numbers_name_step_seeds_environment_and_source(tmp_path: Path
     cell = page.table("published, mean ± std")["td3"]["published, mean ± std"]
     assert "2,410 ± 949 at 300k, 10 seeds, Hopper-v1 [1]" in cell
     assert "[1] sfujim/TD3@34770cc: noise-free evaluation" in page.text
-    assert "versions of the environment that stand beside them" in page.text
+    assert "environment versions that are named with them" in page.text
 
 
 def test_a_single_learner_has_no_interval_and_diverged_ones_are_counted(page: Page) -> None:
@@ -299,22 +298,11 @@ def test_an_output_with_another_suffix(tmp_path: Path) -> None:
 # As a browser shows it
 
 
-def screenshots() -> Any:
-    """`scripts/screenshot_report.py`, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("screenshots", ROOT / "scripts" / "screenshot_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("width", [360, 1440])
 def test_page_is_never_wider_than_the_window(many: Path, width: int) -> None:
-    script = screenshots()
-    if script.chromium() is None:
+    if screenshot_report.chromium() is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
-    assert script.size(many, width)[0] <= width
+    assert screenshot_report.size(many, width)[0] <= width
 
 
 def test_signals_stand_beside_the_returns(tmp_path: Path) -> None:
