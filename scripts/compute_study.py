@@ -32,7 +32,8 @@ import studies
 
 from rljax.analysis import comparison
 from rljax.distributed.hardware import provenance
-from rljax.runs import policy, run, statistics
+from rljax.runs import run, statistics
+from rljax.runs.policies import evaluate
 
 THINKING = (1, 2, 3, 5, 8)
 ACTING = (1, 2, 3, 5, 8, 16)
@@ -160,7 +161,8 @@ def judged(task: Task, out: Path, compute: int | None, episodes: int, seed: int)
     for split, env in (("train", task.train), ("test", task.test)):
         if split == "test" and env is None:
             continue
-        played = policy.evaluate_run(out, episodes=episodes, env=env, seed=seed, compute=compute)
+        config = None if compute is None else {"compute": compute}
+        played = evaluate.evaluate_run(out, episodes=episodes, env=env, seed=seed, config=config)
         found[split] = [float(np.mean(record["success"])) for record in played["episodes"]]
         found[f"{split}_return"] = [float(np.mean(record["returns"])) for record in played["episodes"]]
         found["parameters"], found["flops"] = played["parameters"], played["flops_per_action"]

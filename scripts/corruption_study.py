@@ -30,7 +30,7 @@ from rljax import datasets
 from rljax.analysis import comparison
 from rljax.distributed.hardware import provenance
 from rljax.runs import run
-from rljax.runs.corruption import corrupt
+from rljax.runs.policies.corruption import corrupt
 
 # For each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores of IQL and RIQL.
 PROTOCOL = {

@@ -298,7 +298,7 @@ def _corrupt(arguments: list[str]) -> None:
     options = _parse_with_bounds(Corrupt, arguments, "data corrupt")
     _require_new(options.output)
     from rljax import datasets
-    from rljax.runs import corruption
+    from rljax.runs.policies import corruption
 
     corrupted = corruption.corrupt(
         _load(options),

@@ -73,7 +73,7 @@ def read(path: Path, name: str | None = None, *, action_bounds: Any = None, clip
     row of a trajectory is dropped unless it is terminal.
 
     `action_bounds` are the low and high of the actions, each a number or one per dimension. By default they come from
-    the file's metadata; without metadata they are -1 and 1. Actions that were corrupted (`rljax.runs.corruption`) may
+    the file's metadata; without metadata they are -1 and 1. Corrupted actions (`rljax.runs.policies.corruption`) may
     lie beyond the bounds. They stay as they are, unless `clip_actions`.
 
     Raises `ValueError` for a file that cannot be read or lacks an array, and for everything that `assemble` refuses.

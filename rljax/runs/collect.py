@@ -28,7 +28,8 @@ from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
 from rljax.buffers.replay import ReplayBuffer
 from rljax.distributed import hardware
-from rljax.runs import checkpoints, console, policy
+from rljax.runs import checkpoints, console
+from rljax.runs.policies import evaluate, loading, policy
 from rljax.runs.run import Run, read_config
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from rljax.training.plan import observed
@@ -140,7 +141,7 @@ def _played(
     seed: int,
     trust: bool,
 ) -> tuple[Transition, Any, int]:
-    policies = policy.load_all(out, best=best, trust=trust, parts=("agent", "env"))
+    policies = loading.load_all(out, best=best, trust=trust, parts=("agent", "env"))
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
     seen = observed(env, policies.experience)
     hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
@@ -158,7 +159,7 @@ def _played(
         _require_room(hosted.spec, steps)
         return play(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
     finally:
-        policy.close(hosted)
+        evaluate.close(hosted)
 
 
 def play(

@@ -19,8 +19,9 @@ from rljax.buffers import Experience
 from rljax.distributed import hardware, processes
 from rljax.distributed.lock import FILE as LOCK_FILE
 from rljax.distributed.lock import Lock
-from rljax.runs import checkpoints, json_files, policy, records
-from rljax.training import configuration, registry
+from rljax.runs import checkpoints, json_files, records
+from rljax.runs.policies import loading, policy
+from rljax.training import configuration, population, registry
 from rljax.training import trust as trusting
 from rljax.training.loop import prefer_devices
 from rljax.training.plan import Experiment
@@ -103,7 +104,7 @@ def reopened(
             f"{differences}."
         )
     prefer_devices(experiment, len(settings.seeds))
-    if experiment.base is not None and experiment.base.digest() != described.get("base_digest"):
+    if population.digest_of_base(experiment.base) != described.get("base_digest"):
         raise ValueError(
             f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it has changed "
             "since, as when it is trained on. Restore that folder, or start a new run."
@@ -300,13 +301,13 @@ def _other_runs(settings: Settings, trust: bool) -> tuple[Callable[[], Any] | No
     def reader(read: Callable[..., Any], folder: str | None) -> Callable[[], Any] | None:
         return None if folder is None else functools.cache(functools.partial(read, folder, trust=trust))
 
-    return reader(policy.base, settings.base), reader(_beginning, settings.from_run)
+    return reader(loading.base, settings.base), reader(_beginning, settings.from_run)
 
 
 def _beginning(out: str, *, trust: bool) -> policy.Policies:
     """The last policies of the run in `out`, with which learners begin. Raises `ValueError` where there are none."""
     try:
-        return policy.load_all(out, trust=trust)
+        return loading.load_all(out, trust=trust)
     except (ValueError, checkpoints.CheckpointError) as error:
         raise ValueError(
             f"--from {out} cannot be read: {error} Name the folder of a run that has a checkpoint."

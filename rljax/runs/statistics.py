@@ -56,6 +56,20 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
     return np.where(np.isnan(ordered[..., -1]), np.nan, middle)[()]  # sorting puts NaN last
 
 
+def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
+    """The frequency-averaged return: the mean of `returns` over the lengths `holds`, which ascend.
+
+    It is the area under the returns, by trapezoids, divided by the range of lengths. Divided by the
+    largest known return in the environment, it is the frequency-averaged score of Patel and
+    Siegelmann, arXiv:2410.08979.
+    """
+    lengths = np.asarray(holds, np.float64)
+    if len(lengths) == 1:
+        return float(returns[0])
+    widths, heights = np.diff(lengths), np.asarray(returns, np.float64)
+    return float((widths * (heights[:-1] + heights[1:]) / 2.0).sum() / widths.sum())
+
+
 def interval(
     values: ArrayLike, statistic: Statistic = iqm, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:

@@ -33,6 +33,11 @@ ELSEWHERE = {
 }
 
 
+def flag(name: str) -> str:
+    """The command line's flag of a setting of an agent's Config: --config.actor-lr for `actor_lr`."""
+    return f"--config.{name.replace('_', '-')}"
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """ "Nearest: 'a', 'b'. ", or an empty text where no known name is similar."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -75,7 +80,7 @@ def _is_whole(value: Any) -> bool:
 def require_integers(config: Any) -> None:
     """Raise `ValueError` for integers of a Config that compiled programs cannot count to."""
     for field in dataclasses.fields(config):
-        _require_small(getattr(config, field.name), f"--config.{field.name.replace('_', '-')}")
+        _require_small(getattr(config, field.name), flag(field.name))
 
 
 def _require_small(value: Any, flag: str) -> None:

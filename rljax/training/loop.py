@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from rljax import envs
-from rljax.agent import digest, float_fields
+from rljax.agent import float_fields
 from rljax.distributed import devices, hardware, runtime
 from rljax.distributed.devices import local
 from rljax.envs.environment import EnvironmentFailed
@@ -161,7 +161,7 @@ class Training:
             "spec": dataclasses.asdict(self.spec),
             "spaces": self.spaces,
             "state_bytes": self.needed_bytes,
-            "base_digest": None if self.experiment.base is None else self.experiment.base.digest(),
+            "base_digest": population.digest_of_base(self.experiment.base),
             "inherited": self.inherited,
             **action_cost.of_action(self.module, self.templates[0]["agent"], self.spec, self.stacked),
         }
@@ -175,7 +175,7 @@ class Training:
     @property
     def inherited(self) -> dict[str, str] | None:
         """A hash of each part with which learners begin because another run has it; None without another run."""
-        return {name: digest(part) for name, part in self._inheritance.items()} or None
+        return {name: population.digest(part) for name, part in self._inheritance.items()} or None
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""

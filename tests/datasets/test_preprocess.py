@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from rljax.agent import RewardTransform
+from rljax.buffers import RewardTransform
 from rljax.datasets import preprocess
-from rljax.runs.corruption import corrupt
+from rljax.runs.policies.corruption import corrupt
 from tests import fakes
 from tests.datasets.files import arrays, npz, shared
 

@@ -17,7 +17,8 @@ import pytest
 from rljax import datasets
 from rljax.agent import Transition
 from rljax.networks import normalise
-from rljax.runs import corruption, policy, run
+from rljax.runs import run
+from rljax.runs.policies import corruption, loading
 from rljax.training import registry
 from tests.agents import reference
 from tests.datasets.files import same
@@ -147,7 +148,7 @@ class Critics:
     """The attacker's values in float64, with slopes by hand."""
 
     def __init__(self, attacker: Path) -> None:
-        state: Any = jax.tree.map(lambda x: x[0], policy.load_all(attacker).state)
+        state: Any = jax.tree.map(lambda x: x[0], loading.load_all(attacker).state)
         self.actor, self.critics = reference.mlp(state.actor), reference.critics(state.critic)
 
     def value(self, element: str, observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -357,9 +358,9 @@ def test_refuses_an_attacker_of_other_dimensions(attacker: Path) -> None:
 
 @pytest.mark.parametrize("value", [None, lambda *inputs: jnp.zeros((2, 5)), lambda *inputs: jnp.zeros((4, 2, 2))])
 def test_refuses_an_attacker_without_values(attacker: Path, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = policy.load_all(attacker)
+    found = loading.load_all(attacker)
     module = types.SimpleNamespace(act=found.module.act, **({} if value is None else {"value": value}))
-    monkeypatch.setattr(policy, "load_all", lambda *_, **__: dataclasses.replace(found, module=module))
+    monkeypatch.setattr(loading, "load_all", lambda *_, **__: dataclasses.replace(found, module=module))
     with pytest.raises(ValueError, match=r"is of agent 'edac', which has no `value` that gives one number for an"):
         corruption.corrupt(dataset(), what="action", how="adversarial", attacker=attacker)
 

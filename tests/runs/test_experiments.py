@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.runs import experiments, policy, records, run
+from rljax.runs import experiments, records, run
+from rljax.runs.policies import evaluate, loading
 
 # Numbers of NumPy
 
@@ -58,7 +59,7 @@ def test_arguments_of_other_types_are_one_message(change: dict[str, Any], messag
 
 @pytest.mark.parametrize("out", [None, 3, b"run", "a\0b"])
 def test_a_folder_of_another_type_is_one_message(out: Any) -> None:
-    for function in (run.resume, policy.load, policy.evaluate_run):
+    for function in (run.resume, loading.load, evaluate.evaluate_run):
         with pytest.raises(TypeError, match=r"the folder of a run is .*, it must be text"):
             function(out)
 

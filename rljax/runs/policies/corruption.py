@@ -1,7 +1,7 @@
 """Corruption of a data set by RIQL's protocol, for every agent that learns from a data set.
 
     from rljax import datasets
-    from rljax.runs.corruption import corrupt
+    from rljax.runs.policies.corruption import corrupt
 
     dataset = datasets.load("d4rl/hopper-medium-replay-v2")
     datasets.write(corrupt(dataset, what="dynamics", how="random"), "dynamics.npz")
@@ -24,7 +24,7 @@ import numpy as np
 
 from rljax import datasets
 from rljax.agent import Array, Transition, shown
-from rljax.runs import policy
+from rljax.runs.policies import loading, policy
 
 Element = Literal["observation", "action", "reward", "dynamics"]
 FIELDS: dict[str, str] = {  # element -> field of Transition, in the order in which [2] corrupts them
@@ -166,7 +166,7 @@ def _elements(what: Any) -> list[str]:
 
 
 def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Dataset, trust: bool) -> _Victim:
-    policies = policy.load_all(attacker, best=best, trust=trust)
+    policies = loading.load_all(attacker, best=best, trust=trust)
     policy.require_learner(policies.settings, learner)
     spec = policies.spec
     given = (spec.observation_shape, spec.action_size, spec.discrete)

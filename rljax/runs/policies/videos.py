@@ -15,7 +15,9 @@ from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.host import rendering
 from rljax.envs.timed import Timed
-from rljax.runs.policy import Policy, close, load_all
+from rljax.runs.policies.evaluate import close
+from rljax.runs.policies.loading import load_all
+from rljax.runs.policies.policy import Policy
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
 from rljax.training.trust import PARTS
