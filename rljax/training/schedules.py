@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rljax.buffers import Experience
 from rljax.training import configuration
 from rljax.training.settings import Settings
 
@@ -182,16 +181,19 @@ def early_end(module: Any, config: Any, settings: Settings) -> str | None:
         return None
     return (
         f"the learning rate of '{settings.agent}' falls to 0 at step {np.min(until):,.0f}, and the run has "
-        f"{settings.steps:,} steps: nothing is learnt after it. --config.decay-steps 1 follows the run's length."
+        f"{settings.steps:,} steps: nothing is learnt after it. The setting behind this: "
+        f"{configuration.flags_behind(module, config, 'learns_until')}."
     )
 
 
-def require_rate(settings: Settings, experience: Experience) -> None:
+def require_rate(module: Any, config: Any, settings: Settings) -> None:
     """Raise `ValueError` where the learning rate falls to 0 before the end of the online stage."""
-    until = np.inf if experience.learns_until is None else np.min(experience.learns_until)
+    learns_until = module.experience(in_steps(module, config, settings)).learns_until
+    until = np.inf if learns_until is None else np.min(learns_until)
     if until < settings.steps + settings.then_online:
         raise ValueError(
             f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, before the end of "
             f"{settings.steps:,} updates and {settings.then_online:,} steps online, after which it would learn "
-            "nothing. Train it from the first update on with --config.decay-steps None, which keeps the rate."
+            "nothing. Train it from the first update on with a rate that does not fall to 0, by "
+            f"{configuration.flags_behind(module, config, 'learns_until')}."
         )

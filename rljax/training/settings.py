@@ -60,11 +60,11 @@ class Settings:
         return self.eval_env or self.env
 
     def __post_init__(self) -> None:
-        """Turn whole numbers of other types, such as 1e6 and NumPy's, into int; raise `ValueError` for others."""
-        for name, kind in typing.get_type_hints(Settings).items():
-            value = getattr(self, name)
-            if kind is int or (kind == int | None and value is not None):
-                value = configuration.integer(value, f"--{name.replace('_', '-')}", LARGEST)
+        """Turn whole numbers of other types, such as 1e6 and NumPy's, into int; see `configuration.coerce`."""
+        for name, hint in typing.get_type_hints(Settings).items():
+            if hint in (int, int | None):
+                label = f"--{name.replace('_', '-')}"
+                value = configuration.coerce(label, getattr(self, name), hint, LARGEST)
                 object.__setattr__(self, name, value)
         seeds = tuple(configuration.integer(seed, "a seed", LARGEST) for seed in self.seeds)
         object.__setattr__(self, "seeds", seeds)

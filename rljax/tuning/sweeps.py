@@ -17,7 +17,7 @@ from rljax import envs
 from rljax.distributed import hardware, ray_cluster
 from rljax.distributed.lock import Lock
 from rljax.envs import signals
-from rljax.runs import console, experiments, json_files, records, statistics
+from rljax.runs import console, experiments, folders, json_files, records, statistics
 from rljax.training import configuration, population
 from rljax.training import trust as trusting
 from rljax.training.plan import Experiment
@@ -58,7 +58,7 @@ def begin(
     _require_signals(experiment.settings.evaluated_in, search_spaces.limits(protocol))
     settings = dataclasses.replace(experiment.settings, seeds=protocol.tuning_seeds)
     experiment = dataclasses.replace(experiment, settings=settings)
-    folder = Path(out) if out is not None else experiments.default_folder(settings)
+    folder = Path(out) if out is not None else folders.default_folder(settings)
     command = command or shlex.join(sys.argv)
     task = Task(folder, experiment, protocol, space, command, quiet, workers, most)
     method = _method(task)
@@ -105,7 +105,7 @@ def _require_signals(env: str, limits: Mapping[str, float]) -> None:
 def _made(folder: Path) -> Lock:
     """Make the folder of a sweep and lock it. It may exist if it is empty. Raises `FileExistsError` for any other."""
     try:
-        return experiments.make_folder(folder)
+        return folders.make_folder(folder)
     except FileExistsError:
         raise FileExistsError(
             f"'{folder}' exists. Choose another --out, or continue that sweep: rljax resume {folder}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.runs import experiments, records, run
+from rljax.runs import experiments, records, resumption, run
 from rljax.runs.policies import evaluate, loading
 
 # Numbers of NumPy
@@ -100,9 +100,9 @@ def test_a_checkpoint_of_an_older_version_lacks_newer_settings(tmp_path: Path, m
     monkeypatch.setattr(records, "read_config", lambda folder: written)
     config = {"hidden": [8], "atoms": 51}
     saved, wanted = {"config.hidden": [8], "seeds": [0]}, {f"config.{name}": x for name, x in config.items()}
-    experiments.require_structure(tmp_path, saved, wanted | {"seeds": [0], "online.hidden": [4]})
+    resumption.require_structure(tmp_path, saved, wanted | {"seeds": [0], "online.hidden": [4]})
     with pytest.raises(ValueError, match=r"says config\.hidden = \[9\], the checkpoint was made with \[8\]\. Struc"):
-        experiments.require_structure(tmp_path, saved, wanted | {"config.hidden": [9]})
+        resumption.require_structure(tmp_path, saved, wanted | {"config.hidden": [9]})
     written["config"] = config
     with pytest.raises(ValueError, match=r"says config\.atoms = 51, the checkpoint was made with None\. Structural"):
-        experiments.require_structure(tmp_path, saved, wanted)
+        resumption.require_structure(tmp_path, saved, wanted)

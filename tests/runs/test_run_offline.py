@@ -277,7 +277,7 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
         (
             "iql",
             {"then_online": 100, "config": {"decay_steps": 199}},
-            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps None",
+            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps",
         ),
         ("td3_bc", {"offline_share": 1.0, "then_online": 100}, r"--offline-share is 1.0, it must lie in \[0, 1\)"),
         ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
