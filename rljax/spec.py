@@ -1,4 +1,4 @@
-"""What an agent may know about an environment: the shapes of its observations, actions and signals."""
+"""The specification of an environment that agents see: shapes of its observations, actions and signals."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def mask_of(observation: Any) -> jax.Array | None:
 
 
 def shown(spec: EnvSpec) -> str:
-    """What an environment shows, in words."""
+    """The observations of an environment in words, for messages."""
     if spec.parts:
         return f"a dictionary of {', '.join(f'{part.name} {part.dtype}{list(part.shape)}' for part in spec.parts)}"
     kind = "pictures" if len(spec.observation_shape) == 3 else "arrays"

@@ -52,7 +52,7 @@ def evaluate_run(arguments: list[str]) -> None:
             results.append(evaluate.evaluate_run(options.run, **same, config=config, hold=hold))
             show(evaluate.table(results[-1]))
         if len({result["hold"] for result in results}) > 1:
-            show(evaluate.frequency_averaged(results))
+            show(evaluate.line_over_holds(results))
 
 
 def play(arguments: list[str]) -> None:

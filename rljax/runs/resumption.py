@@ -27,7 +27,7 @@ def note_resumption(
 ) -> list[str]:
     """Record in config.json that the run goes on: the new plan, and the `entry` with the step and the command.
 
-    Returns a warning where the conditions differ from those in which the run began. That is recorded, too.
+    Returns a warning where the conditions differ from those at the run's beginning, and records the difference.
     """
     described = records.read_config(folder)
     if state_bytes is not None and not described.get("then_online"):

@@ -159,7 +159,7 @@ class Run:
             "command": command,
             **self._conditions(),
         }
-        json_files.dumps(described)  # raises what cannot be written before anything is
+        json_files.dumps(described)  # raises its errors before anything is written
         processes.on_first(lambda: self._make_folder(described))
         try:
             processes.on_all(lambda: folders.require_visible(self.folder))

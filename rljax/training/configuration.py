@@ -295,7 +295,7 @@ def flags_behind(module: Any, config: Any, name: str) -> str:
 
     floats, before, names = float_fields(type(config)), declared(config), []
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+        value: Any = getattr(config, field.name)
         is_float = field.name in floats and value is not None
         if is_float or (isinstance(value, int) and not isinstance(value, bool)):
             other = np.add(value, 1.0).tolist() if is_float else value + 1

@@ -41,7 +41,7 @@ def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
             expert(hosted, observation) if plays_well else collect.random_actions(generator, hosted.spec, observation)
         )
 
-    transitions = collect.play(hosted, choose, STEPS, seed=1)
+    transitions = collect.rollout(hosted, choose, STEPS, seed=1)
     known: dict[str, Any] = {"num_actions": panels.COLUMNS}
     known = {"choices": list(hosted.spec.choices)} if hosted.spec.choices else known
     hosted.close()

@@ -220,7 +220,7 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
         chosen.append(collect.random_actions(generator, hosted.spec, observation))
         return chosen[-1]
 
-    rows = collect.play(hosted, choose, 60, 0)
+    rows = collect.rollout(hosted, choose, 60, 0)
     hosted.close()
     plain: Any = gymnasium.make("velocity/HalfCheetah-v5")
     plain.reset(seed=environment_seeds(0, TRAIN, number=2)[1])

@@ -30,7 +30,7 @@ def recorded(shows: str, takes: str) -> datasets.Dataset:
     hosted, generator = envs.make_hosted(panels.name(shows, takes), ENVS), np.random.default_rng(SEED)
     try:
         choose = lambda observation, step: collect.random_actions(generator, hosted.spec, observation)  # noqa: E731
-        transitions, bounds = collect.play(hosted, choose, STEPS, SEED), hosted.action_bounds
+        transitions, bounds = collect.rollout(hosted, choose, STEPS, SEED), hosted.action_bounds
     finally:
         hosted.close()
     known: dict[str, Any] = {"num_actions": hosted.spec.action_size} if hosted.spec.discrete else {}
@@ -148,7 +148,7 @@ def test_stacks_of_atari_are_stored_frame_by_frame() -> None:
         actions.append(collect.random_actions(generator, hosted.spec, observation))
         return actions[-1]
 
-    found = collect.play(hosted, choose, steps, SEED)
+    found = collect.rollout(hosted, choose, steps, SEED)
     observation = again.reset(environment_seeds(SEED, TRAIN, number=2))
     for time, action in enumerate(actions):
         step = again.step(action)

@@ -69,17 +69,19 @@ def corrupt(
         action        Q(s, a + z std)
         dynamics      Q(s', pi(s')) with s' + z std for s', the attacker's greedy policy pi moving along
 
-    These details of [2] are kept as well, although they may not have been intended: - z starts at 2 scale std (U(0, 1)
-    - 1/2). This start already contains the std, and the result z is multiplied by the
-      std once more. Where the std is above 1, the start can lie outside [-scale, scale]; z is clipped to this range
-      after the first step.
-    - Adam's state is reset after every step. Each step is therefore 0.01 scale long for any gradient, unless the
-    gradient
-      is about 1e-8 or smaller. A gradient is that of a mean over a tenth of the corrupted rows and over the critics, so
-      that some gradients are this small in large data sets.
-    - Actions are not clipped to [-1, 1]. `provenance` says so, and files with such actions can be read again.
-    - Several elements are corrupted one after the other. The attack on a later element sees the earlier ones already
-      corrupted: the attack on an action sees a corrupted observation.
+    These details of [2] are the same here, although its authors may not have intended them:
+
+    - z starts at 2 scale std (U(0, 1) - 1/2). This start already contains the std, and the result z
+      is multiplied by the std once more. Where the std is above 1, the start can lie outside
+      [-scale, scale]. After the first step, z is clipped to this range.
+    - Adam's state is reset after every step. Each step is therefore 0.01 scale long for any
+      gradient, unless the gradient is about 1e-8 or smaller. A gradient is that of a mean over a
+      tenth of the corrupted rows and over the critics, so that some gradients are this small in
+      large data sets.
+    - Actions are not clipped to [-1, 1]. `provenance` says so, and files with such actions can be
+      read again.
+    - Several elements are corrupted one after the other. The attack on a later element sees the
+      earlier ones already corrupted: the attack on an action sees a corrupted observation.
 
     Differences from [2]: z starts from NumPy's random numbers, not PyTorch's. pi(s') is the greedy action; [2] passes
     the pair that its actor returns, a sample and no log-probability, to the critics and fails. Nothing is kept between
@@ -158,19 +160,19 @@ class _Victim:
 
 
 def _elements(what: Any) -> list[str]:
-    given = [what] if isinstance(what, str) else list(what)
-    unknown = [name for name in given if name not in FIELDS]
-    if unknown or not given or len(set(given)) < len(given):
+    names = [what] if isinstance(what, str) else list(what)
+    unknown = [name for name in names if name not in FIELDS]
+    if unknown or not names or len(set(names)) < len(names):
         raise ValueError(f"what is {what!r}, it must be one of {', '.join(FIELDS)}, or several of them, each once.")
-    return [name for name in FIELDS if name in given]
+    return [name for name in FIELDS if name in names]
 
 
 def _victim(attacker: str | Path, learner: int, best: bool, dataset: datasets.Dataset, trust: bool) -> _Victim:
     policies = loading.load_all(attacker, best=best, trust=trust)
     policy.require_learner(policies.settings, learner)
     spec = policies.spec
-    given = (spec.observation_shape, spec.action_size, spec.discrete)
-    if given != ((dataset.observation_size,), dataset.action_size, False):
+    dimensions = (spec.observation_shape, spec.action_size, spec.discrete)
+    if dimensions != ((dataset.observation_size,), dataset.action_size, False):
         raise ValueError(
             f"the attacker in '{attacker}' observes {spec.observation_shape} and acts in {spec.action_size} "
             f"{'choices' if spec.discrete else 'dimensions'}, '{dataset.name}' has observations "
@@ -240,10 +242,10 @@ def _attacked(
     where = np.asarray(transitions.next_observation if element == "dynamics" else transitions.observation)
     parts = [np.asarray(x, np.float32) for x in (start, weight, where[rows], np.asarray(transitions.action)[rows])]
     each = min(number, ROWS)
-    found = []
+    perturbations = []
     for first in range(0, number, each):
         block = [x[first : first + each] for x in parts]
         padded = tuple(np.concatenate([x, np.zeros((each - len(x), *x.shape[1:]), x.dtype)]) for x in block)
         z = _descended(victim.module, element, victim.state, victim.config, padded, std, jnp.float32(scale))
-        found.append(np.asarray(z)[: len(block[0])])
-    return np.concatenate(found) * std
+        perturbations.append(np.asarray(z)[: len(block[0])])
+    return np.concatenate(perturbations) * std

@@ -47,15 +47,15 @@ def evaluate_run(
     seed = configuration.integer(seed, "seed", 2**63)
     if env is not None:
         env = configuration.text("env", env)
-    config = configuration.native(config or {})
+    changes: dict[str, Any] = configuration.native(config or {})
     hold = None if hold is None else configuration.integer(hold, "hold")
     for flag, number in {"--episodes": episodes, "--hold": 1 if hold is None else hold}.items():
         if number < 1:
             raise ValueError(f"{flag} is {number}, it must be at least 1.")
     parts = PARTS if env is None else ("agent",)
-    policies = load_all(out, best=best, config=config, trust=trust, parts=parts)
+    policies = load_all(out, best=best, config=changes, trust=trust, parts=parts)
     changeable = acting(policies.module, policies.config)
-    if hold is not None and changeable.sequence in config:
+    if hold is not None and changeable.sequence in changes:
         flag = configuration.flag(str(changeable.sequence))
         raise ValueError(f"--hold sets {flag} for this agent: give one of them.")
     agent, used = evaluation.deciding(policies.module, policies.config, hold)
@@ -86,7 +86,7 @@ def evaluate_run(
     return {
         "environment": name,
         "steps": _steps_of_best(Path(out), policies.step) if best else None,
-        "config": config,
+        "config": changes,
         "hold": hold or emitted or 1,
         "emits": emitted is not None,
         **action_cost.of_action(policies.module, policies.state, policies.spec, policies.config),
@@ -96,7 +96,7 @@ def evaluate_run(
 
 
 def close(environments: Any) -> None:
-    """Close environments (or an evaluator) whose results are there: what they raise is a warning."""
+    """Close environments or an evaluator after their last result. Their errors become warnings."""
     try:
         environments.close()
     except EnvironmentFailed as error:
@@ -136,7 +136,7 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def frequency_averaged(results: Sequence[Mapping[str, Any]]) -> str:
+def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
     """A line of text: the mean return over several values of `hold`, one result of `evaluate_run` each."""
     ordered = sorted(results, key=lambda result: result["hold"])
     holds = [result["hold"] for result in ordered]

@@ -63,8 +63,8 @@ class Policies:
     @property
     def observes_time(self) -> bool:
         """Whether the agent sees the time after the environment's own observation."""
-        seen = observed(self.settings.env, self.experience)
-        return seen != "none" and envs.with_time(seen) == seen
+        name = observed(self.settings.env, self.experience)
+        return name != "none" and envs.with_time(name) == name
 
     @property
     def experience(self) -> Experience:
@@ -117,31 +117,31 @@ class Policy:
         actions lie in [-1, 1].
 
         With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and actions are in
-        [-1, 1], or count from 0: what `rljax.envs.make_hosted` takes. Where the environment's `info` says which actions
+        [-1, 1], or count from 0, as `rljax.envs.make_hosted` takes them. If the environment's `info` says which actions
         are allowed, give `mask=info["action_mask"]`.
 
         Policies that observe the time, or that remember, need `step`, the number of steps since the reset, for each
-        observation. What is remembered is what the calls since step 0 have shown, for each of N environments. Noise
-        that lasts for several steps does so where `step` is given with `explore`; else each call draws its own.
+        observation. A policy remembers the calls since step 0, for each of N environments. Noise that lasts for
+        several steps does so with `explore` and `step`. Without `step`, each call draws noise of its own.
 
         Raises `ValueError` for other observations, and for a `step` that does not fit the call before.
         """
-        seen = self._seen(observation, normalised, step, mask)
+        inputs = self._inputs(observation, normalised, step, mask)
         self._calls += 1
         key = jax.random.key(self._calls)
         lasting = explore and step is not None and self._policies.explores_in_time
-        memory = self._recalled(seen, step) if self._policies.remembers or lasting else None
-        action, self._memory = self._act(self._state, seen, key, self._config, explore, memory)
+        memory = self._recalled(inputs, step) if self._policies.remembers or lasting else None
+        action, self._memory = self._act(self._state, inputs, key, self._config, explore, memory)
         action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
             action = self._policies.spaces.act(action)
         return action[()] if self.spec.discrete and not self.spec.choices else action  # a number for one choice
 
-    def _recalled(self, seen: Any, step: Any) -> Any:
-        """The memories before these observations, of which `step` says how many steps their episodes have lasted."""
+    def _recalled(self, inputs: Any, step: Any) -> Any:
+        """The memories before these observations. Their episodes have lasted `step` steps."""
         one = jax.tree.leaves(self.spec.observation)[0]
-        found = np.shape(jax.tree.leaves(seen)[0])
-        leading = found[: len(found) - len(one.shape)]
+        shape = np.shape(jax.tree.leaves(inputs)[0])
+        leading = shape[: len(shape) - len(one.shape)]
         fresh = first_memory(self._policies.module, self.spec, self._config, *leading)
         if step is None:
             raise ValueError(
@@ -158,36 +158,36 @@ class Policy:
             )
         return choose(first, fresh, self._memory)
 
-    def _seen(self, observation: Any, normalised: bool, step: Any, mask: Any) -> Any:
+    def _inputs(self, observation: Any, normalised: bool, step: Any, mask: Any) -> Any:
         """The observations as the agent sees them. Both forms are accepted; `normalised` says which is tried first."""
         if normalised:
-            found = self._as_seen(observation)
-            return self._translated(observation, step, mask) if found is None else found
+            inputs = self._unchanged(observation)
+            return self._translated(observation, step, mask) if inputs is None else inputs
         try:
             return self._translated(observation, step, mask)
         except ValueError:
-            found = self._as_seen(observation)
-            if found is None:
+            inputs = self._unchanged(observation)
+            if inputs is None:
                 raise
-            return found
+            return inputs
 
-    def _as_seen(self, observation: Any) -> Any:
+    def _unchanged(self, observation: Any) -> Any:
         """Observations [O...] or [N, O...] that are already as the agent sees them; None for others."""
         if self.spec.parts:
             fits = isinstance(observation, dict) and set(observation) == {part.name for part in self.spec.parts}
-            found = {part.name: np.asarray(observation[part.name]) for part in self.spec.parts} if fits else {}
-            leading = {found[part.name].shape[: -len(part.shape)] for part in self.spec.parts if fits}
-            fits = fits and all(found[part.name].shape[-len(part.shape) :] == part.shape for part in self.spec.parts)
+            arrays = {part.name: np.asarray(observation[part.name]) for part in self.spec.parts} if fits else {}
+            leading = {arrays[part.name].shape[: -len(part.shape)] for part in self.spec.parts if fits}
+            fits = fits and all(arrays[part.name].shape[-len(part.shape) :] == part.shape for part in self.spec.parts)
             fits = fits and len(leading) == 1 and len(next(iter(leading))) <= 1
-            return {part.name: found[part.name].astype(part.dtype) for part in self.spec.parts} if fits else None
+            return {part.name: arrays[part.name].astype(part.dtype) for part in self.spec.parts} if fits else None
         shape = self.spec.observation_shape
         if isinstance(observation, (dict, tuple)):
             return None
         try:
-            found = np.asarray(observation, self.spec.observation_dtype)
+            arrays = np.asarray(observation, self.spec.observation_dtype)
         except (TypeError, ValueError):
             return None
-        return found if found.shape[-len(shape) :] == shape and found.ndim <= len(shape) + 1 else None
+        return arrays if arrays.shape[-len(shape) :] == shape and arrays.ndim <= len(shape) + 1 else None
 
     def _translated(self, observation: Any, step: Any, mask: Any) -> Any:
         """The environment's own observations as the agent sees them."""
@@ -205,22 +205,22 @@ class Policy:
                 "with the info that reset or step returned with the observation."
             )
         try:
-            seen = spaces.observe(observation, leading, mask)
+            inputs = spaces.observe(observation, leading, mask)
         except ValueError as error:
-            given = str(error).replace(f" {CORRECT}", "")
+            problem = str(error).replace(f" {CORRECT}", "")
             raise ValueError(
-                f"the policy was given {given} It needs what '{spaces.name}' returns: {spaces.observation}, or "
+                f"the policy was given {problem} It needs what '{spaces.name}' returns: {spaces.observation}, or "
                 "several with a leading axis."
             ) from None
         if not self._policies.observes_time:
-            return seen
+            return inputs
         if step is None:
             raise ValueError(
                 "this policy also observes the time of the episode. Say how many steps have passed since the reset: "
                 "policy(observation, step=0), then step=1, and so on."
             )
         time = np.broadcast_to(share_of_time(np.asarray(step, np.float32), self.spec), leading)
-        return np.concatenate([seen, time[..., None].astype(np.float32)], axis=-1)
+        return np.concatenate([inputs, time[..., None].astype(np.float32)], axis=-1)
 
 
 def require_learner(settings: Settings, learner: int) -> None:
@@ -228,8 +228,3 @@ def require_learner(settings: Settings, learner: int) -> None:
     number, learner = len(settings.seeds), configuration.integer(learner, "learner")
     if not 0 <= learner < number:
         raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
-
-
-def unnormalise(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Rescale actions from [-1, 1] to the bounds [low, high] of a Gymnasium Box."""
-    return low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)

@@ -38,12 +38,12 @@ def play(
     Raises `ValueError` for an environment that cannot be rendered.
     """
     rendering.choose_renderer()
-    name, seen, policy, start = _player(out, learner, best, seed, trust)
+    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
     output = output or Path(out) / "play.mp4"
     if envs.is_compiled(name):
         filmed = brax if name.startswith("brax/") else drawn
-        return filmed(envs.make(seen), policy, start, max_steps, output)
-    hosted = envs.make_hosted(envs.evaluated(seen), 1, render_mode="rgb_array")
+        return filmed(envs.make(observed_name), policy, start, max_steps, output)
+    hosted = envs.make_hosted(envs.evaluated(observed_name), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
     for time in range(max_steps):
@@ -70,10 +70,10 @@ def tell(
 
     Raises `ValueError` for all other environments.
     """
-    name, seen, policy, start = _player(out, learner, best, seed, trust)
+    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
     if not envs.is_compiled(name):
         raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
-    return told(envs.make(seen), policy, start, max_steps, colours)
+    return told(envs.make(observed_name), policy, start, max_steps, colours)
 
 
 def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
