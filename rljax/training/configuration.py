@@ -296,11 +296,14 @@ def flags_behind(module: Any, config: Any, name: str) -> str:
     floats, before, names = float_fields(type(config)), declared(config), []
     for field in dataclasses.fields(config):
         value: Any = getattr(config, field.name)
-        is_float = field.name in floats and value is not None
-        if is_float or (isinstance(value, int) and not isinstance(value, bool)):
-            other = np.add(value, 1.0).tolist() if is_float else value + 1
-            if np.any(declared(dataclasses.replace(config, **{field.name: other})) != before):
-                names.append(field.name)
+        if field.name in floats and value is not None:
+            other = np.add(value, 1.0).tolist()
+        elif isinstance(value, int) and not isinstance(value, bool):
+            other = value + 1
+        else:
+            continue
+        if np.any(declared(dataclasses.replace(config, **{field.name: other})) != before):
+            names.append(field.name)
     return " and ".join(map(flag, names)) or "a setting of the agent"
 
 
