@@ -41,7 +41,7 @@ class Config:
     decay_steps: float | None = None  # share of the run (above 1: updates) of actor_lr's cosine to 0; JAXRL: 1
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, which BC does not read
+    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, which BC does not read
     normalise_observations: bool = True  # by the data set's mean and std; [2]
     replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice

@@ -161,6 +161,11 @@ def optimiser(config: Config) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(limit), optax.adam(config.learning_rate, eps=config.adam_epsilon))
 
 
+def acting(config: Config) -> agent.Acting:
+    """Evaluations may change the thinking steps."""
+    return agent.Acting(settings=("compute",))
+
+
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
     """Actions [..., A] or [...] for observations [..., O...]: sampled, or the mode when not exploring."""
     pi = policy(state.actor, scaled(state, observation, config))

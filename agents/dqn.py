@@ -199,6 +199,11 @@ def perceive(state: State, observation: Array, first: Array, config: Config) -> 
     return state.replace(statistics=normalise.update(state.statistics, observation))
 
 
+def acting(config: Config) -> agent.Acting:
+    """Evaluations may change the thinking steps."""
+    return agent.Acting(settings=("compute",))
+
+
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
     """Actions [...] for observations [..., O...]: greedy, or drawn when exploring or with `evaluation = "softmax"`."""
     mask = agent.mask_of(observation)

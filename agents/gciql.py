@@ -174,6 +174,11 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     return state.replace(statistics=jax.tree.map(lambda x: jnp.tile(x, 2) if x.ndim else x, statistics))
 
 
+def acting(config: Config) -> agent.Acting:
+    """Evaluations may change the thinking steps."""
+    return agent.Acting(settings=("compute",))
+
+
 def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
     """Actions [..., A] for states with goals [..., O]: the policy's mean, or a sample around it when exploring."""
     if config.normalise_observations:

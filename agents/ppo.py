@@ -184,6 +184,11 @@ def remember(spec: EnvSpec, config: Config) -> Any:
     return memories.initial(layers(config))
 
 
+def acting(config: Config) -> agent.Acting:
+    """Evaluations may change the thinking steps."""
+    return agent.Acting(settings=("compute",))
+
+
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from rljax import datasets
-from rljax.agent import RewardTransform, act
+from rljax.agent import act
+from rljax.buffers import RewardTransform
 from rljax.buffers.experience import rows_of, spread_rows
-from rljax.runs import policy
+from rljax.runs.policies import loading
 from rljax.training.plan import require_same_spaces
 from rljax.training.terminal_values import has_values
 
@@ -31,9 +32,9 @@ def losses(folder: Path, dataset: datasets.OfflineDataset, discount: float, *, t
     Agents without the optional part `value` have only the first loss. Agents that remember, or observe goals or the
     time, have none, because rows of data lack these inputs.
 
-    Raises `ValueError` where the data have other spaces, and all errors of `policy.load_all`.
+    Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """
-    policies = policy.load_all(folder, trust=trust, parts=("agent",))
+    policies = loading.load_all(folder, trust=trust, parts=("agent",))
     if policies.remembers or policies.observes_time or policies.experience.goals:
         return {}
     module, spec, data_spec = policies.module, policies.spec, dataset.spec

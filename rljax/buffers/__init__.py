@@ -7,7 +7,7 @@ def experience(config: Config) -> buffers.Replay:
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
 from rljax.buffers.dataset import PART, Dataset, PartRows, UniformRows, WeightedRows, with_weights
 from rljax.buffers.draws import Hindsight, NStep, Uniform
-from rljax.buffers.experience import Column, Experience, Stream, rows_of
+from rljax.buffers.experience import Column, Experience, RewardTransform, Stream, rows_of
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
@@ -29,6 +29,7 @@ __all__ = [
     "Prioritised",
     "Replay",
     "ReturnToGo",
+    "RewardTransform",
     "Rollout",
     "Sequences",
     "Source",

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, RewardTransform, Transition
-from rljax.buffers.experience import Experience, declaration, random_rows, rows_of
+from rljax.agent import Array, Transition
+from rljax.buffers.experience import Experience, RewardTransform, declaration, random_rows, rows_of
 from rljax.buffers.replay import Replay
 
 ALIAS = "alias_table"  # name in a data set's extras: its alias table [N, 2], see `with_weights`

@@ -10,16 +10,29 @@ Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` r
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import MEMORY, Array, RewardTransform, Transition, float_fields
+from rljax.agent import MEMORY, Array, Transition, float_fields
 from rljax.buffers.frames import each
 
 T = TypeVar("T")
+
+# Transforms of a data set's rewards before any agent sees them; definitions and sources: `rljax.datasets.preprocess`.
+RewardTransform = Literal[
+    "none",
+    "return_range",
+    "minus_one",
+    "times_10_minus_5",
+    "times_4_minus_2",
+    "times_100",
+    "standardise",
+    "times_10_plus_5",
+    "minus_four",
+]
 
 LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from rljax.datasets.tools.corruption import Attacker
-from rljax.runs import policy
+from rljax.runs.policies import loading, policy
 
 
 def load_attacker(folder: str | Path, learner: int = 0, *, best: bool = False, trust: bool = False) -> Attacker:
@@ -16,7 +16,7 @@ def load_attacker(folder: str | Path, learner: int = 0, *, best: bool = False, t
     `trust` is that of `rljax.load`. Raises `ValueError` where the run has no such learner, and for everything that
     `rljax.load` refuses.
     """
-    policies = policy.load_all(folder, best=best, trust=trust)
+    policies = loading.load_all(folder, best=best, trust=trust)
     settings = policies.settings
     policy.require_learner(settings, learner)
     state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))

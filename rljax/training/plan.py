@@ -99,7 +99,7 @@ def plan(experiment: Experiment) -> Plan:
     inside = envs.make(name) if envs.is_compiled(name) else None
     steps_online = settings.then_online if experience.needs_data else settings.steps
     if steps_online and experience.needs_data:
-        schedules.require_rate(settings, module.experience(schedules.in_steps(module, config, settings)))
+        schedules.require_rate(module, config, settings)
     _require_shared(settings, name, bool(steps_online) and inside is None)
     sizes.require_environments(settings, experience, inside is None)
     evaluator, spec, hosted = _places(experiment, name, inside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array
+from rljax.agent import Array, Base
 from rljax.training import configuration
 
 
@@ -166,6 +167,20 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
         leaves = [np.broadcast_to(np.asarray(x), (number, *x.shape[1:])) for _, x in old]
         found[name] = structure.unflatten(leaves)
     return found
+
+
+def digest(tree: Any) -> str:
+    """The SHA-256 of all numbers of a tree of arrays, in hexadecimal digits."""
+    sha256 = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        sha256.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
+    return sha256.hexdigest()
+
+
+def digest_of_base(base: Base | None) -> str | None:
+    """The digest of another run's policy, which config.json keeps; None where there is none."""
+    return None if base is None else digest((base.state, base.config))
 
 
 def of_learners(config: Any, learners: Sequence[int]) -> Any:

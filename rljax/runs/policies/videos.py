@@ -15,7 +15,9 @@ from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.host import rendering
 from rljax.envs.timed import Timed
-from rljax.runs.policy import Policy, close, load_all
+from rljax.runs.policies.evaluate import close
+from rljax.runs.policies.loading import load_all
+from rljax.runs.policies.policy import Policy
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.plan import observed
 from rljax.training.trust import PARTS
@@ -36,12 +38,12 @@ def play(
     Raises `ValueError` for an environment that cannot be rendered.
     """
     rendering.choose_renderer()
-    name, seen, policy, start = _player(out, learner, best, seed, trust)
+    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
     output = output or Path(out) / "play.mp4"
     if envs.is_compiled(name):
         filmed = brax if name.startswith("brax/") else drawn
-        return filmed(envs.make(seen), policy, start, max_steps, output)
-    hosted = envs.make_hosted(envs.evaluated(seen), 1, render_mode="rgb_array")
+        return filmed(envs.make(observed_name), policy, start, max_steps, output)
+    hosted = envs.make_hosted(envs.evaluated(observed_name), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
     for time in range(max_steps):
@@ -68,10 +70,10 @@ def tell(
 
     Raises `ValueError` for all other environments.
     """
-    name, seen, policy, start = _player(out, learner, best, seed, trust)
+    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
     if not envs.is_compiled(name):
         raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
-    return told(envs.make(seen), policy, start, max_steps, colours)
+    return told(envs.make(observed_name), policy, start, max_steps, colours)
 
 
 def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
