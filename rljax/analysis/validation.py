@@ -33,7 +33,7 @@ def losses(folder: Path, dataset: datasets.Dataset, discount: float, *, trust: b
     Raises `ValueError` where the data have other spaces, and all errors of `policy.load_all`.
     """
     policies = policy.load_all(folder, trust=trust, parts=("agent",))
-    if policies.remembers or policies.observes_time or policies.experience.goals:
+    if policies.remembers or policies.observes_time or policies.experience.observes:
         return {}
     module, spec, given = policies.module, policies.spec, dataset.spec
     if spec.discrete and given.discrete and not spec.choices:  # the data may lack the last actions

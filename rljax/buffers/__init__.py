@@ -6,12 +6,12 @@ def experience(config: Config) -> buffers.Replay:
 
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
 from rljax.buffers.dataset import PART, Dataset, PartRows, UniformRows, WeightedRows, with_weights
-from rljax.buffers.draws import Hindsight, NStep, Uniform
-from rljax.buffers.experience import Column, Experience, Stream, rows_of
+from rljax.buffers.draws import Hindsight, NStep
+from rljax.buffers.experience import Column, Experience, Stream, Supply, rows_of
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
-from rljax.buffers.replay import Replay
+from rljax.buffers.replay import Draw, Replay, Uniform
 from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
 from rljax.buffers.sequences import Sequences
 
@@ -19,6 +19,7 @@ __all__ = [
     "PART",
     "Column",
     "Dataset",
+    "Draw",
     "Experience",
     "Goals",
     "Hindsight",
@@ -33,6 +34,7 @@ __all__ = [
     "Sequences",
     "Source",
     "Stream",
+    "Supply",
     "Uniform",
     "UniformRows",
     "WeightedRows",

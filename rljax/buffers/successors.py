@@ -60,12 +60,17 @@ class Successors(struct.PyTreeNode):
             stack=stack,
         )
 
-    @classmethod
-    def axes(cls, stack: int) -> Successors:
-        """Which parts have the axis P, for `jax.vmap`."""
-        batched = 0 if stack > 1 else None
-        fields: Any = {"frames": 0, "place": 0, "owned": 0, "cursor": 0, "usable": 0, "steps": None}
-        return cls(**fields, earlier=batched, passed=batched, stack=stack)  # pyright: ignore[reportArgumentType]
+    @property
+    def axes(self) -> Successors:
+        """The axes of all parts, for `jax.vmap` over P."""
+        stacked = 0 if self.stack > 1 else None
+        parts: Any = {"frames": 0, "place": 0, "owned": 0, "cursor": 0, "usable": 0, "steps": None}
+        return Successors(**parts, earlier=stacked, passed=stacked, stack=self.stack)  # pyright: ignore[reportArgumentType]
+
+    def of_learner(self, learner: int) -> Successors:
+        """The part of one of P learners."""
+        batched = jax.tree.map(lambda x: x[learner], self.replace(steps=None))
+        return batched.replace(steps=self.steps)
 
     @property
     def num_envs(self) -> int:
@@ -122,8 +127,8 @@ class Successors(struct.PyTreeNode):
             return rows_of(ring, rows)
         return joined(self._frames(ring, rows, self.stack), rows.ndim, self.stack)
 
-    def successors(self, ring: Any, rows: Array, is_newest: Array) -> Any:
-        """The true successors of `rows` [...]; `is_newest` [...] says which have no next row yet."""
+    def next_observations(self, ring: Any, rows: Array, is_newest: Array) -> Any:
+        """The true next observations of `rows` [...]; `is_newest` [...] says which have no next row yet."""
         place, capacity = self.place[rows], self.place.shape[0]
         beside = (place >= 0) | is_newest
         index = jnp.where(place >= 0, place, rows % self.num_envs)

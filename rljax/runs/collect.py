@@ -26,12 +26,11 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.ring import ReplayBuffer
 from rljax.distributed import hardware
 from rljax.runs import checkpoints, console, policy
 from rljax.runs.run import Run, read_config
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from rljax.training.plan import observed
 from rljax.training.sizes import require_room
 
 Source = Literal["policy", "exploring", "random", "replay"]
@@ -142,7 +141,7 @@ def _played(
 ) -> tuple[Transition, Any, int]:
     policies = policy.load_all(out, best=best, trust=trust, parts=("agent", "env"))
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
-    seen = observed(env, policies.experience)
+    seen = envs.observed(env, policies.experience.observes)
     hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
     size = None  # the data hold neither the time nor the goal
     if seen != env:
@@ -291,9 +290,8 @@ class Recording:
 def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transition, Any, int]:
     run = Run.open(out, console.View(), trust=trust)
     try:
-        training, kind = run.training, run.experiment.experience.kind
-        if kind != "replay":
-            raise ValueError(f"'{out}' has no replay: its agent learns from a {kind}.")
+        training = run.training
+        run.experiment.experience.require_replay(out)
         policy.require_learner(training.settings, learner)
         path = checkpoints.newest(out / "checkpoints")
         notes = run.notes_of(path)
@@ -320,12 +318,12 @@ def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str
     order = order[: -(-steps // num_envs)]
     kept = {name: ring.data.extras[name] for name in signals}
     ring = ring.replace(data=ring.data.replace(extras=kept))
-    if ring.beside is None:
+    if ring.successors is None:
         return _in_turn(jax.tree.map(np.asarray, ring.transitions(order)), steps)
-    beside, capacity = ring.beside, ring.capacity
+    successors, capacity = ring.successors, ring.capacity
     leaves, structure = jax.tree.flatten(ring.data.observation)
-    finals = jax.tree.leaves(beside.frames)
-    sides = [(*leaf.shape[1:-1], leaf.shape[-1] * beside.stack) for leaf in leaves]
+    finals = jax.tree.leaves(successors.frames)
+    sides = [(*leaf.shape[1:-1], leaf.shape[-1] * successors.stack) for leaf in leaves]
     once = [frames.is_stored_once(shape, leaf.dtype) for shape, leaf in zip(sides, leaves, strict=True)]
 
     def numbered(first: int, leaf: Any, frame: bool) -> Any:
@@ -334,7 +332,7 @@ def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str
 
     stored = structure.unflatten([numbered(0, *pair) for pair in zip(leaves, once, strict=True)])
     apart = structure.unflatten([numbered(capacity, *pair) for pair in zip(finals, once, strict=True)])
-    numbers = ring.replace(data=ring.data.replace(observation=stored), beside=beside.replace(frames=apart))
+    numbers = ring.replace(data=ring.data.replace(observation=stored), successors=successors.replace(frames=apart))
     rows = _in_turn(jax.tree.map(np.asarray, numbers.transitions(order)), steps)
     pictures = {i: np.concatenate([leaves[i], finals[i]]) for i in range(len(leaves)) if once[i]}
     both = []

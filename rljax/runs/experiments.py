@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax import datasets, envs
-from rljax.buffers import Experience
+from rljax.buffers import Experience, Supply
 from rljax.distributed import hardware, processes
 from rljax.distributed.lock import FILE as LOCK_FILE
 from rljax.distributed.lock import Lock
@@ -315,18 +315,14 @@ def _beginning(out: str, *, trust: bool) -> policy.Policies:
 
 def _require_mixing(settings: Settings, experience: Experience) -> None:
     """Raise `ValueError` where an offline share is given but batches are not mixed."""
-    mixes = settings.then_online if experience.needs_data else settings.data is not None
-    if experience.kind == "rollout" and experience.mixes_data and settings.offline_share != Settings.offline_share:
-        raise ValueError(
-            f"--offline-share {settings.offline_share} is of batches from a replay, agent '{settings.agent}' learns "
-            "from rollouts: --config.data-size sets the rows of the data set beside each."
+    if settings.offline_share != Settings.offline_share:
+        supply = Supply(
+            agent=settings.agent,
+            data=settings.data,
+            then_online=settings.then_online,
+            offline_share=settings.offline_share,
         )
-    if not mixes and settings.offline_share != Settings.offline_share:
-        remedy = "--then-online N" if experience.needs_data else "--data DATA"
-        raise ValueError(
-            f"--offline-share {settings.offline_share} is of batches from a data set and new experience, which are "
-            f"mixed with {remedy}."
-        )
+        experience.require_mixing(supply)
 
 
 # Arguments of Python's callers

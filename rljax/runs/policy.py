@@ -23,7 +23,6 @@ from rljax.runs.records import read_config
 from rljax.training import action_cost, configuration, evaluation, registry, schedules
 from rljax.training import trust as trusting
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.plan import observed
 from rljax.training.settings import Settings, settings_of
 from rljax.training.trust import PARTS
 
@@ -59,7 +58,7 @@ class Policies:
             return Spaces.read(self.described_spaces, name)
         if name == "none" or envs.is_compiled(name):
             return None
-        seen = observed(name, self.experience)
+        seen = envs.observed(name, self.experience.observes)
         try:
             hosted = envs.make_hosted(envs.evaluated(seen), 1)
         except (ValueError, TypeError) as error:
@@ -73,7 +72,7 @@ class Policies:
     @property
     def observes_time(self) -> bool:
         """Whether the agent sees the time after the environment's own observation."""
-        seen = observed(self.settings.env, self.experience)
+        seen = envs.observed(self.settings.env, self.experience.observes)
         return seen != "none" and envs.with_time(seen) == seen
 
     @property
@@ -343,7 +342,7 @@ def evaluate_run(
     agent, config = evaluation.deciding(policies.module, policies.config, hold)
     emitted = evaluation.sequence_length(config)
     name, number = env or policies.settings.evaluated_in, len(policies.settings.seeds)
-    seen = observed(name, policies.experience)
+    seen = envs.observed(name, policies.experience.observes)
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None

@@ -17,7 +17,6 @@ from rljax.envs.host import rendering
 from rljax.envs.timed import Timed
 from rljax.runs.policy import Policy, close, load_all
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.plan import observed
 from rljax.training.trust import PARTS
 
 
@@ -82,7 +81,7 @@ def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in.")
     (start,) = environment_seeds(seed, EVALUATE, number=1)
-    return name, observed(name, policies.experience), policy, start
+    return name, envs.observed(name, policies.experience.observes), policy, start
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:

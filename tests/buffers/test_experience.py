@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import buffers
+from rljax.agent import Step
 from tests.rings import history as episodes
 from tests.rings import keys, of_episodes
 
@@ -98,7 +99,7 @@ def test_a_stream_is_one_transition_at_a_time(name: str) -> None:
 
 def test_a_stream_keeps_nothing() -> None:
     stream = buffers.Stream()
-    assert (stream.kind, stream.streams, stream.needs_data, stream.mixes_data) == ("stream", True, False, False)
+    assert (stream.kind, stream.stages(10, 0)) == ("stream", (0, 10))
     assert stream.create(None) is None  # type: ignore[arg-type]
     assert stream.ready(0)
 
@@ -115,6 +116,9 @@ def test_columns_that_a_draw_would_lose_are_refused(draw: Any) -> None:
 
 
 def test_only_hindsight_needs_the_time_of_a_row() -> None:
-    assert buffers.Replay(**REPLAY, draw=buffers.Hindsight(share=0.5, discount=0.9)).stores_time
+    time: Any = jnp.arange(3)
+    step = Step(*[time] * 7)
     for declared in (buffers.Replay(**REPLAY), n_step(0.9), buffers.Rollout(), buffers.Stream()):
-        assert not declared.stores_time
+        assert declared.transition(time, time, {}, step).extras == {}
+    declared = buffers.Replay(**REPLAY, draw=buffers.Hindsight(share=0.5, discount=0.9))
+    assert declared.transition(time, time, {}, step).extras == {"time": time}

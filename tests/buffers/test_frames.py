@@ -15,7 +15,6 @@ from rljax.buffers import frames
 from rljax.buffers.experience import rows_of
 from rljax.distributed.devices import Spread
 from rljax.networks import normalise
-from rljax.training import sizes
 
 ROWS, SHAPE, STACK = 40, (8, 32, 6), 3
 
@@ -144,7 +143,7 @@ def test_the_estimate_of_batches_counts_both_pictures() -> None:
     one, other = indexed()
     data = dataset().transitions.replace(observation=one, next_observation=other, extras={})
     expected = 3 * 2 * 7 * (2 * np.prod(SHAPE) + 4 + 4 + 1 + 1)
-    assert sizes._batches(experience, None, data, 3) == expected
+    assert experience.batch_bytes(None, data, 3) == expected
 
 
 def test_statistics_are_of_numbers_alone() -> None:
