@@ -31,7 +31,7 @@ from rljax.distributed import hardware
 from rljax.runs import checkpoints, console, policy
 from rljax.runs.run import Run, read_config
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from rljax.training.sizes import require_room
+from rljax.training.plan.memory import require_room
 
 Source = Literal["policy", "exploring", "random", "replay"]
 SOURCES = ("policy", "exploring", "random", "replay")
