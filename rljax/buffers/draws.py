@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, Step, Transition
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import Draw, Replay, later_rows
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 
 
 @declaration

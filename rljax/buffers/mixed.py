@@ -12,7 +12,7 @@ from rljax.agent import Array, Transition, choose
 from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, without_weights
 from rljax.buffers.experience import declaration, rows_of
 from rljax.buffers.replay import Replay, uniform, with_columns
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 
 
 @declaration

@@ -23,11 +23,11 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Metrics, Transition
-from rljax.buffers import sum_tree
 from rljax.buffers.draws import Hindsight, NStep, n_step_batch
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import Draw, Replay, Uniform
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage import sum_tree
+from rljax.buffers.storage.ring import ReplayBuffer
 
 SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again; OpenAI Baselines
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, Step, Transition
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.experience import Experience, RingRows, Supply, declaration
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.distributed.hardware import nbytes
 
 

@@ -22,11 +22,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
-from rljax.buffers import sum_tree
 from rljax.buffers.experience import apart, beginnings, declaration
 from rljax.buffers.prioritised import Pending, Priorities
 from rljax.buffers.replay import Draw, Replay
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage import sum_tree
+from rljax.buffers.storage.ring import ReplayBuffer
 
 
 class Windows(struct.PyTreeNode):
@@ -98,7 +98,7 @@ class Sequences(Draw):
     priorities of all windows, `metrics["priorities"]` [B].
 
     A weight is 0 where no whole window may be drawn. This only happens where observations are stored once and many
-    short episodes end, so that fewer than T steps may be drawn: see `rljax.buffers.successors`.
+    short episodes end, so that fewer than T steps may be drawn: see `rljax.buffers.storage.successors`.
     """
 
     length: int  # T

@@ -26,7 +26,7 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.distributed import hardware
 from rljax.runs import checkpoints, console, policy
 from rljax.runs.run import Run, read_config

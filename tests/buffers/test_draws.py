@@ -13,7 +13,7 @@ import pytest
 from rljax import buffers
 from rljax.agent import Transition
 from rljax.buffers.replay import Draw
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from tests.buffers.test_dataset import WEIGHTS, assert_drawn
 from tests.fakes import ROWS, dataset
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from rljax.buffers import successors, sum_tree
 from rljax.buffers.prioritised import Pending
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage import successors, sum_tree
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
 from tests import rings
-from tests.buffers.test_sum_tree import chi_square
+from tests.buffers.storage.test_sum_tree import chi_square
 from tests.fakes import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
 from tests.rings import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import buffers, envs
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.learner import Learner
 from tests import fakes

@@ -11,13 +11,13 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import MEMORY, Transition
-from rljax.buffers import successors
 from rljax.buffers.prioritised import Pending
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage import successors
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.buffers.test_sum_tree import chi_square
+from tests.buffers.storage.test_sum_tree import chi_square
 from tests.fakes import Counter, HostedCounter, assert_equal, driven, replay, settings
 from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
 from tests.training.drivers.test_memory import STEPS, Remembering

@@ -10,7 +10,7 @@ from flax import struct
 
 from rljax.agent import Array, Transition
 from rljax.buffers.experience import rows_of
-from rljax.buffers.successors import Successors, is_large, newest_frame
+from rljax.buffers.storage.successors import Successors, is_large, newest_frame
 
 
 class ReplayBuffer(struct.PyTreeNode):

@@ -11,8 +11,8 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
-from rljax.buffers import successors
-from rljax.buffers.ring import ReplayBuffer
+from rljax.buffers.storage import successors
+from rljax.buffers.storage.ring import ReplayBuffer
 from tests.fakes import Counter, driven
 from tests.rings import LEARNERS, assert_in_place, keys, nbytes, sample
 
