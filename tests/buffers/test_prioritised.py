@@ -281,7 +281,7 @@ def test_driver_inside_the_program_copies_no_ring() -> None:
 def test_a_donated_tree_is_written_in_place() -> None:
     declared = declare(300_000, 3)
     ring = declared.create(transitions(np.zeros((LEARNERS, 3))))
-    write = jax.jit(lambda ring, rows, pending: ring.add(rows).prioritised(pending, declared), donate_argnums=0)
+    write = jax.jit(lambda ring, rows, pending: declared.store(ring, pending, rows)[0], donate_argnums=0)
     compiled = write.lower(ring, transitions(numbered(0, 3)), nothing()).compile()
     assert_in_place(compiled, (ring.data, ring.index))
     assert ring.index.sums.shape == (LEARNERS, sum_tree.size(300_000))

@@ -275,7 +275,7 @@ def test_memory_of_frames_and_of_large_vectors(monkeypatch: pytest.MonkeyPatch) 
     twice = 1_000_000 * (4 * (2 * 348 + 17 + 1) + 2)
     assert size(shapes(humanoid, 1_000_000)) <= 0.56 * twice
     small = shapes(EnvSpec("Hopper", (11,), 3), 1_000)
-    assert small.beside is None
+    assert small.successors is None
     assert size(small) == 1_000 * (4 * (2 * 11 + 3 + 1) + 2) + 8
 
 
