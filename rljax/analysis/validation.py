@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from rljax import datasets
 from rljax.agent import RewardTransform, act
-from rljax.buffers.experience import rows_of, spread_rows
+from rljax.buffers.rows import rows_of, spread_rows
 from rljax.runs import policy
 from rljax.training.plan import require_same_spaces
 from rljax.training.terminal_values import has_values

@@ -7,12 +7,13 @@ def experience(config: Config) -> buffers.Replay:
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
 from rljax.buffers.dataset import PART, Dataset, PartRows, UniformRows, WeightedRows, with_weights
 from rljax.buffers.draws import Hindsight, NStep
-from rljax.buffers.experience import Column, Experience, Stream, Supply, rows_of
+from rljax.buffers.experience import Column, Experience, Stream, Supply
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
 from rljax.buffers.replay import Draw, Replay, Uniform
 from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
+from rljax.buffers.rows import rows_of
 from rljax.buffers.sequences import Sequences
 
 __all__ = [

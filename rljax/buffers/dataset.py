@@ -7,6 +7,7 @@ checkpoints therefore hold no copies of it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -14,17 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, RewardTransform, Transition
-from rljax.buffers.experience import (
-    ON_HOST,
-    WITHOUT_ENVIRONMENT,
-    Experience,
-    Supply,
-    TerminalRows,
-    declaration,
-    random_rows,
-    rows_of,
-    terminal_rows,
-)
+from rljax.buffers.experience import ON_HOST, WITHOUT_ENVIRONMENT, Experience, Supply, declaration, repeated_rows
+from rljax.buffers.rows import TerminalRows, random_rows, rows_of, terminal_rows
 from rljax.distributed.hardware import nbytes
 
 ALIAS = "alias_table"  # name in a data set's extras: its alias table [N, 2], see `with_weights`
@@ -241,6 +233,11 @@ class Dataset(Experience):
     def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
         """Learners from data alone are computed by a core each."""
         return "cores" if num_learners > 1 else "threads"
+
+    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
+        """A warning about a batch that is larger than the data set."""
+        del longest
+        yield from repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
         """The bytes of all batches of an iteration. Pictures are stored once, and drawn as often as rows show them."""

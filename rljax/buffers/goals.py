@@ -11,7 +11,8 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition, shown
 from rljax.buffers.dataset import Dataset, DatasetDraw, trajectory_ends
-from rljax.buffers.experience import Supply, TerminalRows, declaration, terminal_rows
+from rljax.buffers.experience import Supply, declaration
+from rljax.buffers.rows import TerminalRows, terminal_rows
 
 Times = Literal["geometric", "even"]
 LAST = "last_row"  # name in a data set's extras: the row [N] in which each row's trajectory ends

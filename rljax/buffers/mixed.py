@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Transition, choose
 from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, without_weights
-from rljax.buffers.experience import declaration, rows_of
+from rljax.buffers.experience import declaration
 from rljax.buffers.replay import Replay, uniform, with_columns
+from rljax.buffers.rows import rows_of
 from rljax.buffers.storage.ring import ReplayBuffer
 
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Step, Transition
 from rljax.buffers.augmentation import has_pictures, shifted
-from rljax.buffers.experience import Experience, RingRows, Supply, declaration
+from rljax.buffers.experience import Experience, Supply, declaration, repeated_rows
+from rljax.buffers.rows import RingRows
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.distributed.hardware import nbytes
 
@@ -241,5 +242,5 @@ class Replay(Experience):
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
         """Warnings about numbers that work, but hardly as they were meant."""
-        yield from super().oddities(rows, longest)
+        yield from repeated_rows(self.batch_size, rows)
         yield from self.draw.oddities(longest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -11,7 +11,8 @@ from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers.dataset import drawn_rows
-from rljax.buffers.experience import Experience, Supply, apart, beginnings, declaration
+from rljax.buffers.experience import Experience, Supply, declaration, repeated_rows
+from rljax.buffers.rows import apart, beginnings
 from rljax.distributed.hardware import nbytes
 from rljax.networks.distributions import permutation
 
@@ -199,6 +200,11 @@ class Rollout(Experience):
         """The rollout with each environment's part on the device that steps this environment."""
         memory = spread.environments(storage.memory)
         return spread.rollouts(storage.replace(memory=None)).replace(memory=memory)
+
+    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
+        """A warning about a batch that is larger than the data set."""
+        del longest
+        yield from repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
         """The bytes of the batches of an iteration: another order of the rollout, and the data set's rows beside it."""

@@ -22,9 +22,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
-from rljax.buffers.experience import apart, beginnings, declaration
+from rljax.buffers.experience import declaration
 from rljax.buffers.prioritised import Pending, Priorities
 from rljax.buffers.replay import Draw, Replay
+from rljax.buffers.rows import apart, beginnings
 from rljax.buffers.storage import sum_tree
 from rljax.buffers.storage.ring import ReplayBuffer
 

@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from rljax.agent import Array, Transition
-from rljax.buffers.experience import Experience, TerminalRows
+from rljax.buffers.experience import Experience
+from rljax.buffers.rows import TerminalRows
 from rljax.distributed.devices import Spread, local
 from rljax.training.programs import Contents, compiled, shared
 

@@ -11,7 +11,7 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.experience import RingRows
+from rljax.buffers.rows import RingRows
 from rljax.buffers.storage.ring import ReplayBuffer
 from tests.rings import LEARNERS, drawn, history, keys, of_all_kinds, of_episodes
 

@@ -198,8 +198,8 @@ def test_a_step_is_written_in_place() -> None:
     declared = declare(20_000)
     ring = declared.create(remembering(np.zeros((LEARNERS, ENVS))))
     rows = remembering(numbered(0, ENVS))
-    program = jax.jit(lambda ring, rows: declared.store(ring, None, rows)[0], donate_argnums=0).lower(ring, rows).compile()
-    assert_in_place(program, ring)
+    program = jax.jit(lambda ring, rows: declared.store(ring, None, rows)[0], donate_argnums=0)
+    assert_in_place(program.lower(ring, rows).compile(), ring)
 
 
 def test_cut_episodes_begin_anew_inside_of_a_window() -> None:

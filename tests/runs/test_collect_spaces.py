@@ -17,7 +17,7 @@ from rljax.cli import data
 from rljax.runs import collect
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from tests import panels
-from tests.buffers import test_successors
+from tests.buffers.storage import test_successors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 STEPS, ENVS, SEED = 90, 3, 4

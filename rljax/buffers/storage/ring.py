@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, Transition
-from rljax.buffers.experience import rows_of
+from rljax.buffers.rows import rows_of
 from rljax.buffers.storage.successors import Successors, is_large, newest_frame
 
 

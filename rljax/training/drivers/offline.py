@@ -16,7 +16,7 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.buffers import Dataset
-from rljax.buffers.experience import rows_of
+from rljax.buffers.rows import rows_of
 from rljax.distributed import hardware
 from rljax.distributed.devices import Spread
 from rljax.training.drivers.driver import ChunkReport, Learnt, continued, key_shapes, keys_of, report
