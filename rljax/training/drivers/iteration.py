@@ -157,18 +157,18 @@ class CompiledLoop:
     def learn_from_each(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
         """One step, and an update on its transition before the next action is chosen."""
         del data
-        carry, *transition = self._simulate(carry)
+        carry, transition = self._simulate(carry)
         works = self.simulators.works(carry.environment)
         learners = self.learner.learn_from_step(carry.learners, *transition, hyper, works)
         return self._act(carry.replace(learners=learners), hyper)
 
     def _step(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         """Take the action, store the transition, and choose the next action."""
-        carry, *transition = self._simulate(carry)
+        carry, transition = self._simulate(carry)
         learners = self.learner.observe(carry.learners, *transition, hyper.experience)
         return self._act(carry.replace(learners=learners), hyper)
 
-    def _simulate(self, carry: Carry) -> tuple[Carry, Any, Array, Any, Step]:
+    def _simulate(self, carry: Carry) -> tuple[Carry, tuple[Any, Array, Any, Step]]:
         """Take the action. Return the carry with the next observation, and the parts of the transition."""
         carry, step = self.simulators.step(carry, flat(carry.action))
         step = per_learner(step, carry.action.shape[:2])
@@ -178,7 +178,7 @@ class CompiledLoop:
         episodes = {n: carry.episodes[n] + jnp.where(ended, total, 0).sum(axis=1) for n, total in totals.items()}
         episodes["count"] = carry.episodes["count"] + ended.sum(axis=1)
         after = carry.replace(observation=step.observation, first=ended, episodes=episodes)
-        return after, carry.observation, carry.action, carry.extras, step
+        return after, (carry.observation, carry.action, carry.extras, step)
 
     def _act(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         learners = carry.learners
