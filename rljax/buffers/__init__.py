@@ -5,9 +5,9 @@ def experience(config: Config) -> buffers.Replay:
 """
 
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
-from rljax.buffers.dataset import PART, Dataset, PartRows, UniformRows, WeightedRows, with_weights
+from rljax.buffers.dataset import PART, Dataset, DatasetDraw, PartRows, UniformRows, WeightedRows, with_weights
 from rljax.buffers.draws import Hindsight, NStep
-from rljax.buffers.experience import Column, Experience, Stream, Supply
+from rljax.buffers.experience import Column, Experience, Stream, Supply, declaration
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
@@ -20,6 +20,7 @@ __all__ = [
     "PART",
     "Column",
     "Dataset",
+    "DatasetDraw",
     "Draw",
     "Experience",
     "Goals",
@@ -41,6 +42,7 @@ __all__ = [
     "WeightedRows",
     "beside",
     "chosen",
+    "declaration",
     "discounted_sums",
     "minibatches",
     "priorities",

@@ -69,8 +69,8 @@ class Supply(NamedTuple):
 class Experience:
     """The common part of all declarations. Error messages name a field as the flag `--config.FIELD`.
 
-    Nobody asks a declaration of which kind it is: whatever differs between kinds is a method. Some methods are handed
-    the functions of which they call one, such as the loop whose iteration they choose.
+    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Some methods are given
+    several functions and use the one that fits: `iterate` is given a loop, and calls one of its three iterations.
     """
 
     num_envs: int = 1  # environments of each learner, stepped side by side

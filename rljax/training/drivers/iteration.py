@@ -1,7 +1,7 @@
 """The compiled loop: stepping, storing, acting and learning are one program.
 
-The loop steps `Simulators`, of which there are two: environments inside the program (`rljax.training.drivers.compiled`)
-and environments on the host that the program calls (`rljax.training.drivers.embedded`).
+The loop holds `Simulators`: environments inside the program (`rljax.training.drivers.compiled`), or environments on the
+host that the program calls (`rljax.training.drivers.embedded`).
 
 The next action is chosen before learning, so that environments on the host can step while the device learns. There are
 two exceptions. Streams learn from each transition at once, before they choose the next action. After learning from a
