@@ -46,11 +46,10 @@ class RolloutBuffer(struct.PyTreeNode):
             return jax.lax.dynamic_update_index_in_dim(rollout, step.astype(rollout.dtype), self.position, axis=1)
 
         transitions, memory = apart(transitions)
-        first = self.position == 0
         return self.replace(
             data=jax.tree.map(write, self.data, transitions),
             position=(self.position + 1) % self.data.reward.shape[1],
-            memory=jax.tree.map(lambda new, old: jnp.where(first, new, old), memory, self.memory),
+            memory=jax.tree.map(lambda new, old: jnp.where(self.position == 0, new, old), memory, self.memory),
         )
 
     def cut_episodes(self, num_envs: int) -> RolloutBuffer:

@@ -68,7 +68,7 @@ def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: s
     learner = Learner(module, spec, 1)
     hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
     keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
-    data = recorded(spec).transitions
+    data = recorded(spec).transitions if table.source(name) else None
     state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
     seen = spec.shaped(1, hyper.experience.num_envs)
     actions, _ = jax.eval_shape(lambda state, seen: learner.act(state, seen, hyper), state, seen)
