@@ -32,8 +32,7 @@ class NoLearnerLeft(Exception):
 
 def prefer_devices(experiment: Experiment, num_learners: int) -> None:
     """Choose JAX's threads and devices for this number of learners on a CPU. Call it before JAX computes anything."""
-    in_program = envs.is_compiled(experiment.settings.env)
-    parallelism = experiment.experience.parallelism(num_learners, in_program)
+    parallelism = experiment.experience.parallelism(num_learners, envs.is_compiled(experiment.settings.env))
     if parallelism == "one thread":
         runtime.prefer_one_thread()
     elif parallelism == "cores":
@@ -174,9 +173,10 @@ class Training:
         """The parts of another run's State with which the learners begin, by name; see `population.inheritance`."""
         if self.experiment.load_start is None:
             return {}
-        policies, out = self.experiment.load_start(), self.settings.from_run
-        require_same_spaces(policies.spec, f"--from {out}", self.spec)
-        return population.inheritance(self.templates[0]["agent"], policies.state, self.settings.from_parts, str(out))
+        policies, settings = self.experiment.load_start(), self.settings
+        require_same_spaces(policies.spec, f"--from {settings.from_run}", self.spec)
+        fresh = self.templates[0]["agent"]
+        return population.inheritance(fresh, policies.state, settings.from_parts, str(settings.from_run))
 
     @property
     def inherited(self) -> dict[str, str] | None:
