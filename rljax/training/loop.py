@@ -23,8 +23,6 @@ from rljax.training.learner import CYCLE, TRANSITION
 from rljax.training.plan import Experiment, memory, plan, refusals, require_same_spaces, round_up
 from rljax.training.settings import Settings, check_settings
 
-LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
-
 
 class NoLearnerLeft(Exception):
     """The last learner has a metric or an observation that is not finite. The arguments are the cause and a remedy."""
@@ -61,7 +59,7 @@ class Training:
         self.evaluator, self.terminal, self.weights = made.evaluator, made.terminal, made.weights
         rows, on_host = None if self.dataset is None else self.dataset.num, not envs.is_compiled(settings.env)
         self.warnings = [*made.warnings, *refusals.warnings(made.stages, settings, self.spec, rows, on_host)]
-        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, LONGEST_CHUNK)
+        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, memory.LONGEST_CHUNK)
         self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
         self.checkpoint_every: int | None = None  # by time
@@ -175,8 +173,8 @@ class Training:
             return {}
         policies, settings = self.experiment.load_start(), self.settings
         require_same_spaces(policies.spec, f"--from {settings.from_run}", self.spec)
-        fresh = self.templates[0]["agent"]
-        return population.inheritance(fresh, policies.state, settings.from_parts, str(settings.from_run))
+        shapes, source = self.templates[0]["agent"], str(settings.from_run)
+        return population.inheritance(shapes, policies.state, settings.from_parts, source)
 
     @property
     def inherited(self) -> dict[str, str] | None:

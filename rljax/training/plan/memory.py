@@ -14,6 +14,7 @@ from rljax.training.settings import Settings
 
 HOSTED_BYTES = 4_000  # of the smallest environments on the host
 SEED_BYTES = 100  # of an environment's seed, as a Python number and as a key
+LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
 
 
 def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, where: str) -> None:
