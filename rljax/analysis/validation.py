@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rljax import datasets
 from rljax.agent import act
 from rljax.buffers import RewardTransform
-from rljax.buffers.experience import rows_of, spread_rows
+from rljax.buffers.rows import rows_of, spread_rows
 from rljax.runs.policies import loading
 from rljax.training.plan import require_same_spaces
 from rljax.training.terminal_values import has_values
@@ -35,7 +35,7 @@ def losses(folder: Path, dataset: datasets.OfflineDataset, discount: float, *, t
     Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """
     policies = loading.load_all(folder, trust=trust, parts=("agent",))
-    if policies.remembers or policies.observes_time or policies.experience.goals:
+    if policies.remembers or policies.observes_time or policies.experience.observes:
         return {}
     module, spec, data_spec = policies.module, policies.spec, dataset.spec
     if spec.discrete and data_spec.discrete and not spec.choices:  # the data may lack the last actions

@@ -5,20 +5,23 @@ def experience(config: Config) -> buffers.Replay:
 """
 
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
-from rljax.buffers.dataset import PART, Dataset, PartRows, UniformRows, WeightedRows, with_weights
-from rljax.buffers.draws import Hindsight, NStep, Uniform
-from rljax.buffers.experience import Column, Experience, RewardTransform, Stream, rows_of
+from rljax.buffers.dataset import PART, Dataset, DatasetDraw, PartRows, UniformRows, WeightedRows, with_weights
+from rljax.buffers.draws import Hindsight, NStep
+from rljax.buffers.experience import Column, Experience, RewardTransform, Stream, Supply, declaration
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, chosen, priorities, weighted
-from rljax.buffers.replay import Replay
+from rljax.buffers.replay import Draw, Replay, Uniform
 from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
+from rljax.buffers.rows import rows_of
 from rljax.buffers.sequences import Sequences
 
 __all__ = [
     "PART",
     "Column",
     "Dataset",
+    "DatasetDraw",
+    "Draw",
     "Experience",
     "Goals",
     "Hindsight",
@@ -34,11 +37,13 @@ __all__ = [
     "Sequences",
     "Source",
     "Stream",
+    "Supply",
     "Uniform",
     "UniformRows",
     "WeightedRows",
     "beside",
     "chosen",
+    "declaration",
     "discounted_sums",
     "minibatches",
     "priorities",

@@ -26,14 +26,13 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.runs import checkpoints, console
 from rljax.runs.policies import evaluate, loading, policy
 from rljax.runs.run import Run, read_config
 from rljax.system import hardware
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from rljax.training.plan import observed
-from rljax.training.sizes import require_room
+from rljax.training.plan.memory import require_room
 
 Source = Literal["policy", "exploring", "random", "replay"]
 SOURCES = ("policy", "exploring", "random", "replay")
@@ -145,7 +144,7 @@ def _played(
 ) -> tuple[Transition, Any, int]:
     policies = loading.load_all(out, best=best, trust=trust, parts=("agent", "env"))
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
-    name = observed(env, policies.experience)
+    name = envs.observed(env, policies.experience.observes)
     hosted = envs.make_hosted(envs.evaluated(name), num_envs)
     size = None  # the data hold neither the time nor the goal
     if name != env:
@@ -295,9 +294,8 @@ class PictureStore:
 def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transition, Any, int]:
     run = Run.open(out, console.View(), trust=trust)
     try:
-        training, kind = run.training, run.experiment.experience.kind
-        if kind != "replay":
-            raise ValueError(f"'{out}' has no replay: its agent learns from a {kind}.")
+        training = run.training
+        run.experiment.experience.require_replay(out)
         policy.require_learner(training.settings, learner)
         path = checkpoints.newest(out / "checkpoints")
         notes = run.notes_of(path)
@@ -323,9 +321,9 @@ def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str
     order = order[: -(-steps // num_envs)]
     extras = {name: ring.data.extras[name] for name in signals}
     ring = ring.replace(data=ring.data.replace(extras=extras))
-    if ring.beside is None:
+    if ring.successors is None:
         return _in_turn(jax.tree.map(np.asarray, ring.transitions(order)), steps)
-    successors, capacity = ring.beside, ring.capacity
+    successors, capacity = ring.successors, ring.capacity
     leaves, structure = jax.tree.flatten(ring.data.observation)
     finals = jax.tree.leaves(successors.frames)
     sides = [(*leaf.shape[1:-1], leaf.shape[-1] * successors.stack) for leaf in leaves]
@@ -337,7 +335,7 @@ def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str
 
     stored = structure.unflatten([numbered(0, *pair) for pair in zip(leaves, once, strict=True)])
     apart = structure.unflatten([numbered(capacity, *pair) for pair in zip(finals, once, strict=True)])
-    numbers = ring.replace(data=ring.data.replace(observation=stored), beside=successors.replace(frames=apart))
+    numbers = ring.replace(data=ring.data.replace(observation=stored), successors=successors.replace(frames=apart))
     rows = _in_turn(jax.tree.map(np.asarray, numbers.transitions(order)), steps)
     pictures = {i: np.concatenate([leaves[i], finals[i]]) for i in range(len(leaves)) if once[i]}
     both = []

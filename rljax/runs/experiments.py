@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax import datasets
+from rljax.buffers import Supply
 from rljax.runs import arguments, checkpoints, json_files
 from rljax.runs.policies import loading
 from rljax.runs.policies.policy import Policies
@@ -199,18 +200,13 @@ def _beginning(out: str, *, trust: bool) -> Policies:
 
 
 def _require_mixing(experiment: Experiment) -> None:
-    """Raise `ValueError` for an offline share where batches are not mixed."""
-    settings, experience = experiment.settings, experiment.experience
-    mixes = settings.then_online if experience.needs_data else settings.data is not None
-    if experience.kind == "rollout" and experience.mixes_data and settings.offline_share != Settings.offline_share:
-        flags = configuration.flags_behind(experiment.module, experiment.config, "data_size")
-        raise ValueError(
-            f"--offline-share {settings.offline_share} is of batches from a replay, agent '{settings.agent}' learns "
-            f"from rollouts: {flags} sets the rows of the data set beside each."
+    """Raise `ValueError` where an offline share is given but batches are not mixed."""
+    settings = experiment.settings
+    if settings.offline_share != Settings.offline_share:
+        supply = Supply(
+            agent=settings.agent,
+            data=settings.data,
+            then_online=settings.then_online,
+            offline_share=settings.offline_share,
         )
-    if not mixes and settings.offline_share != Settings.offline_share:
-        remedy = "--then-online N" if experience.needs_data else "--data DATA"
-        raise ValueError(
-            f"--offline-share {settings.offline_share} is of batches from a data set and new experience, which are "
-            f"mixed with {remedy}."
-        )
+        experiment.experience.require_mixing(supply)

@@ -16,11 +16,11 @@ from rljax.agent import float_fields
 from rljax.distributed import devices
 from rljax.envs.environment import EnvironmentFailed
 from rljax.system import hardware, runtime
-from rljax.training import action_cost, configuration, population, schedules, sizes
-from rljax.training.drivers.driver import Driver, Report
+from rljax.training import action_cost, configuration, population, schedules
+from rljax.training.drivers.driver import ChunkReport, Driver
 from rljax.training.evaluation import LIMIT, Episodes, evaluate
 from rljax.training.learner import CYCLE, TRANSITION
-from rljax.training.plan import Experiment, inheritance, plan, round_up
+from rljax.training.plan import Experiment, memory, plan, refusals, require_same_spaces, round_up
 from rljax.training.settings import Settings, check_settings
 
 
@@ -30,10 +30,10 @@ class NoLearnerLeft(Exception):
 
 def prefer_devices(experiment: Experiment, num_learners: int) -> None:
     """Choose JAX's threads and devices for this number of learners on a CPU. Call it before JAX computes anything."""
-    experience = experiment.experience
-    if experience.streams:
+    parallelism = experiment.experience.parallelism(num_learners, envs.is_compiled(experiment.settings.env))
+    if parallelism == "one thread":
         runtime.prefer_one_thread()
-    elif num_learners > 1 and (experience.needs_data or envs.is_compiled(experiment.settings.env)):
+    elif parallelism == "cores":
         devices.prefer_cores()
 
 
@@ -58,8 +58,8 @@ class Training:
         self.stages, self.stage, self.spec, self.spaces = made.stages, made.stages[0], made.spec, made.spaces
         self.evaluator, self.terminal, self.weights = made.evaluator, made.terminal, made.weights
         rows, on_host = None if self.dataset is None else self.dataset.num, not envs.is_compiled(settings.env)
-        self.warnings = [*made.warnings, *sizes.warnings(made.stages, settings, self.spec, rows, on_host)]
-        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, sizes.LONGEST_CHUNK)
+        self.warnings = [*made.warnings, *refusals.warnings(made.stages, settings, self.spec, rows, on_host)]
+        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, memory.LONGEST_CHUNK)
         self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
         self.checkpoint_every: int | None = None  # by time
@@ -169,8 +169,12 @@ class Training:
     @functools.cached_property
     def _inheritance(self) -> dict[str, Any]:
         """The parts of another run's State with which the learners begin, by name; see `population.inheritance`."""
-        read = self.experiment.load_start
-        return {} if read is None else inheritance(read(), self.settings, self.spec, self.templates[0]["agent"])
+        if self.experiment.load_start is None:
+            return {}
+        policies, settings = self.experiment.load_start(), self.settings
+        require_same_spaces(policies.spec, f"--from {settings.from_run}", self.spec)
+        shapes, source = self.templates[0]["agent"], str(settings.from_run)
+        return population.inheritance(shapes, policies.state, settings.from_parts, source)
 
     @property
     def inherited(self) -> dict[str, str] | None:
@@ -181,7 +185,7 @@ class Training:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
         limit, kind = hardware.device_memory(), jax.local_devices()[0].device_kind
         for stage, template in zip(self.stages, self.templates, strict=True):
-            sizes.check_stage(stage.driver, template, self.shared_bytes, limit, kind)
+            memory.check_stage(stage.driver, template, self.shared_bytes, limit, kind)
 
     # Going on
 
@@ -222,16 +226,15 @@ class Training:
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))
             self._told.add("endless")
-        elif not (self.experiment.experience.needs_data and self.stage is self.stages[0]):
+        elif self.stage.num_envs:
             self._warn_of_endless_episodes()
         line = {"step": self.step, "update": self.updates, "wall_seconds": None, "steps_per_second": speed}
         return line | {name: value.tolist() for name, value in metrics.items()}
 
     def _warn_of_endless_episodes(self) -> None:
         """Warn once where no episode has ended although it should have, or where the run ends without one."""
-        num_envs = self.stage.driver.hyper.experience.num_envs  # type: ignore[attr-defined]
         before = sum(stage.end for stage in self.stages[:-1][-1:])
-        steps, limit = (self.step - before) // num_envs, self.spec.max_episode_steps
+        steps, limit = (self.step - before) // self.stage.num_envs, self.spec.max_episode_steps
         if steps > (limit or LIMIT) or (limit is None and self.complete):
             self._warn_once(
                 "endless",
@@ -315,7 +318,7 @@ class Training:
         for stage in self.stages:
             stage.driver.reconfigure(self._stacked(stage.config))
 
-    def _freeze_diverged(self, report: Report, step: int) -> None:
+    def _freeze_diverged(self, report: ChunkReport, step: int) -> None:
         """Freeze learners with a metric that is not finite; raise `NoLearnerLeft` where all learners are frozen."""
         for learner in np.flatnonzero(~self.frozen.mask):
             bad = [(int(first[learner]), name) for name, first in report.first_bad.items() if first[learner] >= 0]

@@ -87,8 +87,8 @@ class Frozen:
     def remember(self, state: Any) -> None:
         """Copy the agents' State [P, ...], except for learners that are frozen or not finite."""
         leaves, structure = jax.tree.flatten(state)
-        kept = leaves if self._kept is None else jax.tree.leaves(self._kept)
-        self._kept = structure.unflatten(_remember(~self.mask, leaves, kept))
+        copies = leaves if self._kept is None else jax.tree.leaves(self._kept)
+        self._kept = structure.unflatten(_remember(~self.mask, leaves, copies))
 
     def put_back(self, state: Any) -> Any:
         """The agents' State, in which the kept copies replace the frozen learners."""
@@ -187,6 +187,6 @@ def of_learners(config: Any, learners: Sequence[int]) -> Any:
     """The Config of some learners of a population. A float is one number where these learners agree."""
     changes = {}
     for name, values in configuration.varied(config).items():
-        own = [values[learner] for learner in learners]
-        changes[name] = own[0] if len(set(own)) == 1 else tuple(own)
+        numbers = [values[learner] for learner in learners]
+        changes[name] = numbers[0] if len(set(numbers)) == 1 else tuple(numbers)
     return dataclasses.replace(config, **changes)

@@ -195,7 +195,7 @@ def test_declares_what_it_learns_from(name: str) -> None:
         assert isinstance(experience, DECLARATIONS[experience.kind])
         experience.check()
         if experience.online is not None:
-            assert experience.needs_data
+            assert experience.in_environment() is experience.online
             assert isinstance(experience.online, Replay)
             experience.online.check()
 

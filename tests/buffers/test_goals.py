@@ -15,8 +15,7 @@ from rljax import datasets, envs
 from rljax.agent import Transition
 from rljax.agents import gciql, iql
 from rljax.buffers import goals
-from rljax.runs import collect, records, run
-from rljax.runs.policies import evaluate, loading
+from rljax.runs import collect, policy, records, run
 from rljax.training import configuration, plan
 from rljax.training.settings import Settings
 from tests import field, small_runs
@@ -181,11 +180,10 @@ def test_rows_are_the_same_wherever_the_data_lie() -> None:
 
 def test_who_conditions_on_goals() -> None:
     with_goals, without = gciql.experience(gciql.Config()), iql.experience(iql.Config())
-    assert with_goals.goals
-    assert not without.goals
-    assert plan.observed("tests.field:Field-v0", with_goals) == "goals/tests.field:Field-v0"
-    assert plan.observed("none", with_goals) == "none"
-    assert plan.observed("tests.field:Field-v0", without) == "tests.field:Field-v0"
+    assert (with_goals.observes, without.observes) == (("goals",), ())
+    assert envs.observed("tests.field:Field-v0", with_goals.observes) == "goals/tests.field:Field-v0"
+    assert envs.observed("none", with_goals.observes) == "none"
+    assert envs.observed("tests.field:Field-v0", without.observes) == "tests.field:Field-v0"
 
 
 # Environments with goals.
@@ -251,8 +249,8 @@ def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks:
     half = train(100, tmp_path / "half", walks, thinking)
     run.resume(half, 200)
     small_runs.assert_same(whole, half)
-    assert loading.load(whole)(np.zeros(4)).shape == (2,)
-    assert len(evaluate.evaluate_run(whole, episodes=5, config={"compute": 4})["episodes"][0]["success"]) == 5
+    assert policy.load(whole)(np.zeros(4)).shape == (2,)
+    assert len(policy.evaluate_run(whole, episodes=5, compute=4)["episodes"][0]["success"]) == 5
     played = collect.record(whole, steps=50, num_envs=5)
     assert (played.observation_size, played.env) == (2, "tests.field:Field-v0")
 

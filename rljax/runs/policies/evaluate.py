@@ -16,7 +16,6 @@ from rljax.runs import records, statistics
 from rljax.runs.policies.loading import load_all
 from rljax.training import action_cost, configuration, evaluation
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.plan import observed
 from rljax.training.trust import PARTS
 
 
@@ -64,7 +63,7 @@ def evaluate_run(
         raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
     limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
     limits = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
-    evaluator = evaluation.make(agent, observed(name, policies.experience), number, episodes, limits)
+    evaluator = evaluation.make(agent, envs.observed(name, policies.experience.observes), number, episodes, limits)
     _require_fit(policies.spec, evaluator.spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, used)

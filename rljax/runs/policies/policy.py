@@ -16,7 +16,6 @@ from rljax.buffers import Experience
 from rljax.envs.timed import share_of_time
 from rljax.networks.noise import Lasting
 from rljax.training import configuration
-from rljax.training.plan import observed
 from rljax.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Policies:
     @property
     def observes_time(self) -> bool:
         """Whether the agent sees the time after the environment's own observation."""
-        name = observed(self.settings.env, self.experience)
+        name = envs.observed(self.settings.env, self.experience.observes)
         return name != "none" and envs.with_time(name) == name
 
     @property

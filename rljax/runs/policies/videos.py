@@ -19,7 +19,6 @@ from rljax.runs.policies.evaluate import close
 from rljax.runs.policies.loading import load_all
 from rljax.runs.policies.policy import Policy
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.plan import observed
 from rljax.training.trust import PARTS
 
 
@@ -84,7 +83,7 @@ def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in.")
     (start,) = environment_seeds(seed, EVALUATE, number=1)
-    return name, observed(name, policies.experience), policy, start
+    return name, envs.observed(name, policies.experience.observes), policy, start
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
