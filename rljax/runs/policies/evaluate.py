@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax import datasets
+from rljax import datasets, envs
 from rljax.agent import EnvSpec, acting, difference
 from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import records, statistics
