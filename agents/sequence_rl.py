@@ -126,6 +126,11 @@ def remember(spec: EnvSpec, config: Config) -> Any:
     return {"actions": actions, "played": jnp.asarray(config.sequence_length, jnp.int32)}
 
 
+def acting(config: Config) -> agent.Acting:
+    """Evaluations may change the number of actions from one decision to the next."""
+    return agent.Acting(sequence="sequence_length")
+
+
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -145,6 +146,15 @@ def with_time(name: str) -> str:
 def with_goals(name: str) -> str:
     """The name of the same environment with the goal in the observation; see `rljax.envs.goals.WithGoal`."""
     return name if name.startswith(_GOALS) else _GOALS + name
+
+
+def observed(name: str, shown: Sequence[str]) -> str:
+    """The name of the environment as an agent observes it that declares `Experience.observes`; "none" stays."""
+    if name == "none":
+        return name
+    if "goals" in shown:
+        return with_goals(name)
+    return with_time(name) if "time" in shown else name
 
 
 def task(name: str) -> str:

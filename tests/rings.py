@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import Transition
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 
 LEARNERS = 2
 DISCOUNT = np.array([0.9, 0.5], np.float32)  # of each learner

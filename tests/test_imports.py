@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 # Packages of rljax from the ground up: each imports those above it in this list, and itself.
 PACKAGES = [
+    "spec",
     "requirements",
     "agent",
     "system",
@@ -170,10 +171,11 @@ def test_imports_nothing_heavy(statement: str, heavy: tuple[str, ...]) -> None:
 
 def test_public_names_are_there() -> None:
     import rljax
-    from rljax.runs import policy, run
+    from rljax.runs import run
+    from rljax.runs.policies import loading, policy
 
     assert (rljax.train, rljax.resume) == (run.train, run.resume)
-    assert (rljax.load, rljax.Policy) == (policy.load, policy.Policy)
+    assert (rljax.load, rljax.Policy) == (loading.load, policy.Policy)
     assert set(rljax.__all__) <= set(dir(rljax))
     with pytest.raises(AttributeError, match=r"'rljax' has no attribute 'trian'. Its names: .*train"):
         rljax.trian  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

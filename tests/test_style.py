@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 AGENTS = sorted(path for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
 MODULES = sorted(path for folder in ("rljax", "agents", "envs") for path in (ROOT / folder).rglob("*.py"))
-LINES = 320  # of an agent's file; past it, something belongs in rljax/ or is a second agent
+LINES = 325  # of an agent's file; past it, something belongs in rljax/ or is a second agent
 
 agents = pytest.mark.parametrize("path", AGENTS, ids=lambda path: path.stem)
 
@@ -49,7 +49,8 @@ ORDER = [
     "update",
     "__main__",
 ]
-BESIDE_ACT = ("perceive", "remember", "prepare", "value", "use_base")  # optional functions, which stand beside `act`
+# Optional functions, which stand beside `act`.
+BESIDE_ACT = ("acting", "perceive", "remember", "prepare", "value", "use_base")
 
 
 def misplaced(source: str) -> list[str]:

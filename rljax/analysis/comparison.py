@@ -1,4 +1,4 @@
-"""Agents compared over several tasks: aggregates, profiles and probabilities of improvement, all with intervals.
+"""Which agent is better over several tasks? Aggregates, profiles, probabilities of improvement, with intervals.
 
 Scores are given by agent, as an array [runs, tasks], or as a mapping from task to [runs] where tasks have different
 numbers of runs. One run is one learner, with one score in a task. Normalise scores first, so that those of different
@@ -59,6 +59,11 @@ def mean(tasks: TaskScores) -> Any:
 def median(tasks: TaskScores) -> Any:
     """Median of the tasks' means."""
     return np.median([statistics.mean(task, axis=-1) for task in tasks], axis=0)
+
+
+def median_of_runs(tasks: TaskScores) -> Any:
+    """Median of the runs of one task, the first of `tasks`."""
+    return np.median(tasks[0], axis=-1)
 
 
 def optimality_gap(tasks: TaskScores, target: float = 1.0) -> Any:

@@ -1,4 +1,6 @@
-"""One table per task: learners with the same agent and settings are one row, over all runs.
+"""Which learners are one row of a task's table, and at which step do they count?
+
+Learners with the same agent and settings are one row, from however many runs they come. There is one table per task.
 
 The unit is the learner. Learners whose settings differ are in different rows.
 """
@@ -7,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -171,7 +172,7 @@ def estimates(row: Row, metric: str) -> dict[str, Estimate] | None:
     values = row.values(metric)
     if not np.isfinite(values).all():
         return None
-    measures = {"iqm": comparison.iqm, "median": _median, "mean": comparison.mean}
+    measures = {"iqm": comparison.iqm, "median": comparison.median_of_runs, "mean": comparison.mean}
     return comparison.aggregate({row.label: {"": values}}, measures)[row.label]
 
 
@@ -181,8 +182,3 @@ def of_signal(row: Row, signal: str) -> Estimate | None:
     if not np.isfinite(values).all():
         return None
     return comparison.aggregate({row.label: {"": values}}, {"iqm": comparison.iqm})[row.label]["iqm"]
-
-
-def _median(tasks: comparison.TaskScores) -> Any:
-    """The median over the learners of a single task; `comparison.median` is over tasks."""
-    return np.median(tasks[0], axis=-1)

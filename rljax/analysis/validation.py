@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from rljax import datasets
-from rljax.agent import RewardTransform
-from rljax.buffers.experience import rows_of, spread_rows
-from rljax.runs import policy
+from rljax.buffers import RewardTransform
+from rljax.buffers.rows import rows_of, spread_rows
+from rljax.runs.policies import loading
 from rljax.training import agent_state
 from rljax.training.plan import require_same_spaces
 from rljax.training.terminal_values import has_values
@@ -32,10 +32,10 @@ def losses(folder: Path, dataset: datasets.OfflineDataset, discount: float, *, t
     Agents without the optional part `value` have only the first loss. Agents that remember, or observe goals or the
     time, have none, because rows of data lack these inputs.
 
-    Raises `ValueError` where the data have other spaces, and all errors of `policy.load_all`.
+    Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """
-    policies = policy.load_all(folder, trust=trust, parts=("agent",))
-    if policies.remembers or policies.observes_time or policies.experience.goals:
+    policies = loading.load_all(folder, trust=trust, parts=("agent",))
+    if policies.remembers or policies.observes_time or policies.experience.observes:
         return {}
     module, spec, data_spec = policies.module, policies.spec, dataset.spec
     if spec.discrete and data_spec.discrete and not spec.choices:  # the data may lack the last actions

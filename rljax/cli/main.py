@@ -84,7 +84,7 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "sweep": training.sweep,
         "resume": training.resume,
         "extract": training.extract,
-        "eval": policies.evaluate,
+        "eval": policies.evaluate_run,
         "play": policies.play,
         "plot": analysis.plot,
         "report": analysis.report,

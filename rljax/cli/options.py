@@ -204,6 +204,22 @@ def config_flags(arguments: list[str], config: Any) -> set[str]:
     return names | {name.removeprefix("no_") for name in names}
 
 
+def split_config(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The arguments without --config.X VALUE ..., and the texts of the values, by the name of the setting X."""
+    rest: list[str] = []
+    values: dict[str, list[str]] = {}
+    target = rest
+    for argument in arguments:
+        if argument.startswith("--config."):
+            flag, equals, value = argument.removeprefix("--config.").partition("=")
+            target = values.setdefault(flag.replace("-", "_"), [])
+            target += [value] if equals else []
+        else:
+            target = rest if argument.startswith("--") else target
+            target.append(argument)
+    return rest, values
+
+
 def value_of(arguments: list[str], flag: str) -> str | None:
     """The value of a flag, before tyro has seen the arguments."""
     for i, argument in enumerate(arguments):

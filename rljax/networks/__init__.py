@@ -3,7 +3,6 @@
 The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
-from rljax.agent import require_fit
 from rljax.networks.distributions import Actor
 from rljax.networks.ensembles import (
     DiscreteEnsemble,
@@ -82,7 +81,6 @@ __all__ = [
     "parameters_of",
     "patches",
     "polyak",
-    "require_fit",
     "smallest",
     "smallest_of_subset",
 ]

@@ -43,13 +43,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 from flax import linen as nn
 
 from rljax import agent, networks
-from rljax.agent import Array, EnvSpec, config, same_fields
+from rljax.agent import Acting, Array, EnvSpec, config, same_fields
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined, memory_layers
 from rljax.networks.layers import LayerNorm, Module
 from rljax.networks.thinking import DRC, IRU, Recall, Span
@@ -92,6 +92,8 @@ class TorsoSettings(NamedTuple):
 @config
 class WithTorso:
     """Settings of agents whose users choose a torso: a base of their Config."""
+
+    acting: ClassVar[Acting] = Acting(settings=("compute",))
 
     encoder: encoders.Kind = "auto"  # convolutions, where pictures are observed
     torso: Kind = "mlp"  # of all networks: rljax/networks/torsos.py

@@ -10,7 +10,7 @@ import jax
 
 from rljax.agent import Array
 from rljax.datasets.tools.corruption import Attacker
-from rljax.runs import policy
+from rljax.runs.policies import loading, policy
 from rljax.training import agent_state
 from rljax.training.agent_state import AgentState
 
@@ -46,7 +46,7 @@ def load_attacker(folder: str | Path, learner: int = 0, *, best: bool = False, t
     `trust` is that of `rljax.load`. Raises `ValueError` where the run has no such learner, and for everything that
     `rljax.load` refuses.
     """
-    policies = policy.load_all(folder, best=best, trust=trust)
+    policies = loading.load_all(folder, best=best, trust=trust)
     settings = policies.settings
     policy.require_learner(settings, learner)
     state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))

@@ -21,7 +21,7 @@ from typing import Any
 from rljax import agent as contract
 from rljax.agent import float_fields
 from rljax.distributed import ray_cluster
-from rljax.runs import checkpoints, console, experiments, json_files, records, run
+from rljax.runs import checkpoints, console, experiments, folders, json_files, records, run
 from rljax.system import hardware, lock
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
@@ -181,7 +181,7 @@ def train(
     Raises all errors of `plan` and `rljax.train`. A launch whose learners have all diverged does not stop the next one.
     """
     made = plan(experiment, points, most)
-    folder = Path(out) if out is not None else experiments.default_folder(experiment.settings)
+    folder = Path(out) if out is not None else folders.default_folder(experiment.settings)
     if not quiet:
         console.create(quiet).say(str(made))
     command = command or shlex.join(sys.argv)

@@ -16,7 +16,7 @@ from typing import Any
 from rljax import envs
 from rljax.distributed import ray_cluster
 from rljax.envs import signals
-from rljax.runs import console, experiments, json_files, records, statistics
+from rljax.runs import console, experiments, folders, json_files, records, statistics
 from rljax.system import hardware
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
@@ -59,7 +59,7 @@ def begin(
     _require_signals(experiment.settings.evaluated_in, search_spaces.limits(protocol))
     settings = dataclasses.replace(experiment.settings, seeds=protocol.tuning_seeds)
     experiment = dataclasses.replace(experiment, settings=settings)
-    folder = Path(out) if out is not None else experiments.default_folder(settings)
+    folder = Path(out) if out is not None else folders.default_folder(settings)
     command = command or shlex.join(sys.argv)
     task = SearchTask(folder, experiment, protocol, space, command, quiet, workers, most)
     method = _method(task)
@@ -106,7 +106,7 @@ def _require_signals(env: str, limits: Mapping[str, float]) -> None:
 def _made(folder: Path) -> Lock:
     """Make the folder of a sweep and lock it. Raises `FileExistsError` if it exists and is not empty."""
     try:
-        return experiments.make_folder(folder)
+        return folders.make_folder(folder)
     except FileExistsError:
         raise FileExistsError(
             f"'{folder}' exists. Choose another --out, or continue that sweep: rljax resume {folder}"

@@ -117,9 +117,9 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
         config = module.schedule(config, 1_000_000)
     config = configuration.stack(config, seeds)
     experience = module.experience(config)
-    spec = EnvSpec("data", (2 * size[0] if experience.goals else size[0],), size[1])
+    spec = experience.observed_spec(EnvSpec("data", (size[0],), size[1]), "data")
     data = experience.prepare(data)
-    if experience.goals and not sampling:
+    if "goals" in experience.observes and not sampling:
         keys = jax.random.split(jax.random.key(0), seeds)
         data = jax.tree.map(lambda x: x[0, 0], experience.sample(None, data, keys))
     return module, Learner(module, spec, seeds), data, config

@@ -10,6 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from rljax import buffers
 from rljax.agent import MASK, EnvSpec, Part
 from rljax.training import registry
 
@@ -64,10 +65,15 @@ def source(agent: str) -> str:
     """Whether an agent learns from a data set: from it alone, or from it beside new experience."""
     module: Any = registry.load_agent(agent)
     experience = module.experience(module.Config())
-    if experience.needs_data:
+    updates, _ = experience.stages(1, 0)
+    if updates:
         return "alone"
-    draw = getattr(experience, "draw", None)  # rollouts are whole: rows of the data come beside them
-    return "beside new experience" if experience.mixes_data and (draw is None or draw.from_data) else ""
+    try:
+        experience.require_data(buffers.Supply(agent, data="data"))
+        experience.mixed(lambda replay: buffers.Mixed.of(replay, 0.5, (1.0, 0.0)))
+    except ValueError:
+        return ""
+    return "beside new experience"
 
 
 def table() -> str:

@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis import comparison
-from rljax.runs import policy, run, statistics
+from rljax.runs import run, statistics
+from rljax.runs.policies import evaluate
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 
@@ -160,7 +161,8 @@ def success_of(task: Task, out: Path, compute: int | None, episodes: int, seed: 
     for split, env in (("train", task.train), ("test", task.test)):
         if split == "test" and env is None:
             continue
-        played = policy.evaluate_run(out, episodes=episodes, env=env, seed=seed, compute=compute)
+        config = None if compute is None else {"compute": compute}
+        played = evaluate.evaluate_run(out, episodes=episodes, env=env, seed=seed, config=config)
         figures[split] = [float(np.mean(record["success"])) for record in played["episodes"]]
         figures[f"{split}_return"] = [float(np.mean(record["returns"])) for record in played["episodes"]]
         figures["parameters"], figures["flops"] = played["parameters"], played["flops_per_action"]

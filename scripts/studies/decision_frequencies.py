@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.runs import policy, run
+from rljax.runs import run, statistics
+from rljax.runs.policies import evaluate
 from rljax.system.hardware import provenance
-from rljax.training.evaluation import averaged
 from scripts.studies import shared
 
 LENGTHS = (1, 2, 4, 8, 12, 16, 22, 30)  # steps from one decision to the next
@@ -71,7 +71,7 @@ def trained(name: str, task: Task, seeds: int, folder: Path) -> Path:
 
 def score(task: Task, returns: list[float]) -> float:
     """The frequency-averaged score of one seed, from its mean returns [length]."""
-    area = averaged([task.added + mean for mean in returns], LENGTHS) * (LENGTHS[-1] - LENGTHS[0])
+    area = statistics.frequency_averaged([task.added + mean for mean in returns], LENGTHS) * (LENGTHS[-1] - LENGTHS[0])
     return area / (LONGEST * task.largest)
 
 
@@ -90,7 +90,7 @@ def main() -> None:
     agents: dict[str, Any] = json.loads(path.read_text())["agents"] if path.exists() else {}
     for name in options.agents:
         out = trained(name, task, options.seeds, options.runs / options.task)
-        played = [policy.evaluate_run(out, episodes=options.episodes, hold=length) for length in LENGTHS]
+        played = [evaluate.evaluate_run(out, episodes=options.episodes, hold=length) for length in LENGTHS]
         returns = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in played]
         scores = [score(task, list(each)) for each in zip(*returns, strict=True)]
         agent, config = AGENTS[name]

@@ -45,6 +45,7 @@ OPTIONAL = {
     "value": ["state", "observation", "action", "config"],
     "use_base": ["state", "base", "config"],
     "remember": ["spec", "config"],
+    "acting": ["config"],
 }
 DECLARATIONS = {"replay": Replay, "rollout": Rollout, "stream": Stream, "dataset": Dataset}
 FOLLOWING = {  # fields of a declaration that are the Config's, where that has them
@@ -197,7 +198,7 @@ def test_declares_what_it_learns_from(name: str) -> None:
         assert isinstance(experience, DECLARATIONS[experience.kind])
         experience.check()
         if experience.online is not None:
-            assert experience.needs_data
+            assert experience.in_environment() is experience.online
             assert isinstance(experience.online, Replay)
             experience.online.check()
 
@@ -268,15 +269,22 @@ def test_accepts_its_defaults(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in AGENTS if "agent.require_continuous(" in source(name)])
 def test_refuses_discrete_actions(name: str) -> None:
     spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    others = {"sac": "sac_discrete", "cql": "cql_discrete", "calql": "cql_discrete"}.get(
-        name, "dqn, sac_discrete or ppo .* from data"
-    )
+    sibling = {"sac": "sac_discrete", "cql": "cql_discrete", "calql": "cql_discrete"}.get(name)
+    advice = rf"Use agent {sibling}" if sibling else r"Choose another agent \(rljax list agents\)"
     with pytest.raises(
         ValueError,
-        match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. For those there "
-        rf"is {others}\. Or choose an environment, or data, whose actions are continuous \(a Box\), such as .*\.$",
+        match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. {advice}\. "
+        r"Or choose an environment, or data, whose actions are continuous \(a Box\), such as .*\.$",
     ):
         subject(name).module.check(spec, subject(name).config)
+
+
+@agents
+def test_evaluations_change_fields_of_the_config_alone(name: str) -> None:
+    module, config = subject(name).module, subject(name).config
+    names = contract.acting(module, config).names
+    assert set(names) <= {field.name for field in dataclasses.fields(config)}
+    assert ("compute" in names) == hasattr(config, "compute"), "thinking steps"
 
 
 @agents

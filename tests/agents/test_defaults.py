@@ -12,7 +12,8 @@ import pytest
 
 import rljax
 from rljax.agents import stream_td
-from rljax.runs import policy, run
+from rljax.runs import run
+from rljax.runs.policies import loading
 from rljax.training import registry
 from tests import reach
 
@@ -163,7 +164,7 @@ def test_defaults_learn_the_values_of_uniform_actions(tmp_path: Path) -> None:
     """Values correlate with returns almost as well as the distance to the goal does. Their level swings by a lot."""
     out = run.train("stream_td", environment("stream_td"), 100_000, seeds=2, out=tmp_path / "run", eval_every=100_000)
     observation, returns = reach.uniform_walks(4_000, discount=0.99)
-    policies = policy.load_all(out)
+    policies = loading.load_all(out)
     best = np.corrcoef(-np.abs(observation[:, 0] - observation[:, 1]), returns)[0, 1]
     for learner in range(2):
         state, config = jax.tree.map(lambda x, learner=learner: x[learner], (policies.state, policies.config))

@@ -15,7 +15,8 @@ import pytest
 import rljax
 from rljax.agent import first_memory
 from rljax.networks import noise
-from rljax.runs import policy, run
+from rljax.runs import run
+from rljax.runs.policies import loading
 from tests import small_runs
 from tests.agents import reference
 
@@ -61,7 +62,7 @@ def test_runs_resume_with_the_noise_that_lasts(tmp_path: Path) -> None:
     run.resume(tmp_path / "half", 200)
     small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
 
-    policies = policy.load_all(tmp_path / "half")
+    policies = loading.load_all(tmp_path / "half")
     assert not policies.remembers
     memory: Any = first_memory(policies.module, policies.spec, policies.config)
     assert memory.parts.shape == (6, 1), "the time limit of 200 steps"

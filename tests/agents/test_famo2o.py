@@ -16,7 +16,8 @@ from rljax import datasets
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import famo2o, iql
 from rljax.networks import Actor, Network
-from rljax.runs import policy, records, run
+from rljax.runs import records, run
+from rljax.runs.policies import loading
 from tests import fakes, reach, small_runs
 from tests.agents import reference
 
@@ -359,7 +360,7 @@ def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
     alone = run.train("famo2o", "Pendulum-v1", 100, out=tmp_path / "alone", **every)
     run.resume(half, 300)
     small_runs.assert_same(whole, half)
-    assert [policy.load_all(out).state.online.tolist() for out in (whole, alone)] == [[True, True], [False, False]]
+    assert [loading.load_all(out).state.online.tolist() for out in (whole, alone)] == [[True, True], [False, False]]
     betas = [line["balance/beta"] for line in records.read(whole, "metrics")]
     assert all(1.0 < first < 2.0 < second < 5.0 for first, second in betas)
 

@@ -174,7 +174,7 @@ def test_the_experience_has_the_settings_of_the_draw() -> None:
     assert found.draw == buffers.Prioritised(
         steps=3, discount=config.discount, exponent=0.5, correction=0.4, correction_steps=500.0
     )
-    assert found.clips_rewards
+    assert found.clip_rewards
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Pair(NamedTuple):
 # others do not, are 16 to 18; draws by priority, which those with a replay have, are 6. Discrete actions and pictures,
 # which iql takes and gciql and ifql do not, are 23 to 25. Noise that lasts, which sac, dsact and td3 have, is 10 to 13.
 # Heads that classify values, which iql, cql and td3_bc have, are 12 to 17.
+# `acting`, which only one agent of a pair has, is 2.
 # What RLPD and WSRL change of sac, the entropy in its targets and the share of its target entropy, is 2 to 8.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
@@ -69,7 +70,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=90, own={"Config", "State", "experience", "check", "init", "act", "value", "critic_loss", "update"}
     ),
     ("sac", "sequence_rl"): Pair(
-        lines=152,
+        lines=154,
         own={
             "Config",
             "State",
@@ -102,7 +103,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         | {"actor_loss", "update"},
     ),
     ("iql", "gciql"): Pair(
-        lines=242,
+        lines=244,
         own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
     ),
     ("sac", "cql"): Pair(
@@ -137,7 +138,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         | {"values", "critic_loss", "update"},
     ),
     ("cpo", "hnpg"): Pair(
-        lines=265,
+        lines=267,
         own={
             "Config",
             "State",

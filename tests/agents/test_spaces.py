@@ -68,8 +68,7 @@ def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: s
     learner = Learner(module, spec, 1)
     hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
     keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
-    beside = isinstance(hyper.experience, buffers.Rollout) and hyper.experience.mixes_data
-    data = recorded(spec).transitions if beside else None
+    data = recorded(spec).transitions if table.source(name) else None
     state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
     seen = spec.shaped(1, hyper.experience.num_envs)
     actions, _ = jax.eval_shape(lambda state, seen: learner.act(state, seen, hyper), state, seen)
@@ -110,9 +109,7 @@ def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, acti
     data, _ = prepared(dataset, module.experience(config))
 
     def declared(config: Any) -> Any:
-        experience = module.experience(config)
-        whole = experience.needs_data or isinstance(experience, buffers.Rollout)
-        return experience if whole else buffers.Mixed.of(experience, 0.5, (1.0, 0.0))
+        return module.experience(config).mixed(lambda replay: buffers.Mixed.of(replay, 0.5, (1.0, 0.0)))
 
     learner = Learner(module, spec, 1, declared)
     hyper = learner.hyperparameters(configuration.stack(config, 1))

@@ -12,7 +12,8 @@ import rljax
 from agents import iql
 from rljax import cli, datasets
 from rljax.analysis import validation
-from rljax.runs import policy, run
+from rljax.runs import run
+from rljax.runs.policies import loading
 from rljax.runs.records import Recorder
 from tests import reach
 
@@ -35,7 +36,7 @@ def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     data = datasets.load(str(folder / "other.npz"))
     found = validation.losses(folder / "iql", data, discount=0.9)
     chosen = rljax.load(folder / "iql")
-    policies = policy.load_all(folder / "iql")
+    policies = loading.load_all(folder / "iql")
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     rows = {
         name: np.asarray(getattr(data.transitions, name), np.float64) for name in ("reward", "terminated", "action")

@@ -11,7 +11,7 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from tests.rings import LEARNERS, begin, keys, sample
 
 SIZE, MOST = 6, 2

@@ -53,8 +53,8 @@ def test_trajectories_end_at_ends_at_limits_and_with_the_data() -> None:
 
 def test_a_data_set_says_what_it_is() -> None:
     declared = buffers.Dataset(batch_size=8, num_updates=3, reward_transform="minus_one", learns_until=100.0)
-    assert (declared.kind, declared.needs_data, declared.mixes_data) == ("dataset", True, True)
-    assert (declared.steps_per_iteration, declared.goals, declared.online) == (3, False, None)
+    assert (declared.kind, declared.stages(10, 0), declared.observes) == ("dataset", (10, 0), ())
+    assert (declared.steps_per_iteration, declared.online) == (3, None)
     assert declared.create(None) is None  # type: ignore[arg-type]
     assert declared.ready(0)
     prepared = declared.prepare(dataset())

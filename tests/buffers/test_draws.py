@@ -12,8 +12,8 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.draws import Draw
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.replay import Draw
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings
@@ -329,7 +329,7 @@ def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     config = configuration.replace(dqn.Config(), changes | {"hindsight": 1.0}, "test")
     planned = plan(Experiment(asked, dqn, config, None))
     driver: Any = planned.stages[0].driver
-    goals: Any = driver.loop.environment.environment
+    goals: Any = driver.loop.simulators.environment.environment
     assert driver.hyper.experience.draw.environment is goals, "the plan names the environment to the draw"
     driver.start([0])
     driver.advance(7)  # 350 steps: round the ring

@@ -12,10 +12,9 @@ import pytest
 from rljax import buffers, datasets
 from rljax.agent import EnvSpec, Transition
 from rljax.buffers import frames
-from rljax.buffers.experience import rows_of
+from rljax.buffers.rows import rows_of
 from rljax.distributed.devices import Spread
 from rljax.networks import normalise
-from rljax.training import sizes
 
 ROWS, SHAPE, STACK = 40, (8, 32, 6), 3
 
@@ -95,9 +94,7 @@ def test_subsets_and_joins() -> None:
         finding for finding in datasets.check(both) if finding.name in ("no_terminals", "open_end")
     ]
     with pytest.raises(ValueError, match=r"differ: they show pictures of shape \(8, 32, 6\).* and pictures of shape"):
-        datasets.join(
-            [one, datasets.OfflineDataset("x", smaller(one.transitions), None, None, None, {"num_actions": 3})], "b"
-        )
+        datasets.join([one, datasets.OfflineDataset("x", smaller(one.transitions), None, None, None, {"num_actions": 3})], "b")
 
 
 def smaller(transitions: Transition) -> Transition:
@@ -146,7 +143,7 @@ def test_the_estimate_of_batches_counts_both_pictures() -> None:
     one, other = indexed()
     data = dataset().transitions.replace(observation=one, next_observation=other, extras={})
     expected = 3 * 2 * 7 * (2 * np.prod(SHAPE) + 4 + 4 + 1 + 1)
-    assert sizes._batches(experience, None, data, 3) == expected
+    assert experience.batch_bytes(None, data, 3) == expected
 
 
 def test_statistics_are_of_numbers_alone() -> None:

@@ -180,11 +180,10 @@ def test_rows_are_the_same_wherever_the_data_lie() -> None:
 
 def test_who_conditions_on_goals() -> None:
     with_goals, without = gciql.experience(gciql.Config()), iql.experience(iql.Config())
-    assert with_goals.goals
-    assert not without.goals
-    assert plan.observed("tests.field:Field-v0", with_goals) == "goals/tests.field:Field-v0"
-    assert plan.observed("none", with_goals) == "none"
-    assert plan.observed("tests.field:Field-v0", without) == "tests.field:Field-v0"
+    assert (with_goals.observes, without.observes) == (("goals",), ())
+    assert envs.observed("tests.field:Field-v0", with_goals.observes) == "goals/tests.field:Field-v0"
+    assert envs.observed("none", with_goals.observes) == "none"
+    assert envs.observed("tests.field:Field-v0", without.observes) == "tests.field:Field-v0"
 
 
 # Environments with goals.

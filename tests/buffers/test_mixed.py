@@ -11,7 +11,7 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from tests.buffers.test_dataset import WEIGHTS, assert_drawn
 from tests.fakes import ROWS, dataset
 
@@ -144,4 +144,4 @@ def test_a_mixture_is_all_that_the_replay_was() -> None:
     replay = buffers.Replay(replay_size=20, batch_size=16, columns=(buffers.Source(),), **changes)
     made = buffers.Mixed.of(replay, "pooled", (2.0, 1.0))
     assert made == mixed(columns=(buffers.Source(),), offline_share="pooled", reward_affine=(2.0, 1.0), **changes)
-    assert (made.kind, made.needs_data, made.mixes_data, made.steps_per_iteration) == ("mixed", False, True, 6)
+    assert (made.kind, made.steps_per_iteration) == ("mixed", 6)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import buffers, envs
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.learner import Learner
 from tests import fakes
@@ -87,8 +87,7 @@ def test_impossible_sizes() -> None:
 
 def test_the_declaration_makes_the_ring() -> None:
     declared = replay_of(replay_size=11, warmup_steps=7, num_envs=3)
-    assert (declared.kind, declared.needs_data, declared.mixes_data) == ("replay", False, True)
-    assert (declared.random_steps, declared.steps_per_iteration, declared.streams) == (7, 3, False)
+    assert (declared.kind, declared.random_steps, declared.steps_per_iteration) == ("replay", 7, 3)
     buffer = declared.create(transitions(np.zeros((LEARNERS, 3))))
     jax.tree.map(np.testing.assert_array_equal, buffer, ring(11, 3))
 

@@ -35,7 +35,7 @@ OPTIONS = {
         quiet False, coordinator None, num-processes None, process-id None, join-timeout 300, trust False
     """,
     "extract": "learners required, out None, trust False",
-    "eval": "episodes 10, env None, best False, seed 0, hold, compute, trust False",
+    "eval": "episodes 10, env None, best False, seed 0, hold, trust False",
     "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False, trust False",
     "plot": "output None, signal None",
     "report": "output report.html, at None",
@@ -115,7 +115,7 @@ def test_help_shows_both_names_of_the_output(command: str, first: str, capsys: p
         ("train sac --env rljax/Pendulum", "runs.run.train"),
         ("sweep sac --env rljax/Pendulum", "tuning.sweeps.begin"),
         ("extract run --learners 0", "runs.extract.extract"),
-        ("play run", "runs.videos.play"),
+        ("play run", "runs.policies.videos.play"),
         ("plot run", "analysis.learning_curves.plot"),
         ("report run", "analysis.report.write"),
     ],

@@ -17,7 +17,8 @@ from rljax.agent import EnvSpec, check
 from rljax.agents import ppo
 from rljax.networks import torsos
 from rljax.networks.inputs import Raw
-from rljax.runs import policy
+from rljax.runs import records
+from rljax.runs.policies import evaluate, loading, policy
 from rljax.training import action_cost, agent_state
 from tests import small_runs
 from tests.agents import reference
@@ -354,28 +355,31 @@ THINKER = {"torso": "iru", "compute": 3, "shared": True, "actor_hidden": (8,), "
 @pytest.mark.learn
 def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
     out = small_runs.train("ppo", "rljax/LightsOut-2x2", 600, tmp_path / "run", THINKER, seeds=2)
-    known = policy.evaluate_run(out, episodes=20)
-    same = policy.evaluate_run(out, episodes=20, compute=3)
+    known = evaluate.evaluate_run(out, episodes=20)
+    same = evaluate.evaluate_run(out, episodes=20, config={"compute": 3})
     assert [row["returns"] for row in known["episodes"]] == [row["returns"] for row in same["episodes"]]
-    assert "3 thinking steps" in policy.table(same)
-    assert "success" in policy.table(same)
+    assert "  --config.compute 3, " in evaluate.table(same)
+    assert "success" in evaluate.table(same)
     actions = []
     for compute in (None, 3, 16):
-        found = policy.Policy(policy.load_all(out, compute=compute), 0)
-        logits = found._state.state.actor_critic.parameters.torso(jnp.eye(8))
+        config = {} if compute is None else {"compute": compute}
+        thinker = policy.Policy(loading.load_all(out, config=config), 0)
+        logits = thinker._state.state.actor_critic.parameters.torso(jnp.eye(8))
         actions.append(np.asarray(logits))
     np.testing.assert_array_equal(actions[0], actions[1])
     assert np.abs(actions[0] - actions[2]).max() > 0.1
     with pytest.raises(ValueError, match="must be at least 1"):
-        policy.evaluate_run(out, compute=0)
+        evaluate.evaluate_run(out, config={"compute": 0})
 
 
 @pytest.mark.learn
-def test_policies_without_thinking_steps_refuse_a_number_of_steps(tmp_path: Path) -> None:
+def test_settings_that_are_not_declared_for_acting_are_refused(tmp_path: Path) -> None:
     out = small_runs.train("sac", "rljax/Pendulum", 200, tmp_path / "run")
-    with pytest.raises(ValueError, match="does not think in steps"):
-        policy.evaluate_run(out, compute=3)
-    described = policy.read_config(out)
+    for name in ("compute", "hidden"):
+        message = rf"^--config\.{name} cannot change once agent 'sac' is trained\. .*: none\.$"
+        with pytest.raises(ValueError, match=message):
+            evaluate.evaluate_run(out, config={name: 3})
+    described = records.read_config(out)
     assert described["parameters"] == 3 * 16 + 16 + 16 * 16 + 16 + 16 * 2 + 2
     assert described["flops_per_action"] > 2 * (3 * 16 + 16 * 16 + 16 * 2)
 

@@ -14,7 +14,7 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.agents import sac, sac_lagrangian
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.cli import data
 from rljax.runs import collect, records, run
 from rljax.training import plan

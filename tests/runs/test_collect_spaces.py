@@ -17,7 +17,7 @@ from rljax.cli import data
 from rljax.runs import collect
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from tests import panels
-from tests.buffers import test_successors
+from tests.buffers.storage import test_successors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 STEPS, ENVS, SEED = 90, 3, 4
@@ -117,7 +117,7 @@ def test_a_replay_of_pictures(stack: int, monkeypatch: pytest.MonkeyPatch) -> No
 def assert_recorded(ring: Any, history: list[Any], stack: int, steps: int) -> None:
     """Assert that so many transitions of a ring are those of the history."""
     found = collect.of_ring(ring.of_learner(1), 2, steps)
-    held = int(ring.beside.usable[1]) // 2
+    held = int(ring.successors.usable[1]) // 2
     rows = [history[len(history) - held + t][1][env] for env in range(2) for t in range(min(held, -(-steps // 2)))]
     rows = rows[:steps]
     assert len(found.reward) == len(rows)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.runs import checkpoints, experiments, records, run
+from rljax.runs import checkpoints, folders, records, run
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock
 from tests import small_runs
@@ -104,10 +104,10 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(whole: Path, tmp_p
 def test_a_folder_without_config_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(FileExistsError):
-        experiments.make_folder(tmp_path)
+        folders.make_folder(tmp_path)
     (tmp_path / "config.json").rename(tmp_path / ".config.json.7.tmp")  # killed while it was written
     (tmp_path / lock.FILE).write_text("{}")
-    with experiments.make_folder(tmp_path):
+    with folders.make_folder(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [lock.FILE]
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from rljax.agent import EnvSpec
-from rljax.runs import checkpoints, policy, records
+from rljax.runs import checkpoints, records
+from rljax.runs.policies import loading
 from rljax.training import registry
 from tests import folders
 
@@ -46,7 +47,7 @@ def refused(folder: Path) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "checkpoint ... is damaged: falling back to the one before it"
-            policy.load(folder)
+            loading.load(folder)
     except (ValueError, TypeError, checkpoints.CheckpointError) as error:
         return str(error) or "an error without words"
     return ""

@@ -21,7 +21,8 @@ import pytest
 import rljax
 from rljax import cli
 from rljax.agents import td3
-from rljax.runs import checkpoints, console, policy, records, run
+from rljax.runs import checkpoints, console, records, run
+from rljax.runs.policies import evaluate
 from rljax.system.runtime import CompileClock
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment
@@ -127,7 +128,7 @@ def test_the_best_policies_are_named_by_their_steps(tmp_path: Path) -> None:
         max((line for line in evaluations if line["learner"] == i), key=lambda line: np.mean(line["returns"]))["step"]
         for i in range(2)
     ]
-    text = policy.table(policy.evaluate_run(out, episodes=1, best=True))
+    text = evaluate.table(evaluate.evaluate_run(out, episodes=1, best=True))
     assert "best policies until step 150" in text
     for learner, step in enumerate(best):
         assert f"learner {learner} (seed {learner}, of step {step})" in text
@@ -163,11 +164,11 @@ def test_policy_acts_on_numpy(tmp_path: Path) -> None:
 
 def test_eval_of_a_run_repeats(tmp_path: Path) -> None:
     out = small_runs.train("sac", "Pendulum-v1", 100, tmp_path / "run")
-    one, two = policy.evaluate_run(out, episodes=3), policy.evaluate_run(out, episodes=3)
+    one, two = evaluate.evaluate_run(out, episodes=3), evaluate.evaluate_run(out, episodes=3)
     assert one["episodes"] == two["episodes"]
-    assert "learner 0 (seed 0)" in policy.table(one)
+    assert "learner 0 (seed 0)" in evaluate.table(one)
     with pytest.raises(ValueError, match=r"trained with observation_shape = \(3,\)"):
-        policy.evaluate_run(out, env="Hopper-v5")
+        evaluate.evaluate_run(out, env="Hopper-v5")
 
 
 @pytest.mark.learn
@@ -239,7 +240,7 @@ MISTAKES = [
     (["train", "sac", "--env", "CartPole-v1"], r"acts in a continuous space, 'CartPole-v1' has 2 discrete actions"),
     (
         ["train", "dsact", "--env", "atari/Pong"],
-        r"agent 'dsact' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* such as ppo",
+        r"agent 'dsact' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* rljax list agents",
     ),
     (["train", "sac", "--env", "Hopper-v5", "--config.num-envs", "0"], r"--config\.num-envs is 0"),
     (["train", "sac", "--env", "Hopper-v5", "--steps", "0"], r"--steps is 0, it must be at least 1"),

@@ -16,7 +16,8 @@ from rljax import cli, datasets
 from rljax.agent import Transition
 from rljax.agents import fql, iql
 from rljax.cli import scaffold
-from rljax.runs import experiments, policy, records, run
+from rljax.runs import experiments, records, run
+from rljax.runs.policies import evaluate, loading
 from rljax.training import registry
 from tests import small_runs
 
@@ -81,12 +82,12 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
         "score": pytest.approx(np.mean([line["scores"] for line in evaluations])),
     }
     assert summary["expected_best"]["score"]["1"] == pytest.approx(np.mean([line["scores"] for line in evaluations]))
-    assert policy.load(out)(np.zeros(3)).shape == (1,)
-    played = policy.evaluate_run(out, episodes=2)
+    assert loading.load(out)(np.zeros(3)).shape == (1,)
+    played = evaluate.evaluate_run(out, episodes=2)
     for entry in played["episodes"]:
         np.testing.assert_allclose(entry["scores"], 100 * (np.array(entry["returns"]) + 1500) / 1350, rtol=1e-6)
-    assert policy.table(played).count(", score ") == 3, "of each learner and of all"
-    assert "score" not in policy.table(policy.evaluate_run(out, episodes=1, env="Pendulum-v1"))
+    assert evaluate.table(played).count(", score ") == 3, "of each learner and of all"
+    assert "score" not in evaluate.table(evaluate.evaluate_run(out, episodes=1, env="Pendulum-v1"))
 
 
 @pytest.mark.parametrize(
@@ -250,9 +251,9 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
     assert records.read(out, "evaluations") == []
     assert json.loads((out / "summary.json").read_text())["final"] is None
     with pytest.raises(ValueError, match=r"has no environment to play in. Name one that fits: --env"):
-        policy.evaluate_run(out)
-    assert len(policy.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"]) == 2
-    assert policy.load(out)(np.zeros(3)).shape == (1,)
+        evaluate.evaluate_run(out)
+    assert len(evaluate.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"]) == 2
+    assert loading.load(out)(np.zeros(3)).shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
         (
             "iql",
             {"then_online": 100, "config": {"decay_steps": 199}},
-            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps None",
+            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps",
         ),
         ("td3_bc", {"offline_share": 1.0, "then_online": 100}, r"--offline-share is 1.0, it must lie in \[0, 1\)"),
         ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
@@ -291,7 +292,7 @@ def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
     assert all(length == 30 for line in records.read(out, "evaluations") for length in line["lengths"])
     ended = [line["episode/length"][0] for line in records.read(out, "metrics")[2:]]
     assert ended == [30.0, 30.0], "in training too"
-    again = policy.evaluate_run(out, episodes=2)["episodes"]
+    again = evaluate.evaluate_run(out, episodes=2)["episodes"]
     assert [line["lengths"] for line in again] == [[30, 30]], "and when the run is evaluated again"
     other = train("td3_bc", 100, tmp_path / "other", data, env="async/Pendulum-v1")
     assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], "one that was asked for is as it is"

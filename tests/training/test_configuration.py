@@ -96,8 +96,8 @@ def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None
         ),
         ({"batch_size": True}, TypeError, r"'batch_size' is True, it must be int"),
         ({"batch_size": None}, TypeError, r"'batch_size' is None, it must be int"),
-        ({"layer_norm": 1}, TypeError, r"'layer_norm' is 1, it must be bool"),
-        ({"title": 1}, TypeError, r"'title' is 1, it must be str"),
+        ({"layer_norm": 1}, TypeError, r"'layer_norm' is 1, it must be True or False"),
+        ({"title": 1}, TypeError, r"'title' is 1, it must be text"),
         ({"hidden": 256}, TypeError, r"'hidden' is 256, it must be a list of integers"),
         ({"hidden": [256.5]}, TypeError, r"'hidden' is \[256\.5\], it must be a list of integers"),
         ({"hidden": [True]}, TypeError, r"'hidden' is \[True\], it must be a list of integers"),
@@ -170,8 +170,17 @@ def test_integers_that_may_be_none() -> None:
     assert replaced(grid=None).grid is None
     assert configuration.parse(Config(), "grid", "5x6", "here") == (5, 6)
     assert configuration.parse(Config(), "grid", "none", "here") is None
-    with pytest.raises(TypeError, match=r"^here: 'grid' is 5, it must be a list of integers\.$"):
+    with pytest.raises(TypeError, match=r"^here: 'grid' is 5, it must be a list of integers or None\.$"):
         replaced(grid=5)
+
+
+def test_choices_beside_a_bool() -> None:
+    config = registry.load_agent("rebrac").Config()
+    for text, value in (("true", True), ("false", False), ("last", "last")):
+        assert configuration.parse(config, "layer_norm", text, "here") == value
+        assert configuration.replace(config, {"layer_norm": value}, "here").layer_norm == value
+    with pytest.raises(ValueError, match=r"^here: 'layer_norm' is 'first', it must be True or False or one of last"):
+        configuration.replace(config, {"layer_norm": "first"}, "here")
 
 
 @pytest.mark.parametrize(

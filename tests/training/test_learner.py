@@ -12,7 +12,7 @@ import pytest
 
 from rljax import envs
 from rljax.agent import Array, EnvSpec, Transition, Weighted
-from rljax.buffers.draws import Draw, NStep
+from rljax.buffers import Draw, NStep
 from rljax.buffers.experience import declaration
 from rljax.envs.autoreset import AutoReset
 from rljax.training import configuration, learner, registry

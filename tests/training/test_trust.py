@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from rljax import envs
-from rljax.runs import checkpoints, collect, experiments, extract, policy, records, run, videos
+from rljax.runs import checkpoints, collect, experiments, extract, records, run
+from rljax.runs.policies import evaluate, loading, videos
 from rljax.training import registry, trust
 from rljax.tuning import grids
 from tests import fakes, folders
@@ -138,10 +139,10 @@ def strangers(tmp_path: Path) -> Path:
 
 
 WAYS = {
-    "load": policy.load,
-    "load as a base": policy.base,
+    "load": loading.load,
+    "load as a base": loading.base,
     "resume": lambda out, **trusting: run.resume(out, 150, **trusting),
-    "eval": lambda out, **trusting: policy.evaluate_run(out, episodes=1, **trusting),
+    "eval": lambda out, **trusting: evaluate.evaluate_run(out, episodes=1, **trusting),
     "play": videos.play,
     "text": videos.tell,
     "record": lambda out, **trusting: collect.record(out, source="replay", **trusting),
@@ -173,7 +174,7 @@ def test_a_strangers_grid_runs_nothing(strangers: Path) -> None:
 
 def test_trust_lets_it_run(strangers: Path) -> None:
     with pytest.raises((ValueError, checkpoints.CheckpointError)):  # the folder has no checkpoint
-        policy.load(strangers, trust=True)
+        loading.load(strangers, trust=True)
     assert Path("canary").exists()
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rljax import cli
-from rljax.runs import experiments, policy, records, run
+from rljax.runs import experiments, records, run
+from rljax.runs.policies import evaluate
 from rljax.training.plan import Experiment
 from rljax.tuning import grids, search_spaces, sweeps
 from rljax.tuning import trials as trials_of_search
@@ -222,7 +223,7 @@ def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Pa
     for step, settings in found["incumbent"]["schedule"]:
         assert values[step] == {name: [value] * 2 for name, value in settings.items()}
     assert [learner["seed"] for learner in found["test"]["tuned"]["final"]["learners"]] == [5, 6]
-    assert policy.evaluate_run(whole / "population/launch-000", episodes=1)["summary"]["mean"] < 0
+    assert evaluate.evaluate_run(whole / "population/launch-000", episodes=1)["summary"]["mean"] < 0
 
 
 def test_population_based_training_needs_settings_of_the_program(tmp_path: Path) -> None:

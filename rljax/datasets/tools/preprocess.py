@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.agent import RewardTransform, Transition, difference, shown
-from rljax.buffers import PART, frames
+from rljax.agent import Transition, difference, shown
+from rljax.buffers import PART, RewardTransform, frames
 from rljax.datasets.dataset import FIELDS, OfflineDataset, cut, nearest
 
 # Scale and shift of the transforms that are the same for all data.

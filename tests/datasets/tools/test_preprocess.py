@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from rljax.agent import RewardTransform
+from rljax.buffers import RewardTransform
 from rljax.datasets.tools import preprocess
 from rljax.datasets.tools.corruption import corrupt
 from tests import fakes

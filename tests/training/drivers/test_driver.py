@@ -13,7 +13,7 @@ import pytest
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import stream_q
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.networks.optimisation import traces
 from rljax.training.drivers.driver import cut_episodes
 from rljax.training.drivers.embedded import EmbeddedDriver

@@ -1,4 +1,4 @@
-"""The sizes of a run: what does not fit is refused with a table, what makes no sense is said."""
+"""The memory of a run: what does not fit is refused with a table. Numbers that make no sense are warned of."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rljax import buffers
 from rljax.agent import EnvSpec
 from rljax.envs.autoreset import AutoReset
 from rljax.system import hardware
-from rljax.training import sizes
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.learner import Learner
+from rljax.training.plan import memory, refusals
 from rljax.training.settings import Settings
 from tests.fakes import Counter, Fake, settings
 
@@ -22,14 +22,14 @@ GB = 10**9
 
 def test_a_run_that_does_not_fit_gets_a_table() -> None:
     parts, remedies = {"agents": GB, "replay": 3 * GB}, {"agents": "Fewer.", "replay": "Smaller."}
-    sizes.require_room(parts, 4 * GB, "cpu", remedies)
-    sizes.require_room(parts, None, "cpu", remedies)
+    memory.require_room(parts, 4 * GB, "cpu", remedies)
+    memory.require_room(parts, None, "cpu", remedies)
     expected = (
         r"^the run needs 4\.0 GB on cpu, 2\.0 GB are there\. Smaller\.\n"
         r"  replay +3\.0 GB\n  agents +1\.0 GB$"
     )
     with pytest.raises(ValueError, match=expected):
-        sizes.require_room(parts, 2 * GB, "cpu", remedies)
+        memory.require_room(parts, 2 * GB, "cpu", remedies)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_environments_are_counted_before_they_are_made(
     asked = Settings(**({"agent": "sac", "env": "Some", "eval_episodes": 1} | changes))
     experience = buffers.Replay(replay_size=num_envs, batch_size=1, num_envs=num_envs)
     if message is None:
-        sizes.require_environments(asked, experience, on_host)
+        memory.require_environments(asked, experience, on_host)
     else:
         with pytest.raises(ValueError, match=message):
-            sizes.require_environments(asked, experience, on_host)
+            memory.require_environments(asked, experience, on_host)
 
 
 def test_memory_is_that_of_the_shapes() -> None:
@@ -67,7 +67,7 @@ def test_memory_is_that_of_the_shapes() -> None:
     learner = Learner(Fake(), environment.spec, 1000)
     driver = CompiledDriver(learner, environment, config)
     template = driver.template(range(1000))
-    sizes_of = sizes.memory(template, learner, driver.hyper, None)
+    sizes_of = memory.memory(template, learner, driver.hyper, None)
     row = 4 * (2 + 2 + 1 + 1 + 1) + 2  # two observations, action, reward, `acted`; two flags
     assert sizes_of["replay"] == 1000 * 10**9 * row + 8
     assert sizes_of["batches of an iteration"] == pytest.approx(1000 * 2 * 10**8 * row)
@@ -88,7 +88,7 @@ class Wide(Fake):
 def test_layers_of_an_update_are_counted() -> None:
     learner, config = Learner(Wide(), EnvSpec("Some", (2,), 1), 3), settings(3, num_updates=2)
     driver = CompiledDriver(learner, AutoReset(Counter()), config)
-    found = sizes.memory(driver.template(range(3)), learner, driver.hyper, None)
+    found = memory.memory(driver.template(range(3)), learner, driver.hyper, None)
     assert found["layers of an update"] == 3 * 4 * 10**9 * 4
 
 
@@ -124,19 +124,19 @@ REPLAY = buffers.Replay(replay_size=1000, batch_size=32, warmup_steps=100)
 def test_a_run_without_an_update_is_announced(
     experience: Any, steps: int, iteration: int, on_host: bool, message: str | None
 ) -> None:
-    found = sizes.nothing_learnt(experience, steps, iteration, on_host, "--steps")
+    warning = experience.idle(steps, iteration, on_host, "--steps")
     if message is None:
-        assert found is None
+        assert warning is None
     else:
         with pytest.raises(AssertionError, match=message):
-            raise AssertionError(found)
+            raise AssertionError(warning)
 
 
 def test_numbers_that_hardly_mean_what_they_say_are_announced() -> None:
     spec = EnvSpec("Some", (2,), 1, max_episode_steps=200)
     asked = Settings("sac", "Some", eval_every=10, eval_episodes=100_000, seeds=(0,))
     long = buffers.Replay(replay_size=1000, batch_size=32, draw=buffers.NStep(steps=300, discount=jnp.float32(0.9)))
-    found = list(sizes.oddities(asked, [long], spec, 20, True))
+    found = list(refusals.oddities(asked, [long], spec, 20, True))
     assert len(found) == 4
     for text, start in zip(
         found,
@@ -149,4 +149,4 @@ def test_numbers_that_hardly_mean_what_they_say_are_announced() -> None:
         strict=True,
     ):
         assert text.startswith(start)
-    assert not list(sizes.oddities(Settings("sac", "Some"), [REPLAY], spec, None, True))
+    assert not list(refusals.oddities(Settings("sac", "Some"), [REPLAY], spec, None, True))

@@ -15,9 +15,10 @@ from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.host import rendering
 from rljax.envs.timed import Timed
-from rljax.runs.policy import Policy, close, load_all
+from rljax.runs.policies.evaluate import close
+from rljax.runs.policies.loading import load_all
+from rljax.runs.policies.policy import Policy
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.plan import observed
 from rljax.training.trust import PARTS
 
 
@@ -36,12 +37,12 @@ def play(
     Raises `ValueError` for an environment that cannot be rendered.
     """
     rendering.choose_renderer()
-    name, seen, policy, start = _player(out, learner, best, seed, trust)
+    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
     output = output or Path(out) / "play.mp4"
     if envs.is_compiled(name):
         filmed = brax if name.startswith("brax/") else drawn
-        return filmed(envs.make(seen), policy, start, max_steps, output)
-    hosted = envs.make_hosted(envs.evaluated(seen), 1, render_mode="rgb_array")
+        return filmed(envs.make(observed_name), policy, start, max_steps, output)
+    hosted = envs.make_hosted(envs.evaluated(observed_name), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
     for time in range(max_steps):
@@ -68,10 +69,10 @@ def tell(
 
     Raises `ValueError` for all other environments.
     """
-    name, seen, policy, start = _player(out, learner, best, seed, trust)
+    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
     if not envs.is_compiled(name):
         raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
-    return told(envs.make(seen), policy, start, max_steps, colours)
+    return told(envs.make(observed_name), policy, start, max_steps, colours)
 
 
 def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
@@ -82,7 +83,7 @@ def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -
     if name == "none":
         raise ValueError(f"the run in '{out}' has no environment to play in.")
     (start,) = environment_seeds(seed, EVALUATE, number=1)
-    return name, observed(name, policies.experience), policy, start
+    return name, envs.observed(name, policies.experience.observes), policy, start
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:

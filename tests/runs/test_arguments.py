@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.runs import experiments, policy, records, run
+from rljax.runs import experiments, records, run
+from rljax.runs.policies import evaluate, loading
 
 # Numbers of NumPy
 
@@ -58,7 +59,7 @@ def test_arguments_of_other_types_are_one_message(change: dict[str, Any], messag
 
 @pytest.mark.parametrize("out", [None, 3, b"run", "a\0b"])
 def test_a_folder_of_another_type_is_one_message(out: Any) -> None:
-    for function in (run.resume, policy.load, policy.evaluate_run):
+    for function in (run.resume, loading.load, evaluate.evaluate_run):
         with pytest.raises(TypeError, match=r"the folder of a run is .*, it must be text"):
             function(out)
 
@@ -91,12 +92,3 @@ def test_an_environment_that_cannot_be_made_again_is_told_to_register() -> None:
     for env in others:
         with pytest.raises(TypeError, match=r"^env is .*gymnasium\.register\('Mine-v0'"):
             experiments.prepare("td3", env, 100)
-
-
-def test_settings_that_shape_a_checkpoint_stay(tmp_path: Path) -> None:
-    saved = {"config.hidden": [8], "seeds": [0]}
-    experiments.require_structure(tmp_path, saved, saved | {"online.hidden": [4]})
-    with pytest.raises(ValueError, match=r"says config\.hidden = \[9\], the checkpoint was made with \[8\]\. Struc"):
-        experiments.require_structure(tmp_path, saved, saved | {"config.hidden": [9]})
-    with pytest.raises(ValueError, match=r"says config\.atoms = 51, the checkpoint was made with None\. Structural"):
-        experiments.require_structure(tmp_path, saved, saved | {"config.atoms": 51})

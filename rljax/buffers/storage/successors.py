@@ -1,4 +1,4 @@
-"""Successors: what a ring keeps so that large observations are stored once, not again as the successors of others.
+"""Successors: the next observations that no row of a ring holds, so that large observations are stored once.
 
 Where an episode goes on, the successor of a row is the observation of the environment's next row. The newest rows have
 no next row yet, and the last row of an episode never has one: their true successors are kept beside the ring, those of
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, Transition
-from rljax.buffers.experience import rows_of
 from rljax.buffers.frames import LARGE
+from rljax.buffers.rows import rows_of
 
 SHARE = 16  # rows of a ring for each final that is kept
 FEWEST = 64  # finals, where the ring is so large
@@ -60,12 +60,17 @@ class Successors(struct.PyTreeNode):
             stack=stack,
         )
 
-    @classmethod
-    def axes(cls, stack: int) -> Successors:
-        """Which parts have the axis P, for `jax.vmap`."""
-        batched = 0 if stack > 1 else None
-        fields: Any = {"frames": 0, "place": 0, "owned": 0, "cursor": 0, "usable": 0, "steps": None}
-        return cls(**fields, earlier=batched, passed=batched, stack=stack)  # pyright: ignore[reportArgumentType]
+    @property
+    def axes(self) -> Successors:
+        """The axes of all parts, for `jax.vmap` over P."""
+        stacked = 0 if self.stack > 1 else None
+        parts: Any = {"frames": 0, "place": 0, "owned": 0, "cursor": 0, "usable": 0, "steps": None}
+        return Successors(**parts, earlier=stacked, passed=stacked, stack=self.stack)  # pyright: ignore[reportArgumentType]
+
+    def of_learner(self, learner: int) -> Successors:
+        """The part of one of P learners."""
+        batched = jax.tree.map(lambda x: x[learner], self.replace(steps=None))
+        return batched.replace(steps=self.steps)
 
     @property
     def num_envs(self) -> int:
@@ -77,24 +82,24 @@ class Successors(struct.PyTreeNode):
         """The part after the rows of one step [P, E, ...] at `position`; the ring then holds `size` rows."""
         ended, capacity, num_envs = transitions.terminated | transitions.truncated, self.place.shape[1], self.num_envs
         new = newest_frame(transitions.next_observation, self.stack)
-        frames = jax.tree.map(lambda kept, x: kept.at[:, :num_envs].set(x.astype(kept.dtype)), self.frames, new)
+        frames = jax.tree.map(lambda old, x: old.at[:, :num_envs].set(x.astype(old.dtype)), self.frames, new)
         lost = num_envs * (self.stack - 1)  # the oldest rows of a full ring have lost their earlier frames
         most = jnp.where(size < capacity, size, capacity - lost)
-        kept = self.replace(frames=frames, usable=jnp.minimum(self.usable + num_envs, most), steps=self.steps + 1)
-        kept, place = kept._keep(ended)
-        kept = kept.replace(place=jax.lax.dynamic_update_slice(self.place, place, (0, position)))
+        part = self.replace(frames=frames, usable=jnp.minimum(self.usable + num_envs, most), steps=self.steps + 1)
+        part, place = part._keep(ended)
+        part = part.replace(place=jax.lax.dynamic_update_slice(self.place, place, (0, position)))
         if self.earlier is None or self.passed is None:
-            return kept
+            return part
         earlier = jax.lax.dynamic_update_slice(self.earlier, self.passed, (0, position))
         passed = jnp.where(ended, 0, jnp.minimum(self.passed + 1, self.stack - 1)).astype(jnp.uint8)
-        return kept.replace(earlier=earlier, passed=passed)
+        return part.replace(earlier=earlier, passed=passed)
 
     def cut(self, cut: Array, newest: Array) -> Successors:
         """The part where the episodes of the `newest` rows [E] end after all, where `cut` [P, E] says so."""
-        kept, place = self._keep(cut)
+        part, place = self._keep(cut)
         place = jnp.where(cut, place, self.place[:, newest])
         passed = None if self.passed is None else jnp.zeros_like(self.passed)
-        return kept.replace(place=self.place.at[:, newest].set(place), passed=passed)
+        return part.replace(place=self.place.at[:, newest].set(place), passed=passed)
 
     def _keep(self, ended: Array) -> tuple[Successors, Array]:
         """Keep the newest rows' successors as finals where they `ended` [P, E]; and where each lies, or -1."""
@@ -104,15 +109,15 @@ class Successors(struct.PyTreeNode):
         newer = jnp.minimum(age, self.place.shape[1] // number).astype(jnp.int32) * number
         usable = jnp.minimum(self.usable, jnp.where(ended, newer, self.place.shape[1]).min(axis=1))
 
-        def write(kept: Array, new: Array, at: Array) -> Array:
-            return jax.vmap(lambda kept, new, at: kept.at[at].set(new, mode="drop"))(kept, new, at)
+        def write(old: Array, new: Array, at: Array) -> Array:
+            return jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"))(old, new, at)
 
         where = jnp.where(ended, index, number + finals)  # beyond the end nothing is written
         frames = jax.tree.map(lambda x: write(x, x[:, :number], where + number), self.frames)
         owned = write(self.owned, jnp.broadcast_to(self.steps, ended.shape), where)
         cursor = (self.cursor + ended.sum(axis=1, dtype=jnp.int32)) % finals
-        kept = self.replace(frames=frames, owned=owned, cursor=cursor, usable=usable)
-        return kept, jnp.where(ended, index + number, -1)
+        part = self.replace(frames=frames, owned=owned, cursor=cursor, usable=usable)
+        return part, jnp.where(ended, index + number, -1)
 
     # The following are of one learner, without the axis P. `ring` are the stored frames [capacity, ...].
 
@@ -122,16 +127,16 @@ class Successors(struct.PyTreeNode):
             return rows_of(ring, rows)
         return joined(self._frames(ring, rows, self.stack), rows.ndim, self.stack)
 
-    def successors(self, ring: Any, rows: Array, is_newest: Array) -> Any:
-        """The true successors of `rows` [...]; `is_newest` [...] says which have no next row yet."""
+    def next_observations(self, ring: Any, rows: Array, is_newest: Array) -> Any:
+        """The true next observations of `rows` [...]; `is_newest` [...] says which have no next row yet."""
         place, capacity = self.place[rows], self.place.shape[0]
-        beside = (place >= 0) | is_newest
+        in_frames = (place >= 0) | is_newest
         index = jnp.where(place >= 0, place, rows % self.num_envs)
         following = (rows + self.num_envs) % capacity
 
         def choose(ring: Array, frames: Array) -> Array:
-            apart = beside.reshape(*beside.shape, *[1] * (ring.ndim - 1))
-            return jnp.where(apart, frames[index], ring[following])
+            mask = in_frames.reshape(*in_frames.shape, *[1] * (ring.ndim - 1))
+            return jnp.where(mask, frames[index], ring[following])
 
         newest = jax.tree.map(choose, ring, self.frames)
         if self.stack == 1:

@@ -15,9 +15,10 @@ from rljax.agents import dqn, iql, ppo, sac, stream_q
 from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import OfflineDriver
-from rljax.training.plan import Experiment, _require_fit, plan
+from rljax.training.plan import Experiment, plan
+from rljax.training.plan.refusals import require_fit
 from rljax.training.settings import Settings
-from tests.fakes import Fake, recorded, replay
+from tests.fakes import recorded
 
 SMALL: Any = {"hidden": (8,), "batch_size": 32, "replay_size": 300}
 
@@ -169,7 +170,7 @@ def test_hindsight_is_told_the_environment() -> None:
     driver = made.stages[0].driver
     draw = driver.hyper.experience.draw
     assert isinstance(draw, buffers.Hindsight)
-    assert draw.environment is driver.loop.environment.environment
+    assert draw.environment is driver.loop.simulators.environment.environment
     assert dqn.experience(made.stages[0].config).draw.environment is None, "an agent does not know it"
     driver.reconfigure(configuration.stack(dataclasses.replace(made.stages[0].config, hindsight=0.25), 1))
     assert driver.hyper.experience.draw.environment is draw.environment, "other settings leave it"
@@ -227,7 +228,7 @@ def test_the_environment_says_how_many_actions_there_are(actions: Any, known: An
     data = datasets.OfflineDataset("a.npz", transitions, None, None, None, {"num_actions": known})
     spec = EnvSpec("CartPole", (1,), number, True)
     if message is None:
-        _require_fit(data, spec, goals=False)
+        require_fit(data, spec, buffers.Dataset(batch_size=1))
     else:
         with pytest.raises(ValueError, match=message):
-            _require_fit(data, spec, goals=False)
+            require_fit(data, spec, buffers.Dataset(batch_size=1))

@@ -11,10 +11,9 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
-from rljax.buffers import successors
-from rljax.buffers.replay import ReplayBuffer
-from rljax.training import sizes
-from tests.fakes import Counter, assert_equal, driven
+from rljax.buffers.storage import successors
+from rljax.buffers.storage.ring import ReplayBuffer
+from tests.fakes import Counter, driven
 from tests.rings import LEARNERS, assert_in_place, keys, nbytes, sample
 
 Step = list[list[dict[str, Any]]]  # [P][E] of transitions
@@ -106,10 +105,10 @@ def test_all_rows_that_may_be_drawn_are_exact(num_envs: int, capacity: int, leng
     world = World(num_envs, length, stack)
     history = [world.step()]
     ring = jax.jit(lambda first: ReplayBuffer.create(first, capacity, stack))(stacked(history[0]))
-    assert ring.beside is not None
-    assert ring.beside.stack == stack
+    assert ring.successors is not None
+    assert ring.successors.stack == stack
     assert ring.data.next_observation is None
-    finals, rows, fewest = ring.beside.owned.shape[1], ring.capacity, capacity
+    finals, rows, fewest = ring.successors.owned.shape[1], ring.capacity, capacity
     ring = add(ring, stacked(history[0]))
     for number in range(1, 3 * rows // num_envs + 2):
         history.append(world.step())
@@ -118,7 +117,7 @@ def test_all_rows_that_may_be_drawn_are_exact(num_envs: int, capacity: int, leng
             continue
         found = jax.tree.map(np.asarray, every_row(ring))
         for learner in range(LEARNERS):
-            drawable = int(ring.beside.usable[learner])
+            drawable = int(ring.successors.usable[learner])
             assert drawable == expected_number(history, learner, rows, finals, stack)
             fewest = min(fewest, drawable) if number * num_envs >= rows else fewest
             for back in range(drawable // num_envs):
@@ -183,7 +182,7 @@ def test_draws_are_of_the_list(length: int, stack: int) -> None:
             if has:
                 assert row.extras["next_action"] == history[number + 1][learner][environment]["action"]
             seen.add((number, environment))
-        assert len(seen) == int(ring.beside.usable[learner]), "all that may be drawn"
+        assert len(seen) == int(ring.successors.usable[learner]), "all that may be drawn"
         starts = {x["observation"].tobytes(): at for at, x in ((at, history[at[0]][learner][at[1]]) for at in seen)}
         for row in flat_rows(summed, learner):
             number, environment = starts[row.observation.tobytes()]
@@ -203,7 +202,7 @@ def test_old_and_new_rows_of_pictures() -> None:
     data = jax.tree.map(lambda x: x[0], stacked([[x for step in history[:10] for x in step[0]]]))
     declared = buffers.Mixed(replay_size=60, batch_size=300, num_envs=2, offline_share="pooled")
     batch = sample(declared, ring, data, keys())
-    usable, names = int(ring.beside.usable[0]), named(history, 0)
+    usable, names = int(ring.successors.usable[0]), named(history, 0)
     assert usable < 60
     numbers = []
     for row in flat_rows(batch, 0):
@@ -227,7 +226,7 @@ def test_lost_simulators_cut_the_episodes(stack: int, monkeypatch: pytest.Monkey
         ring = add(ring, stacked(history[-1]))
     found = jax.tree.map(np.asarray, every_row(ring))
     for learner in range(LEARNERS):
-        drawable = int(ring.beside.usable[learner])
+        drawable = int(ring.successors.usable[learner])
         assert drawable > 5 * 3
         for number in range(34 - drawable // 3, 34):
             for environment in range(3):
@@ -276,14 +275,14 @@ def test_memory_of_frames_and_of_large_vectors(monkeypatch: pytest.MonkeyPatch) 
     twice = 1_000_000 * (4 * (2 * 348 + 17 + 1) + 2)
     assert size(shapes(humanoid, 1_000_000)) <= 0.56 * twice
     small = shapes(EnvSpec("Hopper", (11,), 3), 1_000)
-    assert small.beside is None
+    assert small.successors is None
     assert size(small) == 1_000 * (4 * (2 * 11 + 3 + 1) + 2) + 8
 
 
 def test_the_estimate_of_batches_counts_whole_stacks() -> None:
     ring, _, _ = played(1, 20, 5, 3, 3)
     declared = buffers.Replay(replay_size=20, batch_size=7, num_updates=2)
-    estimate = sizes._batches(declared, ring, None, LEARNERS)
+    estimate = declared.batch_bytes(ring, None, LEARNERS)
     np.testing.assert_allclose(estimate, nbytes(sample(declared, ring, None, keys())), rtol=0.02)
 
 
@@ -295,9 +294,9 @@ def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(successors, "LARGE", 1024)
     twice = driven([0, 1], 25, environment=Counter(limit=7), **changes)
     rings = [driver.learners.storage for driver in (once, twice)]
-    assert [ring.beside is None for ring in rings] == [False, True]
+    assert [ring.successors is None for ring in rings] == [False, True]
     found = [jax.tree.map(np.asarray, every_row(ring)) for ring in rings]
-    drawable = rings[0].beside.usable.tolist()
+    drawable = rings[0].successors.usable.tolist()
     assert min(drawable) > 8
     for learner, number in enumerate(drawable):
         rows = (int(rings[0].position) - 1 - np.arange(number)) % 30
@@ -306,4 +305,10 @@ def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPat
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
     for driver in (once, again):
         driver.advance(9)
-    assert_equal(once.arrays(), again.arrays())
+    same(once.arrays(), again.arrays())
+
+
+def same(first: Any, second: Any) -> None:
+    """Two pytrees have the same bits, keys included."""
+    plain = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(plain(x), plain(y)), first, second)

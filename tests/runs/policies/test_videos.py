@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import envs
-from rljax.runs import videos
+from rljax.runs.policies import videos
 
 # A process of its own: MuJoCo reads how to draw as it is imported.
 PROGRAM = """
@@ -21,7 +21,7 @@ import numpy as np
 from rljax.envs.host import rendering as drawing
 drawing.choose_renderer()
 from rljax import envs
-from rljax.runs import videos
+from rljax.runs.policies import videos
 environment = envs.make("brax/inverted_pendulum")
 videos.brax(environment, lambda observation, step: np.zeros(1, np.float32), 0, 3, Path(sys.argv[1]))
 """

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from rljax import buffers
 from rljax.agent import EnvSpec
 from rljax.envs.host.spaces import Spaces
-from rljax.runs.policy import Policies, Policy
+from rljax.runs.policies.policy import Policies, Policy
 from rljax.training.settings import Settings
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

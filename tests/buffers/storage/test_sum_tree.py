@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.buffers import sum_tree
+from rljax.buffers.storage import sum_tree
 
 write = jax.jit(sum_tree.write)
 
