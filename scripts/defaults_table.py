@@ -24,8 +24,8 @@ from rljax.distributed.hardware import provenance
 from rljax.runs import run
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests import reach
 from tests.agents.test_defaults import DISCRETE, FROM_DATA, ONLINE
+from tests.environments import reach
 
 
 def task_of(agent: str) -> str:

@@ -32,7 +32,7 @@ from rljax.runs import records
 from rljax.tuning import grids, sweeps
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests import small_runs
+from tests.helpers import small_runs
 
 SHORT = "--log-every 200 --eval-every 400 --eval-episodes 1 --checkpoint-every 200"
 REPLAY = "--config.batch-size 32 --config.warmup-steps 100 --config.replay-size 2000"

@@ -14,7 +14,7 @@ import rljax
 from rljax.agents import stream_td
 from rljax.runs import policy, run
 from rljax.training import registry
-from tests import reach
+from tests.environments import reach
 
 # Environment steps: warm-ups are long, and learning takes a few thousand updates.
 ONLINE = {

@@ -15,8 +15,8 @@ from rljax import networks
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import dqn
 from rljax.networks import torsos
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)

@@ -14,8 +14,8 @@ from rljax import load
 from rljax.agent import EnvSpec
 from rljax.runs import run
 from rljax.training import registry
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SPEC = EnvSpec("test/Example-v0", (3,), 2)

@@ -16,8 +16,8 @@ import rljax
 from rljax.agent import first_memory
 from rljax.networks import noise
 from rljax.runs import policy, run
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
 NAMES = ["sac", "dsact", "td3"]
 

@@ -15,9 +15,9 @@ from rljax import buffers
 from rljax.agent import Transition
 from rljax.agents import dqn
 from rljax.networks import noise
-from tests import small_runs
 from tests.agents import reference
 from tests.agents.test_dqn import ACTIONS, CONFIG, KEY, SPEC, act, fresh, transitions, update
+from tests.helpers import small_runs
 from tests.networks.test_heads import projection, quantile_loss, softmax
 
 C51: dict[str, Any] = {"distribution": "c51", "atoms": 7, "v_min": -2.0, "v_max": 3.0}

@@ -16,9 +16,9 @@ from rljax.agent import EnvSpec, Transition, first_memory
 from rljax.agents import sequence_rl
 from rljax.runs import policy, run
 from rljax.training import evaluation
-from tests import small_runs
 from tests.agents import reference
 from tests.agents.test_memory import sigmoid
+from tests.helpers import small_runs
 
 LENGTH, SIZE, WIDTH = 3, 5, 4
 SPEC = EnvSpec("test/Example-v0", (3,), 2)

@@ -17,8 +17,8 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import cql, iql, td3_bc
 from rljax.networks import heads
 from rljax.runs import run
-from tests import reach
 from tests.agents import reference
+from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 BINS, ENDS = 21, (-1.0, 2.0)

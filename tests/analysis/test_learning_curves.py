@@ -11,7 +11,7 @@ import pytest
 
 from rljax.analysis import figures, learning_curves
 from rljax.runs.records import Recorder, write_json
-from tests.folders import SPEC
+from tests.helpers.run_folders import SPEC
 
 STEPS = [*range(0, 50_001, 10_000)]
 

@@ -14,7 +14,7 @@ from rljax import cli, datasets
 from rljax.analysis import validation
 from rljax.runs import policy, run
 from rljax.runs.records import Recorder
-from tests import reach
+from tests.environments import reach
 
 SMALL = {"hidden": (8,), "batch_size": 16, "decay_steps": None, "reward_transform": "times_4_minus_2"}
 

@@ -12,7 +12,7 @@ import pytest
 from rljax import buffers
 from rljax.agent import Transition
 from rljax.buffers.replay import ReplayBuffer
-from tests.rings import LEARNERS, begin, keys, sample
+from tests.helpers.replay_buffers import LEARNERS, begin, keys, sample
 
 SIZE, MOST = 6, 2
 

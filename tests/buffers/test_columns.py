@@ -13,7 +13,7 @@ from rljax import buffers
 from rljax.agent import Transition
 from rljax.buffers.experience import RingRows
 from rljax.buffers.replay import ReplayBuffer
-from tests.rings import LEARNERS, drawn, history, keys, of_all_kinds, of_episodes
+from tests.helpers.replay_buffers import LEARNERS, drawn, history, keys, of_all_kinds, of_episodes
 
 sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
 

@@ -10,7 +10,7 @@ import pytest
 
 from rljax import buffers
 from rljax.buffers.dataset import WHOLE, alias_table, trajectory_ends
-from tests.fakes import ROWS, dataset
+from tests.helpers.counting import ROWS, dataset
 
 KEY = jax.random.key(0)
 

@@ -17,7 +17,7 @@ from rljax.buffers.replay import ReplayBuffer
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings
-from tests.rings import (
+from tests.helpers.replay_buffers import (
     DISCOUNT,
     LEARNERS,
     Row,

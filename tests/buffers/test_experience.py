@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from tests.rings import history as episodes
-from tests.rings import keys, of_episodes
+from tests.helpers.replay_buffers import history as episodes
+from tests.helpers.replay_buffers import keys, of_episodes
 
 REPLAY: dict[str, Any] = {"replay_size": 10, "batch_size": 4}
 

@@ -13,7 +13,7 @@ from rljax import buffers
 from rljax.agent import Transition
 from rljax.buffers.replay import ReplayBuffer
 from tests.buffers.test_dataset import WEIGHTS, assert_drawn
-from tests.fakes import ROWS, dataset
+from tests.helpers.counting import ROWS, dataset
 
 NEW = [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]  # rewards of the ring's rows
 

@@ -13,7 +13,7 @@ from rljax import buffers
 from rljax.agent import MASK, EnvSpec, Part, Step, Transition
 from rljax.buffers.experience import Experience
 from rljax.training.learner import TRANSITION, Learner, empty_tally
-from tests.rings import LEARNERS, begin, keys, sample
+from tests.helpers.replay_buffers import LEARNERS, begin, keys, sample
 
 SPEC = EnvSpec(
     "Dictionary", (), 3, True, parts=(Part(MASK, (3,), "bool"), Part("picture", (2, 2, 1), "uint8"), Part("pole", (2,)))

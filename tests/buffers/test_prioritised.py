@@ -18,10 +18,10 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests import rings
 from tests.buffers.test_sum_tree import chi_square
-from tests.fakes import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
-from tests.rings import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.helpers import replay_buffers
+from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
+from tests.helpers.replay_buffers import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
 
 ALPHA = np.array([0.6, 1.0], np.float32)  # of each learner
 BETA = np.array([0.4, 0.7], np.float32)
@@ -61,7 +61,7 @@ written = jax.jit(lambda priorities, *arguments: priorities.written(*arguments))
 
 def filled(declared: buffers.Replay, steps: int) -> tuple[ReplayBuffer, np.ndarray]:
     """A ring after so many steps, each row with a priority of its own; and the priorities [P, capacity]."""
-    ring = rings.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
+    ring = replay_buffers.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
     for time in range(steps):
         ring = step(ring, transitions(numbered(time, declared.num_envs)), nothing(), declared)
     priority = np.random.default_rng(0).exponential(size=(LEARNERS, ring.capacity)).astype(np.float32)
@@ -146,8 +146,8 @@ def test_priorities_reach_the_drawn_rows_and_no_others() -> None:
 
 def test_several_steps_are_summed_as_without_priorities() -> None:
     """With equal priorities, draws are of all rows, and each is what `NStep` makes of it."""
-    rows = rings.history(3, 17)
-    ring = rings.of_episodes(rows, 7, timed=False)
+    rows = replay_buffers.history(3, 17)
+    ring = replay_buffers.of_episodes(rows, 7, timed=False)
     declared = declare(21, 3, steps=3, batch_size=200)
     empty = declared.create(jax.tree.map(lambda x: x[:, :3], ring.data))
     ring = empty.replace(data=ring.data, position=ring.position, size=ring.size)

@@ -18,8 +18,8 @@ from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
 from tests.buffers.test_sum_tree import chi_square
-from tests.fakes import Counter, HostedCounter, assert_equal, driven, replay, settings
-from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.helpers.counting import Counter, HostedCounter, assert_equal, driven, replay, settings
+from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, numbered, transitions
 from tests.training.drivers.test_memory import STEPS, Remembering
 
 LENGTH, EVERY, ENVS = 5, 2, 3

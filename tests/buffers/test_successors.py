@@ -14,8 +14,8 @@ from rljax.agent import EnvSpec, Transition
 from rljax.buffers import successors
 from rljax.buffers.replay import ReplayBuffer
 from rljax.training import sizes
-from tests.fakes import Counter, driven
-from tests.rings import LEARNERS, assert_in_place, keys, nbytes, sample
+from tests.helpers.counting import Counter, driven
+from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, nbytes, sample
 
 Step = list[list[dict[str, Any]]]  # [P][E] of transitions
 

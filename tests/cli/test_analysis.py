@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rljax import cli
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 def test_plot_writes_the_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from rljax.distributed import processes
 from rljax.runs import records
-from tests import small_runs
+from tests.helpers import small_runs
 
 TIMEOUT = 240.0  # seconds for both processes; the machine may be busy
 WORDS = ["train", "ppo", "--env", "rljax/Pendulum", "--quiet", *small_runs.flags("ppo")]

@@ -13,7 +13,7 @@ import rljax
 from rljax import envs
 from rljax.agent import EnvSpec, Part
 from rljax.envs import last_step
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 def test_actions_of_all_kinds_are_shown() -> None:

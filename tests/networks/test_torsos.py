@@ -18,8 +18,8 @@ from rljax.agents import ppo
 from rljax.networks import torsos
 from rljax.runs import policy
 from rljax.training import action_cost
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
 SPEC = EnvSpec("test/Grid-v0", (12,), 6, discrete=True)
 CONFIG = ppo.Config(activation="silu", grid=None)

@@ -14,8 +14,8 @@ import rljax
 from rljax import cli
 from rljax.runs import policy, run
 from rljax.training import registry
-from tests import small_runs
 from tests.distributed.test_devices import devices_used, on_four_cores
+from tests.helpers import small_runs
 
 SIZE = 0.1  # of the correction to the base's actions
 OBSERVATIONS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)

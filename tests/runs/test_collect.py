@@ -19,7 +19,7 @@ from rljax.cli import data
 from rljax.runs import collect, records, run
 from rljax.training import plan
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from tests import rings, small_runs
+from tests.helpers import replay_buffers, small_runs
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
 
 
 def test_the_signals_of_a_replay_are_recorded() -> None:
-    rows = jax.tree.map(jnp.asarray, rings.transitions(rings.numbered(0, 2)))  # [P, E, ...]
+    rows = jax.tree.map(jnp.asarray, replay_buffers.transitions(replay_buffers.numbered(0, 2)))  # [P, E, ...]
     shape = rows.reward.shape
     replay = ReplayBuffer.create(rows.replace(extras={"cost": rows.reward, "time": rows.reward}), 6)
     for step in range(4):  # of 6 rows in all; the oldest are overwritten

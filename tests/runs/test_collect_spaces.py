@@ -16,8 +16,8 @@ from rljax.buffers import frames
 from rljax.cli import data
 from rljax.runs import collect
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from tests import panels
 from tests.buffers import test_successors
+from tests.environments import every_space
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 STEPS, ENVS, SEED = 90, 3, 4
@@ -27,7 +27,7 @@ PAIRS += [("dictionary", "continuous"), ("vector", "several"), ("vector", "maske
 
 def recorded(shows: str, takes: str) -> datasets.Dataset:
     """Random actions in three environments side by side."""
-    hosted, generator = envs.make_hosted(panels.name(shows, takes), ENVS), np.random.default_rng(SEED)
+    hosted, generator = envs.make_hosted(every_space.name(shows, takes), ENVS), np.random.default_rng(SEED)
     try:
         choose = lambda observation, step: collect.random_actions(generator, hosted.spec, observation)  # noqa: E731
         transitions, bounds = collect.play(hosted, choose, STEPS, SEED), hosted.action_bounds
@@ -91,7 +91,7 @@ def test_what_is_recorded_is_what_happened(tmp_path: Path, shows: str, takes: st
         np.testing.assert_allclose(t.action, actions, atol=1e-6 if takes == "continuous" else 0)
         assert t.action.dtype == made.transitions.action.dtype
         assert difference(dataset.spec, made.spec) is None
-        assert dataset.env == panels.name(shows, takes)
+        assert dataset.env == every_space.name(shows, takes)
         assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
 
 

@@ -13,7 +13,7 @@ from rljax import cli
 from rljax.analysis import folders
 from rljax.runs import policy, records
 from rljax.training import evaluation
-from tests import small_runs
+from tests.helpers import small_runs
 
 LEARNS_IN, HEAVY = "rljax/Pendulum", 'Pendulum-v1?{"g": 30.0}'  # inside the program, and on the host
 

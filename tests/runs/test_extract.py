@@ -12,7 +12,7 @@ import pytest
 from rljax import cli
 from rljax.runs import policy, records, run
 from rljax.runs.extract import extract
-from tests import small_runs
+from tests.helpers import small_runs
 
 CASES = [
     pytest.param("sac", "rljax/Pendulum", id="compiled", marks=pytest.mark.learn),

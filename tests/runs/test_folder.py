@@ -17,7 +17,7 @@ from rljax import cli
 from rljax.distributed import lock
 from rljax.distributed.lock import FolderInUse, Lock
 from rljax.runs import checkpoints, experiments, records, run
-from tests import small_runs
+from tests.helpers import small_runs
 
 TASK = ("td3", "rljax/Pendulum")
 

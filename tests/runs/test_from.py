@@ -17,7 +17,7 @@ from rljax.runs import experiments, records, run
 from rljax.training.loop import Training
 from rljax.training.population import inheritance
 from rljax.training.registry import load_agent, preset
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 class Old(struct.PyTreeNode):

@@ -11,7 +11,7 @@ import pytest
 
 from rljax.runs import records
 from rljax.runs.records import Recorder, read, write_json
-from tests import folders as run_folders
+from tests.helpers import run_folders
 
 
 def chunk(step):

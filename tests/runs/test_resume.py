@@ -15,7 +15,7 @@ import pytest
 
 from rljax.runs import checkpoints, records, run
 from rljax.training import loop
-from tests import small_runs
+from tests.helpers import small_runs
 
 CASES = [
     pytest.param("sac", "rljax/Pendulum", 1, id="compiled", marks=pytest.mark.learn),

@@ -25,7 +25,7 @@ from rljax.runs import checkpoints, console, policy, records, run
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rljax.agents import fql, iql
 from rljax.cli import scaffold
 from rljax.runs import experiments, policy, records, run
 from rljax.training import registry
-from tests import small_runs
+from tests.helpers import small_runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}

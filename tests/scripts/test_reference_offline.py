@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from tests.fakes import ROWS, recorded
+from tests.helpers.counting import ROWS, recorded
 
 ROOT = Path(__file__).parents[2]
 FILE = """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax.training import configuration, registry
-from tests.settings import Config
+from tests.helpers.example_config import Config
 
 
 def replaced(**values: Any) -> Config:

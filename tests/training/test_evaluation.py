@@ -10,7 +10,7 @@ import pytest
 
 from rljax.envs.autoreset import AutoReset
 from rljax.training import evaluation
-from tests.fakes import Counter, Fake, HostedCounter, settings
+from tests.helpers.counting import Counter, Fake, HostedCounter, settings
 
 
 @pytest.mark.parametrize(("limit", "cut"), [(None, True), (5, False)])

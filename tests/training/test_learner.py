@@ -21,7 +21,7 @@ from rljax.training.drivers.driver import report
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.fakes import (
+from tests.helpers.counting import (
     UPDATES,
     Counter,
     Fake,

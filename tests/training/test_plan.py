@@ -17,7 +17,7 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.plan import Experiment, _require_fit, plan
 from rljax.training.settings import Settings
-from tests.fakes import Fake, recorded, replay
+from tests.helpers.counting import Fake, recorded, replay
 
 SMALL: Any = {"hidden": (8,), "batch_size": 32, "replay_size": 300}
 

@@ -14,7 +14,7 @@ from rljax.agents import td3
 from rljax.runs import checkpoints, records, run
 from rljax.training import population
 from rljax.training.population import Member
-from tests import small_runs
+from tests.helpers import small_runs
 
 # Of three learners the second has a learning rate that no critic survives; it learns from step 150 on.
 DIVERGES = {"critic_lr": [1e-3, 1e18, 1e-3], "warmup_steps": 150}

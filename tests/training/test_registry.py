@@ -15,7 +15,7 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.training import configuration, registry
-from tests.settings import Config
+from tests.helpers.example_config import Config
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")

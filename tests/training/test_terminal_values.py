@@ -17,7 +17,7 @@ from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
 from rljax.training.terminal_values import MOST_ROWS, terminal_rows, terminal_values
-from tests.fakes import ROWS, Config, Fake, dataset, recorded
+from tests.helpers.counting import ROWS, Config, Fake, dataset, recorded
 
 
 def ended(*rows: int) -> Any:

@@ -18,7 +18,7 @@ from rljax.runs import experiments, records, run
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.tuning import grids
-from tests import small_runs
+from tests.helpers import small_runs
 
 AXES = {"actor_lr": (1e-4, 3e-4), "hidden": ((16, 16), (8, 8)), "discount": (0.9, 0.99)}
 

@@ -15,7 +15,7 @@ from rljax.runs import experiments, policy, records, run
 from rljax.training.plan import Experiment
 from rljax.tuning import grids, search_spaces, sweeps
 from rljax.tuning import trials as trials_of_search
-from tests import small_runs
+from tests.helpers import small_runs
 
 optuna = pytest.importorskip("optuna")
 

@@ -13,7 +13,7 @@ import pytest
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.fakes import Fake, HostedCounter, OnPolicy, assert_equal, settings
+from tests.helpers.counting import Fake, HostedCounter, OnPolicy, assert_equal, settings
 
 
 def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -> EmbeddedDriver:

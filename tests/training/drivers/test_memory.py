@@ -21,8 +21,8 @@ from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.evaluation import CompiledEvaluator, Held, HostedEvaluator, averaged
 from rljax.training.learner import Learner
-from tests import small_runs
-from tests.fakes import Counter, Fake, HostedCounter, assert_equal, settings
+from tests.helpers import small_runs
+from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, settings
 
 LIMIT, STEPS, ENVS = 5, 3, 2  # of an episode and of a rollout, which do not divide each other
 SIZES: dict[str, Any] = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STEPS * ENVS}

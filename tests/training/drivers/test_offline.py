@@ -16,7 +16,7 @@ from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import GROUP, OfflineDriver
 from rljax.training.learner import Learner
-from tests.fakes import ROWS, Config, Counter, Fake, dataset, replay
+from tests.helpers.counting import ROWS, Config, Counter, Fake, dataset, replay
 
 
 class Prepared(Fake):

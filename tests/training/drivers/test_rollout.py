@@ -16,7 +16,7 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.fakes import HostedCounter, OnPolicy, State, driven, settings
+from tests.helpers.counting import HostedCounter, OnPolicy, State, driven, settings
 
 NUMBER, STEPS = 5, 4
 SIZES: dict[str, Any] = {"num_envs": 1, "num_steps": STEPS, "batch_size": STEPS}

@@ -21,7 +21,7 @@ from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.evaluation import CompiledEvaluator, HostedEvaluator
 from rljax.training.learner import Learner
 from tests.envs.test_signals import DECLARED, Costly, Paying
-from tests.fakes import Fake, OnPolicy, settings
+from tests.helpers.counting import Fake, OnPolicy, settings
 
 SIZES: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 0}
 SEEDS = [1, 2]

@@ -20,7 +20,7 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.learner import TRANSITION, Learner
 from rljax.training.settings import Settings
-from tests.fakes import Counter, Fake, HostedCounter, State, assert_equal, settings
+from tests.helpers.counting import Counter, Fake, HostedCounter, State, assert_equal, settings
 
 LIMIT = 5
 
