@@ -135,6 +135,7 @@ def test_goals_from_the_future_are_in_the_same_trajectory() -> None:
         np.testing.assert_array_equal(goal[row == last[row]], row[row == last[row]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", ["geometric", "even"])
 def test_how_much_later_goals_are(times: str) -> None:
     always: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 1.0, "value_goal_times": times}
@@ -302,6 +303,7 @@ def test_data_of_one_task_are_refused(walks: str) -> None:
         plan.plan(experiment)
 
 
+@pytest.mark.slow
 def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: str) -> None:
     out = run.train("bc", ENV, steps=100, data=walks, config=SMALL, out=tmp_path / "run", **EVERY)
     assert json.loads((out / "config.json").read_text())["spec"]["observation_shape"] == [2]

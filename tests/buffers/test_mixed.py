@@ -47,6 +47,7 @@ def batches(declared: buffers.Mixed, buffer: ReplayBuffer | None = None, data: T
     return jax.tree.map(lambda x: np.asarray(x)[0], found)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("share", "rows"), [(0.5, 8), (0.25, 4), (0.0, 0)])
 def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
     reward = batches(mixed(num_updates=30, offline_share=share)).reward

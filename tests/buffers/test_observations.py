@@ -131,6 +131,7 @@ def learners(declared: Experience, number: int = LEARNERS) -> tuple[Learner, Any
     return learner, hyper, learner.init(keys()[:number], hyper)
 
 
+@pytest.mark.slow
 def test_the_warm_up_takes_only_allowed_actions() -> None:
     learner, hyper, state = learners(replay(replay_size=1_000, num_envs=500, warmup_steps=10**6))
     mask = jnp.asarray(np.random.default_rng(0).integers(1, 8, (LEARNERS, 500)))

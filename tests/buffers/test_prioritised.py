@@ -91,6 +91,7 @@ def test_draws_have_the_papers_probabilities_and_weights(steps: int) -> None:
         np.testing.assert_array_equal(batch.action[learner], np.asarray(ring.data.action)[learner][rows])
 
 
+@pytest.mark.slow
 def test_rows_that_may_not_be_drawn_never_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Observations that are stored once: only the newest rows may be drawn, fewer where many episodes end."""
     monkeypatch.setattr(successors, "LARGE", 0)
@@ -144,6 +145,7 @@ def test_priorities_reach_the_drawn_rows_and_no_others() -> None:
     np.testing.assert_array_equal(np.asarray(stale.priorities.sums)[:, 16 + others], before[:, others])
 
 
+@pytest.mark.slow
 def test_several_steps_are_summed_as_without_priorities() -> None:
     """With equal priorities, draws are of all rows, and each is what `NStep` makes of it."""
     rows = replay_buffers.history(3, 17)
@@ -186,6 +188,7 @@ class ByReward(Fake):
 CHANGES: dict[str, Any] = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30, "replay_size": 60}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 def test_drivers_agree(kind: Any) -> None:
     """On the host an iteration begins with learning, whose priorities its first step writes."""
@@ -204,6 +207,7 @@ def test_drivers_agree(kind: Any) -> None:
     assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_updates", [1, 2])
 def test_learners_write_what_their_updates_found(num_updates: int) -> None:
     """The tree against a record of all priorities in plain Python."""
@@ -223,6 +227,7 @@ def test_learners_write_what_their_updates_found(num_updates: int) -> None:
             np.testing.assert_allclose(driver.learners.storage.priorities.largest[learner], largest)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_priorities() -> None:
     once, again = (driven([1, 2], number, ByReward(), Counter(5), **CHANGES) for number in (20, 7))
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
@@ -269,6 +274,7 @@ def test_the_draw_follows_the_settings() -> None:
     assert found == expected
 
 
+@pytest.mark.slow
 def test_driver_inside_the_program_copies_no_ring() -> None:
     changes: Any = CHANGES | {"replay_size": 200_000}
     environment = driven([0, 1], 1, ByReward(), Counter(5), **CHANGES).loop.environment

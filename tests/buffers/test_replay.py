@@ -127,6 +127,7 @@ def test_copy_would_be_noticed() -> None:
         assert_in_place(jax.jit(ReplayBuffer.add).lower(replay, new).compile(), replay.data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_learners", "num_steps", "num_updates"), [(1, 1, 1), (2, 2, 3)])
 def test_driver_inside_the_program_copies_no_ring(num_learners: int, num_steps: int, num_updates: int) -> None:
     environment = envs.make("rljax/Endless")

@@ -119,6 +119,7 @@ def test_windows_are_consecutive_steps_with_the_memory_before_them(slots: int, s
     assert "row" not in batch.extras
 
 
+@pytest.mark.slow
 def test_large_observations_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows may be drawn where many episodes end, and none where too many do."""
     monkeypatch.setattr(successors, "LARGE", 0)
@@ -146,6 +147,7 @@ def test_windows_are_drawn_evenly() -> None:
         assert abs(chi_square(begin, probability / probability.sum())) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [7, 8, 13, 30])
 def test_priorities_are_those_of_whole_windows(steps: int) -> None:
     declared = declare(8, ALPHA, batch_size=200)
@@ -253,6 +255,7 @@ def tallied(driver: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in driver.report().metrics.items() if not name.startswith("episode/")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, pytest.param(EmbeddedDriver, marks=pytest.mark.learn)])
 def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
     inside = driven([1, 2], 25, Replaying(), Counter(5), **CHANGES)
@@ -268,6 +271,7 @@ def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
             np.testing.assert_array_equal(found[name], 0.0, name)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_windows() -> None:
     once, again = (driven([1, 2], number, Replaying(), Counter(5), **CHANGES) for number in (20, 7))
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)

@@ -66,6 +66,7 @@ def test_rows_are_drawn_in_proportion_to_their_mass() -> None:
     np.testing.assert_allclose(joint, np.outer([half, 1 - half], [half, 1 - half]).ravel(), atol=0.09)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("capacity", [13, 16])
 def test_windows(capacity: int) -> None:
     """Every window of a ring: one row, all rows, around the end, and what lies outside is never drawn."""

@@ -43,6 +43,7 @@ def test_what_is_no_vector_becomes_a_dictionary() -> None:
     assert [part.name for part in again.parts] == ["action_mask", "last_action", "last_reward"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["rljax/Pendulum", "rljax/LightsOut-3x3"])
 def test_inside_the_program(name: str) -> None:
     whole, more = envs.make(name), envs.make(f"with-last-step/{name}")

@@ -43,6 +43,7 @@ def replayed(seed: int, actions: np.ndarray) -> tuple[list[Any], list[float]]:
     return successors, rewards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["policy", "exploring", "random"])
 def test_played_episodes_are_the_environments(trained: Path, source: Any) -> None:
     dataset = collect.record(trained, steps=500, source=source, num_envs=2, seed=3)
@@ -72,6 +73,7 @@ def test_no_more_is_recorded_than_was_asked_for(trained: Path, steps: int, lengt
     assert "open_end" not in found
 
 
+@pytest.mark.slow
 def test_same_seed_records_the_same(trained: Path) -> None:
     first, second = (collect.record(trained, steps=100, source="exploring", seed=5) for _ in range(2))
     np.testing.assert_array_equal(first.transitions.action, second.transitions.action)
@@ -242,6 +244,7 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
         run.train("sac_lagrangian", "velocity/HalfCheetah-v5", 100, data=str(without), out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_signals_of_a_replay_are_recorded() -> None:
     rows = jax.tree.map(jnp.asarray, replay_buffers.transitions(replay_buffers.numbered(0, 2)))  # [P, E, ...]
     shape = rows.reward.shape

@@ -104,6 +104,7 @@ def test_pictures_are_stored_once(shows: str) -> None:
     assert dataset.nbytes < 1.2 * picture.pictures.nbytes + 100 * STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", [1, 3])
 def test_a_replay_of_pictures(stack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, successors and stacks are those of the history, and no frame is there twice."""
@@ -138,6 +139,7 @@ def test_masks_hold_while_actions_are_random() -> None:
     assert not mask.all()
 
 
+@pytest.mark.slow
 def test_stacks_of_atari_are_stored_frame_by_frame() -> None:
     pytest.importorskip("ale_py")
     steps, generator, actions = 200, np.random.default_rng(0), []

@@ -224,6 +224,7 @@ def test_attacks_are_the_protocols(attacker: Path, element: Any, scale: float, s
     assert worth(new[rows]).mean() < min(worth(old[rows] + noise).mean(), worth(old[rows]).mean())
 
 
+@pytest.mark.slow
 def test_later_attacks_meet_what_was_corrupted_before(attacker: Path) -> None:
     before = dataset()
     after = corruption.corrupt(before, what=["action", "observation"], how="adversarial", attacker=attacker)

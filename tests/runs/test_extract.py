@@ -104,6 +104,7 @@ def test_learners_of_an_offline_run_are_taken_out(tmp_path: Path) -> None:
     np.testing.assert_allclose([line["returns"] for line in records.read(part, "evaluations")], expected, rtol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learners", "message"),
     [

@@ -54,6 +54,7 @@ def test_the_lock_is_released_where_a_run_cannot_go_on(half: Path) -> None:
     assert not (half / lock.FILE).exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_lock_was_taken_stops_before_it_writes(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chunk = run.Training.chunk
 
@@ -157,6 +158,7 @@ def test_changed_records_are_refused(half: Path, damage: Any, file: str, message
     assert (half / "config.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_changed_records_are_accepted_on_demand_and_it_is_kept(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(half / "metrics.jsonl")
     run.resume(half, 200, accept_changed_records=True)

@@ -49,6 +49,7 @@ def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
         assert summary[name] > 0, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["rljax/Pendulum", pytest.param("Pendulum-v1", marks=pytest.mark.learn)])
 def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> None:
     module = registry.load_agent("td3")
@@ -101,6 +102,7 @@ def test_seed_gives_the_same_curve_alone_and_in_a_population(env: str, tmp_path:
         np.testing.assert_allclose(a[name][1], b[name][0], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_floats_per_learner(tmp_path: Path) -> None:
     rates = [1e-2, 1e-4]
     both = small_runs.train("td3", "rljax/Pendulum", 150, tmp_path / "both", {"critic_lr": rates}, seeds=2)
@@ -122,6 +124,7 @@ def test_evaluations_come_as_often_as_asked(tmp_path: Path, capsys: pytest.Captu
     assert "--eval-every 75 is 100 here, a multiple of --log-every 50." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_best_policies_are_named_by_their_steps(tmp_path: Path) -> None:
     out = small_runs.train("sac", "rljax/Pendulum", 150, tmp_path / "run", seeds=2, log_every=50, eval_every=50)
     evaluations = records.read(out, "evaluations")
@@ -163,6 +166,7 @@ def test_policy_acts_on_numpy(tmp_path: Path) -> None:
         rljax.load(out, learner=2)
 
 
+@pytest.mark.slow
 def test_eval_of_a_run_repeats(tmp_path: Path) -> None:
     out = small_runs.train("sac", "Pendulum-v1", 100, tmp_path / "run")
     one, two = policy.evaluate_run(out, episodes=3), policy.evaluate_run(out, episodes=3)
@@ -291,6 +295,7 @@ def test_existing_out_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.slow
 def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(

@@ -57,6 +57,7 @@ def train(agent: str, steps: int, out: Path, data: str, config: dict[str, Any] |
 trained = small_runs.once(train)
 
 
+@pytest.mark.slow
 def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     out = train("td3_bc", 200, tmp_path / "run", data, seeds=2)
     described = json.loads((out / "config.json").read_text())
@@ -115,6 +116,7 @@ def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> 
     small_runs.assert_same(whole, half)
 
 
+@pytest.mark.slow
 def test_a_stop_between_the_stages_changes_nothing(tmp_path: Path, data: str) -> None:
     whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100)
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
@@ -231,6 +233,7 @@ def test_a_run_of_before_changes_online_is_resumed(tmp_path: Path, data: str) ->
     small_runs.assert_same(whole, half)
 
 
+@pytest.mark.slow
 def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, data: str) -> None:
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     before = (out / "config.json").read_text()
@@ -254,6 +257,7 @@ def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> N
     small_runs.assert_same(out, again)
 
 
+@pytest.mark.slow
 def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) -> None:
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     assert records.read(out, "evaluations") == []
@@ -306,6 +310,7 @@ def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
     assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], "one that was asked for is as it is"
 
 
+@pytest.mark.slow
 def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
     path = written(tmp_path / "data.npz")
     out = train("td3_bc", 100, tmp_path / "run", str(path))
@@ -314,6 +319,7 @@ def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
         run.resume(out, 200)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_other_versions_read_its_data_set(tmp_path: Path) -> None:
     out = train("td3_bc", 100, tmp_path / "run", str(written(tmp_path / "data.npz")))
     described = records.read_config(out)
@@ -344,6 +350,7 @@ def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest
         np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_actions_read_in_other_bounds_are_pointed_out(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def following(module: Any, value: Any, steps: int, **settings: Any) -> Any:
     return plan(Experiment(asked, module, configuration.replace(module.Config(), config | {name: value}, "test"), None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", FOLLOWING, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_a_share_follows_the_length_of_the_run(module: Any) -> None:
     name = FOLLOWING[module][0]

@@ -89,6 +89,7 @@ def test_where_all_have_diverged_the_run_stops_and_the_summary_says_so(tmp_path:
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [100]
 
 
+@pytest.mark.slow
 def test_what_is_kept_was_finite() -> None:
     frozen = population.Frozen(2)
     frozen.remember({"weights": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "count": jnp.array([1, 1])})

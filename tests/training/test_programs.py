@@ -46,6 +46,7 @@ def test_a_changed_or_reloaded_module_is_another() -> None:
     assert before != Contents(module)
 
 
+@pytest.mark.slow
 def test_a_shared_program_steps_the_simulators_of_the_driver_that_calls_it() -> None:
     module, drivers = counting.Fake(), []
     for _ in range(2):
@@ -58,6 +59,7 @@ def test_a_shared_program_steps_the_simulators_of_the_driver_that_calls_it() -> 
     assert drivers[0].loop.advance._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_two_runs_of_an_agent_compile_once() -> None:
     """The second one neither traces nor compiles the loop."""
     module = registry.load_agent("sac")

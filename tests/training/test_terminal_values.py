@@ -91,6 +91,7 @@ class Valued(Fake):
         return observation @ state.weight
 
 
+@pytest.mark.slow
 def test_a_line_holds_the_values_in_the_unit_of_learning() -> None:
     """Rewards that are transformed for learning are transformed here, and learning is the same to the bit."""
     terminated = np.arange(ROWS) % 10 == 9

@@ -145,6 +145,7 @@ def test_all_of_a_simulator_is_restored():
     assert limits > 0
 
 
+@pytest.mark.slow
 def test_restored_continues_in_another_process(tmp_path):
     program = """
 import sys, numpy as np

@@ -37,6 +37,7 @@ def step(number: int, terminated: Sequence[bool] = (False, False)) -> Transition
     return Transition(observation, observation, reward, ends, np.zeros((1, ENVS), bool), observation + 1, {})
 
 
+@pytest.mark.slow
 def test_n_steps_do_not_cross_the_seam() -> None:
     buffer, add = replay_buffers.create(step(0), 8), jax.jit(ReplayBuffer.add)
     for number in range(6):  # it has wrapped
@@ -57,6 +58,7 @@ def test_n_steps_do_not_cross_the_seam() -> None:
     assert set(zip(begun, reward, strict=True)) == {(row, r * steps[row]) for row in steps for r in (1, 10)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_traces_begin_anew(adaptive: bool) -> None:
     config = stream_q.Config(hidden=(8,), adaptive=adaptive)
@@ -90,6 +92,7 @@ class Forgetful(HostedCounter):
         return super().reset(range(self.num_envs) if seeds is None else seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 @pytest.mark.parametrize("module", [Fake, OnPolicy])
 def test_drivers_cut_what_they_cannot_restore(kind: Any, module: Any) -> None:

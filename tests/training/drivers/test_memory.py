@@ -101,6 +101,7 @@ def plain(arrays: Any) -> Any:
 KINDS = [CompiledDriver, HostedDriver, EmbeddedDriver]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_memories_follow_episodes(kind: Any) -> None:
     made = driver(kind)
@@ -113,6 +114,7 @@ def test_memories_follow_episodes(kind: Any) -> None:
     assert np.all(metrics["firsts"] > 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_memories_are_restored(kind: Any) -> None:
     whole, broken = driver(kind), driver(kind)
@@ -145,6 +147,7 @@ def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
     assert np.max(metrics["action"]) == np.max(metrics["memory"]) == 0
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("hold", [1, 2, 7])
 @pytest.mark.parametrize("inside", [True, False])
 def test_evaluation_remembers(inside: bool, hold: int) -> None:

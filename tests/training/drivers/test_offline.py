@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
@@ -52,6 +53,7 @@ def _plain(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
 
 
+@pytest.mark.slow
 def test_updates_are_the_agents_on_the_drawn_batches() -> None:
     trained = driver([3])
     start = jax.tree.map(np.asarray, driver([3]).agent_state)
@@ -68,6 +70,7 @@ def test_updates_are_the_agents_on_the_drawn_batches() -> None:
     assert np.isnan(report.metrics["episode/return"]).all(), "there were no episodes"
 
 
+@pytest.mark.slow
 def test_several_updates_of_an_iteration_come_from_one_gather() -> None:
     trained = driver([0], num_updates=3)
     trained.advance(2)
@@ -75,6 +78,7 @@ def test_several_updates_of_an_iteration_come_from_one_gather() -> None:
     assert np.asarray(trained.agent_state.rewards)[0, :6].min() >= 1
 
 
+@pytest.mark.slow
 def test_agents_are_prepared_once_by_the_whole_data_set() -> None:
     trained = driver([0, 1])
     trained.advance(3)
@@ -109,6 +113,7 @@ def test_continues_exactly_and_saves_no_data() -> None:
     same(second.arrays(), whole.arrays())
 
 
+@pytest.mark.slow
 def test_where_the_data_lie_does_not_matter() -> None:
     here, there = driver([0, 1], num_updates=2), driver([0, 1], num_updates=2, on_host=True)
     for trained in (here, there):

@@ -56,6 +56,7 @@ def driver(kind: str, module: Any) -> Any:
     return made
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["compiled", "embedded", "hosted"])
 def test_agents_and_metrics_get_the_signals(kind: str) -> None:
     moved = driver(kind, Asking())
@@ -72,6 +73,7 @@ def test_agents_and_metrics_get_the_signals(kind: str) -> None:
     np.testing.assert_allclose(found["second"], [-3 * np.mean(costs)] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compiled", "embedded", "hosted"])
 def test_others_store_no_signal(kind: str) -> None:
     moved = driver(kind, OnPolicy())
@@ -81,6 +83,7 @@ def test_others_store_no_signal(kind: str) -> None:
     moved.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compiled", "embedded", "hosted"])
 def test_a_state_continues_with_its_sums(kind: str) -> None:
     whole, broken, resumed = (driver(kind, Asking()) for _ in range(3))
