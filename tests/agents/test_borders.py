@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import float_fields
-from tests.agents.test_contract import AGENTS, KEY, last_step, quick_alone, scalars, subject
+from tests.agents.test_contract import AGENTS, KEY, agents, last_step, scalars, subject
 
 FLOATS = (-100.0, -1.0, -1e-6, 0.0, 1e-30, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
 INTEGERS = (-1, 0)
@@ -39,9 +39,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     **{name: [{"adaptive": True}] for name in ("stream_ac", "stream_q", "stream_sarsa", "stream_td")},
 }
-QUICK = {"td3", "stream_td"}
 CASES = [
-    pytest.param(name, changes, id=f"{name}-{number}", marks=() if name in QUICK else pytest.mark.learn)
+    pytest.param(name, changes, id=f"{name}-{number}", marks=pytest.mark.learn if name != "td3" else pytest.mark.slow)
     for name in AGENTS
     for number, changes in enumerate([{}, *VARIANTS.get(name, [])])
 ]
@@ -157,6 +156,6 @@ def misfit(name: str, config: Any) -> str:
     return ""
 
 
-@quick_alone
+@agents
 def test_integers_at_their_borders_are_refused_or_fit(name: str) -> None:
     assert wrong_integers(name) == []
