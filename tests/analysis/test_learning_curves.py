@@ -159,6 +159,7 @@ def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
         learning_curves.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "SVG"])
 def test_the_same_runs_are_the_same_file(tmp_path, suffix):
     path = run(tmp_path / "a")

@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     data = datasets.load(str(folder / "other.npz"))
     found = validation.losses(folder / "iql", data, discount=0.9)
@@ -55,6 +56,7 @@ def test_data_of_other_spaces_are_refused(folder: Path) -> None:
         validation.losses(folder / "iql", datasets.load(str(folder / "choices.npz")), 0.9)
 
 
+@pytest.mark.slow
 def test_the_smallest_loss_is_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(folder / "other.npz")
     found = {name: validation.losses(folder / name, datasets.load(data), 0.99) for name in ("iql", "bc")}

@@ -195,6 +195,7 @@ def test_launches_of_a_grid_use_all_cores(tmp_path: Path) -> None:
     assert [devices_used(tmp_path / "grid" / f"launch-00{i}") for i in (0, 1)] == [4, 4]
 
 
+@pytest.mark.slow
 def test_devices_of_a_cpu_share_the_memory_of_whole_arrays() -> None:
     program = """
         import numpy as np

@@ -198,6 +198,7 @@ def test_both_processes_refuse_a_folder_that_one_cannot_see(tmp_path: Path) -> N
     assert not (tmp_path / "a" / "run").exists()
 
 
+@pytest.mark.slow
 def test_processes_exchange_values_and_errors(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """

@@ -259,6 +259,7 @@ def test_a_corner_that_the_agent_refuses_is_refused_at_once(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     study = optuna.create_study(storage=storage, study_name="sweep")

@@ -228,6 +228,7 @@ def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
     assert page.table("agent", "diverged")["sac actor-lr=0.0003"]["learners"] == "2"
 
 
+@pytest.mark.slow
 def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_path: Path) -> None:
     run_folders.write(tmp_path / "few", "sac", seeds=range(3), steps=(500_000, 1_000_000), budget=1_000_000)
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
@@ -240,6 +241,7 @@ def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_pat
     assert "2,787 ± 868 at 1M, 10 seeds, Hopper-v4" in page.text  # in the table still
 
 
+@pytest.mark.slow
 def test_an_early_evaluation_that_is_not_finite_spoils_only_its_step(tmp_path: Path) -> None:
     for task in ("Hopper-v5", "HalfCheetah-v5"):
         path = run_folders.write(tmp_path / task, environment=task) / "evaluations.jsonl"
