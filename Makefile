@@ -60,7 +60,7 @@ demo: setup  ## train SAC on Hopper-v5 for a few minutes; evaluate, draw and fil
 	@echo "Film of the policy: $(DEMO)/play.mp4"
 	@echo "Train on:           $(BIN)/rljax resume $(DEMO) --steps 300000"
 
-test: setup  ## lint, types and the quick tests: minutes that show whether everything works
+test: setup  ## lint, types and the quick tests, in some minutes
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
 lint: setup  ## style and types
@@ -76,10 +76,11 @@ unoptimised = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_c
 	$(shell $(1) -c 'import importlib.metadata as m; \
 	print("--xla_cpu_use_fusion_emitters=false" if m.version("jax").startswith("0.10.") else "")') $(XLA_FLAGS)" $(1)
 
+# One or two agents stand for all in what agents share; tests marked `slow` or `learn` are the rest.
 quick: setup  ## the quick tests
 	$(call unoptimised,$(BIN)/python) $(PYTEST) -m "not slow and not learn" $(PYTEST_FLAGS)
 
-rest: setup  ## the other tests, of which many train until an agent has learnt something; SHARE=0/16 runs a part of them
+rest: setup  ## the other tests, many of which train; SHARE=0/16 runs the first sixteenth of them
 	$(BIN)/python $(PYTEST) --dist worksteal $(REST) $(TRAINED) $(IN_PART)
 	$(call unoptimised,$(BIN)/python) $(PYTEST) --dist worksteal $(REST) $(addprefix --ignore=,$(TRAINED)) $(IN_PART)
 
