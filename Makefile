@@ -18,7 +18,7 @@ IN_PART = --share $(SHARE) $(PYTEST_FLAGS) || [ $$? -eq 5 ]
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 REST := -m "slow or learn"
 # With other versions, only tests whose result may differ run: no tests that take minutes, and no tests of style.
-OTHER_VERSIONS := -m "not learn" --ignore=tests/agents/test_probes.py --ignore=tests/test_style.py -k "not killed"
+OTHER_VERSIONS := -m "not learn" --ignore=tests/agents/contract/test_probes.py --ignore=tests/test_style.py -k "not killed"
 
 # The first Python that runs (some are only shims), has a supported version and can make environments.
 PYENV := $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3) $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3) \
@@ -71,7 +71,7 @@ lint: setup  ## style and types
 # With almost no optimisation, programs compile in a third of the time, and most of a test's time is compilation. Small
 # programs are not worth a split among threads. Tests that train for long are optimised. The newest packages are tested
 # as users have them. Only JAX 0.10 knows the last flag.
-TRAINED := tests/buffers/test_goals.py tests/agents/test_learning.py tests/agents/test_defaults.py
+TRAINED := tests/buffers/test_goals.py tests/agents/contract/test_learning.py tests/agents/contract/test_defaults.py
 unoptimised = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 \
 	$(shell $(1) -c 'import importlib.metadata as m; \
 	print("--xla_cpu_use_fusion_emitters=false" if m.version("jax").startswith("0.10.") else "")') $(XLA_FLAGS)" $(1)

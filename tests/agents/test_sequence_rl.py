@@ -17,7 +17,7 @@ from rljax.agents import sequence_rl
 from rljax.runs import policy, run
 from rljax.training import evaluation
 from tests.agents import reference
-from tests.agents.test_memory import sigmoid
+from tests.agents.features.test_memory import sigmoid
 from tests.helpers import small_runs
 
 LENGTH, SIZE, WIDTH = 3, 5, 4

@@ -25,10 +25,10 @@ from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
 from rljax.networks import normalise
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
+from tests.agents.contract.representatives import REPRESENTATIVES, quick
 from tests.agents.reference import own_constant
-from tests.agents.representatives import REPRESENTATIVES, quick
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AGENTS = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
 SIGNATURES = {
     "experience": ["config"],

@@ -16,7 +16,7 @@ from rljax.training import configuration, registry
 from rljax.training.learner import Learner
 from rljax.training.plan import prepared
 from scripts import table_of_spaces as table
-from tests.agents.representatives import REPRESENTATIVES
+from tests.agents.contract.representatives import REPRESENTATIVES
 
 EVERY = [(observation, action) for observation in table.OBSERVATIONS for action in table.ACTIONS]
 TAKEN = [

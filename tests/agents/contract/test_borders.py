@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import float_fields
-from tests.agents.test_contract import AGENTS, KEY, agents, last_step, scalars, subject
+from tests.agents.contract.test_contract import AGENTS, KEY, agents, last_step, scalars, subject
 
 FLOATS = (-100.0, -1.0, -1e-6, 0.0, 1e-30, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
 INTEGERS = (-1, 0)

@@ -17,7 +17,7 @@ from rljax.training import registry
 from tests.agents import reference
 from tests.helpers import small_runs
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 KEY = jax.random.key(0)
 
