@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from rljax.agent import float_fields
-from tests.agents.contract.test_contract import AGENTS, KEY, agents, last_step, scalars, subject
+from tests.agents.contract.representatives import quick
+from tests.agents.contract.test_contract import AGENTS, KEY, last_step, scalars, subject
 
 FLOATS = (-100.0, -1.0, -1e-6, 0.0, 1e-30, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
 INTEGERS = (-1, 0)
@@ -156,6 +157,6 @@ def misfit(name: str, config: Any) -> str:
     return ""
 
 
-@agents
+@pytest.mark.parametrize("name", quick(AGENTS, ["sac"]))
 def test_integers_at_their_borders_are_refused_or_fit(name: str) -> None:
     assert wrong_integers(name) == []

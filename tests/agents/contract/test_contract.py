@@ -486,6 +486,7 @@ def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
     assert len(set(map(id, leaves))) == len(leaves), "two leaves in one buffer cannot both be donated"
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -22,6 +22,7 @@ from tests.helpers import small_runs
 NAMES = ["sac", "dsact", "td3"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_actions_have_the_noise_that_lasts(name: str) -> None:
     module = importlib.import_module(f"rljax.agents.{name}")

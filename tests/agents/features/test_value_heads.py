@@ -179,7 +179,7 @@ def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None
 @KINDS
 @pytest.mark.parametrize(("agent", "updates"), [("iql", 2_000), ("td3_bc", 3_000)])
 def test_classes_learn_to_reach(agent: str, updates: int, kind: str, tmp_path: Path) -> None:
-    """The defaults reach -8.0 with squared errors: tests/agents/contract/test_defaults.py. Few targets leave the bins."""
+    """With squared errors the defaults reach -8.0: see contract/test_defaults.py. Few targets leave the bins."""
     settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "eval_episodes": 30}
     out = run.train(
         agent,
