@@ -51,6 +51,7 @@ def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     assert set(validation.losses(folder / "bc", data, 0.9)) == {"validation/action"}, "BC has no critics"
 
 
+@pytest.mark.slow
 def test_data_of_other_spaces_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"the policy of '.*iql' was trained with "):
         validation.losses(folder / "iql", datasets.load(str(folder / "choices.npz")), 0.9)

@@ -47,6 +47,7 @@ def test_declarations_are_frozen_and_by_keyword() -> None:
         buffers.Replay(10, 4)  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_other_floats_do_not_recompile_and_other_sizes_do() -> None:
     buffer, traces = of_episodes(episodes(1, 9), 10, timed=False), 0
 

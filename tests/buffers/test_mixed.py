@@ -96,6 +96,7 @@ def test_pooled_old_and_new_are_one_storage() -> None:
 both_kinds = pytest.mark.parametrize("share", [0.5, "pooled"])
 
 
+@pytest.mark.slow_after(1)
 @both_kinds
 def test_new_rewards_are_transformed_as_the_old_ones_were(share: Any) -> None:
     plain, changed = (

@@ -149,6 +149,7 @@ def test_a_replay_has_the_specs_dtypes() -> None:
         assert {name: x.dtype for name, x in tree.items()} == DTYPES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "learnt"), [(0.5, 1), (np.nan, 0)])
 def test_a_stream_of_dictionaries_learns_from_finite_numbers_alone(value: float, learnt: int) -> None:
     learner, hyper, state = learners(buffers.Stream(), 1)

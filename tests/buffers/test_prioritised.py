@@ -239,6 +239,7 @@ def test_a_checkpoint_holds_the_priorities() -> None:
     assert_equal(first, second)
 
 
+@pytest.mark.slow
 def test_other_learners_have_nothing_to_write() -> None:
     """Checkpoints of older versions know of no such fields."""
     learners = driven([0], 12).learners

@@ -171,6 +171,7 @@ def test_priorities_are_those_of_whole_windows(steps: int) -> None:
         np.testing.assert_allclose(batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_new_window_has_the_largest_priority_and_an_old_one_is_written_before_it() -> None:
     declared = declare(8, ALPHA)
     ring = filled(declared, 8)  # the next step begins the window of row 0 anew

@@ -200,6 +200,7 @@ def test_draws_are_of_the_list(length: int, stack: int) -> None:
             np.testing.assert_array_equal(row.next_observation, here["next_observation"])
 
 
+@pytest.mark.slow
 def test_old_and_new_rows_of_pictures() -> None:
     ring, history, _ = played(2, 60, 2, 1, 77)
     data = jax.tree.map(lambda x: x[0], stacked([[x for step in history[:10] for x in step[0]]]))

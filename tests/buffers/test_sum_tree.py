@@ -90,6 +90,7 @@ def test_windows(capacity: int) -> None:
     assert abs(np.mean(far)) < 0.3
 
 
+@pytest.mark.slow
 def test_the_last_of_many_rows_is_as_likely_as_the_first() -> None:
     """A million rows of equal mass: with one number in float32 for the whole way, some would never be drawn."""
     rows = 2**20

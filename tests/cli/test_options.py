@@ -213,7 +213,7 @@ def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> No
     assert "(default: 0.001)" in help_of("train sac --env Pendulum-v1", capsys)
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [["--config.tau=0.25"], ["--config.tau", "0.25"], ["--config.target-rate", "0.25"]])
 def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path: Path) -> None:
     sizes = ["--config.warmup-steps", "16", "--config.batch-size", "8", "--config.hidden", "8"]

@@ -130,6 +130,7 @@ def test_dtypes_and_shapes_follow_the_contract_and_do_not_change():
     assert not any(weak for _, _, weak in describe)
 
 
+@pytest.mark.slow
 def test_a_step_and_the_reset_after_it_have_keys_of_their_own():
     class Noisy(Counter):
         params = 1

@@ -304,6 +304,7 @@ def test_network_learns_with_grad_and_optax() -> None:
     assert float(loss(learn(network))) < 0.02 * float(loss(network))
 
 
+@pytest.mark.slow
 def test_networks_are_stacked_and_mapped_over() -> None:
     module = MLP((4,), 2)
     stacked = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(3))))(jax.random.split(KEY, 2))
@@ -314,6 +315,7 @@ def test_networks_are_stacked_and_mapped_over() -> None:
         np.testing.assert_allclose(outputs[i], apply(alone, x[i]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_members_have_inputs_of_their_own() -> None:
     ensemble = create(Ensemble(3, (4,)), jnp.zeros(2))
     x = inputs(0, 3, 5, 2)

@@ -61,6 +61,7 @@ def test_played_episodes_are_the_environments(trained: Path, source: Any) -> Non
     assert spread > 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "lengths"), [(403, [200, 2, 200, 1]), (5, [2, 2, 1]), (2, [1, 1]), (1, [1])])
 def test_no_more_is_recorded_than_was_asked_for(trained: Path, steps: int, lengths: list[int]) -> None:
     num_envs = 2 if steps > 5 else 3
@@ -81,6 +82,7 @@ def test_same_seed_records_the_same(trained: Path) -> None:
     assert np.any(other.transitions.action != first.transitions.action)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", [0, 1])
 def test_a_replay_is_what_the_learner_has_seen_last(trained: Path, learner: int) -> None:
     dataset = collect.record(trained, source="replay", learner=learner)

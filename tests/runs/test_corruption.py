@@ -240,6 +240,7 @@ def test_later_attacks_meet_what_was_corrupted_before(attacker: Path) -> None:
     assert (q("action", met, new)[0] < q("action", met, old)[0]).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_calls_of_any_size_give_the_same(attacker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attack = functools.partial(corruption.corrupt, dataset(), what="action", how="adversarial", attacker=attacker)
     whole = attack().transitions.action

@@ -124,6 +124,7 @@ def test_a_run_whose_checkpoints_were_deleted_does_not_begin_anew(half: Path) ->
     assert (half / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_checkpoints_come_by_time_unless_steps_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(run, "MOST_SAVING", 1e-9)  # after the first one, saving has taken too much of the time
@@ -190,6 +191,7 @@ def test_marks_are_those_of_the_whole_file(tmp_path: Path) -> None:
 # Conditions
 
 
+@pytest.mark.slow
 def test_other_devices_and_versions_are_said(
     half: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

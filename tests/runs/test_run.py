@@ -272,6 +272,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow_after(5)
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(a)[:60] for a, _ in MISTAKES])
 def test_mistakes_are_one_message_and_exit_code_2(
     arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any

@@ -90,6 +90,7 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     assert "score" not in policy.table(policy.evaluate_run(out, episodes=1, env="Pendulum-v1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

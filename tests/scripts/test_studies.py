@@ -254,6 +254,7 @@ def test_diffusion_draws_its_chains_at_once(script):
     np.testing.assert_array_equal(noise["bernoulli"], [[False, False, False, True, True]])
 
 
+@pytest.mark.slow
 def test_an_actor_of_several_networks_takes_the_parameters_of_one(script):
     updates = script("reference_updates")
     module = registry.load_agent("fql")

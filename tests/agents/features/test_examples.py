@@ -35,6 +35,7 @@ def test_nothing_outside_their_files_knows_the_examples() -> None:
             assert "crossq.py" not in path.read_text().lower(), path
 
 
+@pytest.mark.slow
 def test_critics_of_crossq_are_normalised_over_both_halves_of_the_batch() -> None:
     crossq = example("crossq")
     config = crossq.Config(hidden=(8,), batch_size=5, momentum=0.5)

@@ -135,6 +135,7 @@ def made(spec: EnvSpec, **changes: Any) -> Any:
     return jax.jit(lambda: iql.init(KEY, spec, config))(), config
 
 
+@pytest.mark.slow
 def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
     batch = reference.transitions(0, 30)
     for given, expected in (

@@ -45,6 +45,7 @@ def test_rewards_and_costs_follow_the_rules() -> None:
     assert (np.diff(distances, axis=1) >= 0).all()
 
 
+@pytest.mark.slow
 def test_nothing_begins_in_a_hazard_where_there_is_room() -> None:
     _, states = jax.vmap(TASK.reset)(keys(300))
     for places in (states.position, states.goal):

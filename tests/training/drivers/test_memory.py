@@ -135,6 +135,7 @@ def test_memories_are_restored(kind: Any) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
     made = driver(kind)

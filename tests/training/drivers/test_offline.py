@@ -86,6 +86,7 @@ def test_agents_are_prepared_once_by_the_whole_data_set() -> None:
     np.testing.assert_array_equal(trained.agent_state.total, np.tile(dataset().observation.sum(axis=0), (2, 1)))
 
 
+@pytest.mark.slow
 def test_seed_learns_the_same_alone_and_in_company() -> None:
     together, alone = driver([5, 2]), driver([2])
     for trained in (together, alone):

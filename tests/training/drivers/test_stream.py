@@ -153,6 +153,7 @@ class Failing(HostedCounter):
         return step
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_teaches_nothing_on_the_host() -> None:
     config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
     before = outside(HostedCounter(LIMIT), 3, module=stream_ac, config=config)
