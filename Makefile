@@ -84,7 +84,7 @@ rest: setup  ## the other tests, many of which train; SHARE=0/16 runs the first 
 	$(BIN)/python $(PYTEST) --dist worksteal $(REST) $(TRAINED) $(IN_PART)
 	$(call unoptimised,$(BIN)/python) $(PYTEST) --dist worksteal $(REST) $(addprefix --ignore=,$(TRAINED)) $(IN_PART)
 
-everything: test rest test-oldest test-newest  ## all tests, with all versions; takes hours
+everything: test rest test-oldest test-newest  ## all tests, with all versions; takes an hour or two
 
 test-oldest: .venv-oldest/installed  ## tests with the oldest supported packages
 	$(call unoptimised,.venv-oldest/bin/python) $(PYTEST) $(OTHER_VERSIONS) $(IN_PART)
