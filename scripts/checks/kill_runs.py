@@ -30,7 +30,7 @@ from rljax.runs import records
 from rljax.system.hardware import provenance
 from rljax.tuning import grids, sweeps
 from scripts.checks.revisions import numbers
-from tests import small_runs
+from tests.helpers import small_runs
 
 SHORT = "--log-every 200 --eval-every 400 --eval-episodes 1 --checkpoint-every 200"
 REPLAY = "--config.batch-size 32 --config.warmup-steps 100 --config.replay-size 2000"

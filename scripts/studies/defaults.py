@@ -3,9 +3,9 @@
   python scripts/studies/defaults.py
 
 The task is the tests' point on a line that is to come near a goal, with continuous or with three actions. Agents from
-data learn from 300 recorded episodes. Each has the steps of its test (tests/agents/test_defaults.py), two seeds and 30
-episodes without exploration at the end. Complete runs are not repeated. Agents with tests of their own are not here:
-they learn of goals, of values alone, or under a limit on a cost.
+data learn from 300 recorded episodes. Each has the steps of its test (tests/agents/contract/test_defaults.py), two
+seeds and 30 episodes without exploration at the end. Complete runs are not repeated. Agents with tests of their own are
+not here: they learn of goals, of values alone, or under a limit on a cost.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 from rljax.runs import run
 from rljax.system.hardware import provenance
 from scripts.studies import shared
-from tests import reach
-from tests.agents.test_defaults import DISCRETE, FROM_DATA, ONLINE
+from tests.agents.contract.test_defaults import DISCRETE, FROM_DATA, ONLINE
+from tests.environments import reach
 
 
 def task_of(agent: str) -> str:

@@ -15,8 +15,8 @@ from rljax import networks
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import dqn
 from rljax.networks import torsos
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
@@ -166,6 +166,7 @@ def fresh(config: dqn.Config) -> dqn.State:
     return reference.state(dqn, SPEC, config, **known)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
@@ -324,6 +325,7 @@ def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("torso", ["mlp", "resnet", "iru", "recall"])
 @pytest.mark.parametrize("action_input", [False, True])
 def test_torsos(torso: Any, action_input: bool) -> None:
@@ -401,6 +403,7 @@ def test_is_judged_by_its_best_actions_or_by_draws() -> None:
         dqn.check(SPEC, dataclasses.replace(CONFIG, evaluation="softmax"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "config", "message"),
     [

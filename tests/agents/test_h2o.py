@@ -15,8 +15,8 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import h2o
 from rljax.runs import records, run
 from rljax.runs.policies import evaluate
-from tests import reach
 from tests.agents import reference
+from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "temperature_lr": 3e-2, "discriminator_lr": 4e-2, "target_rate": 0.1}

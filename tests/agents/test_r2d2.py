@@ -16,9 +16,9 @@ from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
 from rljax.agents import r2d2
 from rljax.networks import memories
 from rljax.runs import run
-from tests import small_runs
 from tests.agents import reference
-from tests.agents.test_memory import sigmoid
+from tests.agents.features.test_memory import sigmoid
+from tests.helpers import small_runs
 
 ACTIONS, STEPS, BURN_IN, SIZE, WIDTH = 4, 7, 2, 3, 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)

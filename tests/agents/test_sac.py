@@ -136,6 +136,7 @@ def critic_loss(state: sac.State, batch: Transition, config: sac.Config) -> tupl
     return jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(*parts)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)

@@ -17,9 +17,9 @@ from rljax.agents import sequence_rl
 from rljax.runs import run
 from rljax.runs.policies import evaluate
 from rljax.training import evaluation
-from tests import small_runs
 from tests.agents import reference
-from tests.agents.test_memory import sigmoid
+from tests.agents.features.test_memory import sigmoid
+from tests.helpers import small_runs
 
 LENGTH, SIZE, WIDTH = 3, 5, 4
 SPEC = EnvSpec("test/Example-v0", (3,), 2)

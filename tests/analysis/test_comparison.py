@@ -48,6 +48,7 @@ def same_draws(monkeypatch):
 # Beside rliable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 1), (5, 6), (10, 4), (7, 13)])
 def test_estimates_equal_those_of_rliable(rliable, shape):
     _, metrics = rliable

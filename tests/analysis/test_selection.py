@@ -10,7 +10,7 @@ import pytest
 from rljax import cli
 from rljax.analysis import selection
 from rljax.runs.records import Recorder
-from tests.folders import write
+from tests.helpers.run_folders import write
 
 PATHS = [Path(name) for name in "abcd"]
 

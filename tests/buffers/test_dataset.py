@@ -10,7 +10,7 @@ import pytest
 
 from rljax import buffers
 from rljax.buffers.dataset import WHOLE, alias_table, trajectory_ends
-from tests.fakes import ROWS, dataset
+from tests.helpers.counting import ROWS, dataset
 
 KEY = jax.random.key(0)
 
@@ -131,6 +131,7 @@ def test_rows_are_drawn_as_often_as_their_weights_say_and_whole() -> None:
     jax.tree.map(np.testing.assert_array_equal, on_host, batches)
 
 
+@pytest.mark.slow
 def test_half_of_a_batch_is_of_one_part() -> None:
     part = np.repeat(np.arange(3, dtype=np.float32), (10, 4, ROWS - 14))
     declared = buffers.Dataset(batch_size=32, num_updates=60, draw=buffers.PartRows(part=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -12,8 +13,8 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Step
-from tests.rings import history as episodes
-from tests.rings import keys, of_episodes
+from tests.helpers.replay_buffers import history as episodes
+from tests.helpers.replay_buffers import keys, of_episodes
 
 REPLAY: dict[str, Any] = {"replay_size": 10, "batch_size": 4}
 
@@ -47,6 +48,7 @@ def test_declarations_are_frozen_and_by_keyword() -> None:
         buffers.Replay(10, 4)  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_other_floats_do_not_recompile_and_other_sizes_do() -> None:
     buffer, traces = of_episodes(episodes(1, 9), 10, timed=False), 0
 
@@ -78,16 +80,16 @@ KINDS: dict[Any, dict[str, Any]] = {
     buffers.Stream: {},
 }
 SIZES = ["num_envs", "num_steps", "num_updates", "batch_size"]
-PAIRS = [(kind, name) for kind in KINDS for name in SIZES if hasattr(kind(**KINDS[kind]), name)]
 
 
-@pytest.mark.parametrize(("kind", "name"), PAIRS)
-@pytest.mark.parametrize("value", [0, -1])
-def test_sizes_below_one_are_refused_with_the_flags_name(kind: Any, name: str, value: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_below_one_are_refused_with_the_flags_name(kind: Any) -> None:
     kind(**KINDS[kind]).check()
-    message = rf"^--config\.{name.replace('_', '-')} is {value}" + (STREAM if kind is buffers.Stream else LEAST)
-    with pytest.raises(ValueError, match=message):
-        kind(**KINDS[kind] | {name: value}).check()
+    sizes = [name for name in SIZES if hasattr(kind(**KINDS[kind]), name)]
+    for name, value in itertools.product(sizes, (0, -1)):
+        message = rf"^--config\.{name.replace('_', '-')} is {value}" + (STREAM if kind is buffers.Stream else LEAST)
+        with pytest.raises(ValueError, match=message):
+            kind(**KINDS[kind] | {name: value}).check()
 
 
 @pytest.mark.parametrize("name", ["num_envs", "num_steps", "num_updates"])

@@ -18,10 +18,10 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests import rings
 from tests.buffers.storage.test_sum_tree import chi_square
-from tests.fakes import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
-from tests.rings import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.helpers import replay_buffers
+from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
+from tests.helpers.replay_buffers import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
 
 ALPHA = np.array([0.6, 1.0], np.float32)  # of each learner
 BETA = np.array([0.4, 0.7], np.float32)
@@ -61,7 +61,7 @@ written = jax.jit(lambda priorities, *arguments: priorities.written(*arguments))
 
 def filled(declared: buffers.Replay, steps: int) -> tuple[ReplayBuffer, np.ndarray]:
     """A ring after so many steps, each row with a priority of its own; and the priorities [P, capacity]."""
-    ring = rings.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
+    ring = replay_buffers.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
     for time in range(steps):
         ring = step(ring, transitions(numbered(time, declared.num_envs)), nothing(), declared)
     priority = np.random.default_rng(0).exponential(size=(LEARNERS, ring.capacity)).astype(np.float32)
@@ -91,6 +91,7 @@ def test_draws_have_the_papers_probabilities_and_weights(steps: int) -> None:
         np.testing.assert_array_equal(batch.action[learner], np.asarray(ring.data.action)[learner][rows])
 
 
+@pytest.mark.slow
 def test_rows_that_may_not_be_drawn_never_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Observations that are stored once: only the newest rows may be drawn, fewer where many episodes end."""
     monkeypatch.setattr(successors, "LARGE", 0)
@@ -144,10 +145,11 @@ def test_priorities_reach_the_drawn_rows_and_no_others() -> None:
     np.testing.assert_array_equal(np.asarray(stale.index.sums)[:, 16 + others], before[:, others])
 
 
+@pytest.mark.slow
 def test_several_steps_are_summed_as_without_priorities() -> None:
     """With equal priorities, draws are of all rows, and each is what `NStep` makes of it."""
-    rows = rings.history(3, 17)
-    ring = rings.of_episodes(rows, 7, timed=False)
+    rows = replay_buffers.history(3, 17)
+    ring = replay_buffers.of_episodes(rows, 7, timed=False)
     declared = declare(21, 3, steps=3, batch_size=200)
     empty = declared.create(jax.tree.map(lambda x: x[:, :3], ring.data))
     ring = empty.replace(data=ring.data, position=ring.position, size=ring.size)
@@ -186,6 +188,7 @@ class ByReward(Fake):
 CHANGES: dict[str, Any] = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30, "replay_size": 60}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 def test_drivers_agree(kind: Any) -> None:
     """On the host an iteration begins with learning, whose priorities its first step writes."""
@@ -204,6 +207,7 @@ def test_drivers_agree(kind: Any) -> None:
     assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_updates", [1, 2])
 def test_learners_write_what_their_updates_found(num_updates: int) -> None:
     """The tree against a record of all priorities in plain Python."""
@@ -223,6 +227,7 @@ def test_learners_write_what_their_updates_found(num_updates: int) -> None:
             np.testing.assert_allclose(driver.learners.storage.index.largest[learner], largest)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_priorities() -> None:
     once, again = (driven([1, 2], number, ByReward(), Counter(5), **CHANGES) for number in (20, 7))
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
@@ -234,6 +239,7 @@ def test_a_checkpoint_holds_the_priorities() -> None:
     assert_equal(first, second)
 
 
+@pytest.mark.slow
 def test_other_learners_have_nothing_to_write() -> None:
     """Checkpoints of older versions know of no such fields."""
     learners = driven([0], 12).learners
@@ -269,6 +275,7 @@ def test_the_draw_follows_the_settings() -> None:
     assert found == expected
 
 
+@pytest.mark.slow
 def test_driver_inside_the_program_copies_no_ring() -> None:
     changes: Any = CHANGES | {"replay_size": 200_000}
     environment = driven([0, 1], 1, ByReward(), Counter(5), **CHANGES).loop.simulators.environment

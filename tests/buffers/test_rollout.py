@@ -11,7 +11,7 @@ import pytest
 
 from rljax import buffers
 from rljax.buffers.rollout import RolloutBuffer
-from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, numbered, transitions
 
 ROWS = 50_000
 

@@ -18,8 +18,8 @@ from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
 from tests.buffers.storage.test_sum_tree import chi_square
-from tests.fakes import Counter, HostedCounter, assert_equal, driven, replay, settings
-from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.helpers.counting import Counter, HostedCounter, assert_equal, driven, replay, settings
+from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, numbered, transitions
 from tests.training.drivers.test_memory import STEPS, Remembering
 
 LENGTH, EVERY, ENVS = 5, 2, 3
@@ -112,6 +112,7 @@ def test_windows_are_consecutive_steps_with_the_memory_before_them(slots: int, s
     assert "row" not in batch.extras
 
 
+@pytest.mark.slow
 def test_large_observations_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows may be drawn where many episodes end, and none where too many do."""
     monkeypatch.setattr(successors, "LARGE", 0)
@@ -139,6 +140,7 @@ def test_windows_are_drawn_evenly() -> None:
         assert abs(chi_square(begin, probability / probability.sum())) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [7, 8, 13, 30])
 def test_priorities_are_those_of_whole_windows(steps: int) -> None:
     declared = declare(8, ALPHA, batch_size=200)
@@ -162,6 +164,7 @@ def test_priorities_are_those_of_whole_windows(steps: int) -> None:
         np.testing.assert_allclose(batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_new_window_has_the_largest_priority_and_an_old_one_is_written_before_it() -> None:
     declared = declare(8, ALPHA)
     ring = filled(declared, 8)  # the next step begins the window of row 0 anew
@@ -246,6 +249,7 @@ def tallied(driver: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in driver.report().metrics.items() if not name.startswith("episode/")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, pytest.param(EmbeddedDriver, marks=pytest.mark.learn)])
 def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
     inside = driven([1, 2], 25, Replaying(), Counter(5), **CHANGES)
@@ -261,6 +265,7 @@ def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
             np.testing.assert_array_equal(found[name], 0.0, name)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_windows() -> None:
     once, again = (driven([1, 2], number, Replaying(), Counter(5), **CHANGES) for number in (20, 7))
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)

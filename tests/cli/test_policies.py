@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rljax import cli
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,7 @@ def test_play_films_without_a_display(trained: Path) -> None:
     assert (trained / "play.mp4").stat().st_size > 1_000
 
 
+@pytest.mark.slow
 def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     with pytest.raises(SystemExit) as exit:

@@ -109,6 +109,7 @@ def test_linters_have_nothing_to_say_of_what_is_written(checkout: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+@pytest.mark.slow
 def test_a_checkout_without_symbolic_links_works(checkout: Path, tmp_path: Path) -> None:
     copy = tmp_path / "rljax"
     shutil.copytree(checkout, copy, symlinks=True)

@@ -13,7 +13,7 @@ import rljax
 from rljax import envs
 from rljax.agent import EnvSpec, Part
 from rljax.envs import last_step
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 def test_actions_of_all_kinds_are_shown() -> None:
@@ -45,6 +45,7 @@ def test_what_is_no_vector_becomes_a_dictionary() -> None:
     assert [part.name for part in again.parts] == ["action_mask", "last_action", "last_reward"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["rljax/Pendulum", "rljax/LightsOut-3x3"])
 def test_inside_the_program(name: str) -> None:
     whole, more = envs.make(name), envs.make(f"with-last-step/{name}")

@@ -230,6 +230,7 @@ def test_robots_pay_for_speed(robot: str) -> None:
     assert any(costs[21:])
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_signals() -> None:
     both = [envs.make_hosted(name, 2) for name in ("velocity/Swimmer-v5", "async/velocity/Swimmer-v5")]
     actions = np.random.default_rng(1).uniform(-1, 1, (30, 2, 2)).astype(np.float32)
@@ -255,6 +256,7 @@ PLAYED = [
 ]
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(("name", "expected"), PLAYED)
 def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, ...]) -> None:
     for package, adapter in {"brax": "/brax/", "mujoco_playground": "/playground/"}.items():

@@ -36,6 +36,7 @@ def test_time_inside_the_program() -> None:
         np.testing.assert_array_equal(told.truncated, known.truncated)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("prefix", ["", "async/"])
 def test_time_on_the_host(prefix: str) -> None:
     timed, plain = envs.make_hosted(f"timed/{prefix}Pendulum-v1", 2), envs.make_hosted("Pendulum-v1", 2)

@@ -205,6 +205,7 @@ def test_hl_gauss_spreads_a_value_as_the_paper_does(low: float, high: float) -> 
         np.testing.assert_allclose(found[likely], expected[likely], rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [heads.TwoHot(BINS, *ENDS), heads.HLGauss(BINS, *ENDS)])
 def test_a_classified_value_is_the_mean_of_its_classes(head: heads.TwoHot) -> None:
     inner = heads.OUTER * head.width if isinstance(head, heads.HLGauss) else 0.0
@@ -221,6 +222,7 @@ def test_a_classified_value_is_the_mean_of_its_classes(head: heads.TwoHot) -> No
     np.testing.assert_allclose(head.target(following, reward, discount), head.encode(y), atol=1e-6)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("head", [heads.TwoHot(BINS, *ENDS), heads.HLGauss(BINS, *ENDS)])
 def test_classes_are_learnt_by_cross_entropy(head: heads.TwoHot) -> None:
     outputs, values = inputs(BINS)[0], np.linspace(*ENDS, 9).astype(np.float32)

@@ -20,8 +20,8 @@ from rljax.networks.inputs import Raw
 from rljax.runs import records
 from rljax.runs.policies import evaluate, loading, policy
 from rljax.training import action_cost, agent_state
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
 SPEC = EnvSpec("test/Grid-v0", (12,), 6, discrete=True)
 CONFIG = ppo.Config(activation="silu", grid=None)
@@ -165,6 +165,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(("kind", "compute", "hidden"), CASES)
 def test_outputs_equal_a_loop(kind: str, compute: int, hidden: tuple[int, ...]) -> None:
     network, observation = example(kind, compute, hidden)
@@ -174,6 +175,7 @@ def test_outputs_equal_a_loop(kind: str, compute: int, hidden: tuple[int, ...]) 
     np.testing.assert_allclose(forward(network, observation), expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "compute"), [("iru", 3), ("recall", 3), pytest.param("drc", 2, marks=pytest.mark.learn), ("iru", 17)]
 )
@@ -204,6 +206,7 @@ def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
             np.testing.assert_allclose(found[where], (sides[0] - sides[1]) / 2e-6, rtol=2e-3, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settings() -> None:
     module = torsos.torso(SPEC, torsos.TorsoSettings.of(config("iru", initialisation="orthogonal")), (16, 16))
     params = networks.create(module, jax.random.key(0), jnp.zeros(12)).params
@@ -214,6 +217,7 @@ def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settin
         np.testing.assert_allclose(kernel.T @ kernel, np.eye(16), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
     key, x = jax.random.key(1), jnp.ones((2, 12))
     made = networks.create(torsos.network(SPEC, torsos.TorsoSettings.of(CONFIG), (8, 8), 3, 0.01), key, x)
@@ -221,6 +225,7 @@ def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
     jax.tree.map(np.testing.assert_array_equal, made.params, plain.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HIDDEN)
 def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
     settings, x = config(kind, 1), OBSERVATION
@@ -234,6 +239,7 @@ def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
     assert jax.eval_shape(forward, single, x).shape == (2, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["iru", "recall", pytest.param("drc", marks=pytest.mark.learn)])
 def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
     long, x = example(kind, 6)
@@ -266,6 +272,7 @@ def test_spans_are_drawn_as_deep_thinking_draws_them() -> None:
         assert count / 20_000 == pytest.approx(expected[tuple(map(int, pair))], abs=0.012)
 
 
+@pytest.mark.slow
 def test_the_progressive_loss_mixes_both() -> None:
     network, x = example("iru", 5)
     key = jax.random.key(3)
@@ -284,6 +291,7 @@ def test_the_progressive_loss_mixes_both() -> None:
     np.testing.assert_allclose(metrics["loss"], alone, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_memory_of_gradients_grows_with_the_square_root_of_steps() -> None:
     def needed(compute: int) -> int:
         network, _ = example("iru", compute)
@@ -384,6 +392,7 @@ def test_settings_that_are_not_declared_for_acting_are_refused(tmp_path: Path) -
     assert described["flops_per_action"] > 2 * (3 * 16 + 16 * 16 + 16 * 2)
 
 
+@pytest.mark.slow
 def test_a_shared_torso_learns_from_both_losses() -> None:
     """The gradient of PPO's loss, a tenth of which is Adam's first moment after one step, against differences."""
     settings = ppo.Config(

@@ -15,8 +15,8 @@ from rljax import cli
 from rljax.runs import run
 from rljax.runs.policies import evaluate, loading
 from rljax.training import population, registry
-from tests import small_runs
 from tests.distributed.test_devices import devices_used, on_four_cores
+from tests.helpers import small_runs
 
 SIZE = 0.1  # of the correction to the base's actions
 OBSERVATIONS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)

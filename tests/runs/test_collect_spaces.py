@@ -16,8 +16,8 @@ from rljax.buffers import frames
 from rljax.cli import data
 from rljax.runs import collect
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from tests import panels
 from tests.buffers.storage import test_successors
+from tests.environments import every_space
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 STEPS, ENVS, SEED = 90, 3, 4
@@ -27,7 +27,7 @@ PAIRS += [("dictionary", "continuous"), ("vector", "several"), ("vector", "maske
 
 def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
     """Random actions in three environments side by side."""
-    hosted, generator = envs.make_hosted(panels.name(shows, takes), ENVS), np.random.default_rng(SEED)
+    hosted, generator = envs.make_hosted(every_space.name(shows, takes), ENVS), np.random.default_rng(SEED)
     try:
         choose = lambda observation, step: collect.random_actions(generator, hosted.spec, observation)  # noqa: E731
         transitions, bounds = collect.roll_out(hosted, choose, STEPS, SEED), hosted.action_bounds
@@ -91,7 +91,7 @@ def test_what_is_recorded_is_what_happened(tmp_path: Path, shows: str, takes: st
         np.testing.assert_allclose(t.action, actions, atol=1e-6 if takes == "continuous" else 0)
         assert t.action.dtype == made.transitions.action.dtype
         assert difference(dataset.spec, made.spec) is None
-        assert dataset.env == panels.name(shows, takes)
+        assert dataset.env == every_space.name(shows, takes)
         assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
 
 
@@ -104,6 +104,7 @@ def test_pictures_are_stored_once(shows: str) -> None:
     assert dataset.nbytes < 1.2 * picture.pictures.nbytes + 100 * STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", [1, 3])
 def test_a_replay_of_pictures(stack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, successors and stacks are those of the history, and no frame is there twice."""
@@ -138,6 +139,7 @@ def test_masks_hold_while_actions_are_random() -> None:
     assert not mask.all()
 
 
+@pytest.mark.slow
 def test_stacks_of_atari_are_stored_frame_by_frame() -> None:
     pytest.importorskip("ale_py")
     steps, generator, actions = 200, np.random.default_rng(0), []

@@ -14,11 +14,12 @@ from rljax.analysis import folders
 from rljax.runs import records
 from rljax.runs.policies import evaluate, loading
 from rljax.training import evaluation
-from tests import small_runs
+from tests.helpers import small_runs
 
 LEARNS_IN, HEAVY = "rljax/Pendulum", 'Pendulum-v1?{"g": 30.0}'  # inside the program, and on the host
 
 
+@pytest.mark.slow
 def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
     there = small_runs.train("td3", LEARNS_IN, 200, tmp_path / "there", eval_env=HEAVY)
     here = small_runs.train("td3", LEARNS_IN, 200, tmp_path / "here")
@@ -41,6 +42,7 @@ def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
     small_runs.assert_same(there, small_runs.train("td3", LEARNS_IN, 200, tmp_path / "again", eval_env=HEAVY))
 
 
+@pytest.mark.slow
 def test_it_resumes(tmp_path: Path) -> None:
     words = ["train", "td3", "--env", HEAVY, "--eval-env", LEARNS_IN, "--quiet", *small_runs.flags("td3")]
     cli.main([*words, "--steps", "200", "--out", str(tmp_path / "whole")])

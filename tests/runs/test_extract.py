@@ -13,7 +13,7 @@ from rljax import cli
 from rljax.runs import records, run
 from rljax.runs.extract import extract
 from rljax.runs.policies import loading
-from tests import small_runs
+from tests.helpers import small_runs
 
 CASES = [
     pytest.param("sac", "rljax/Pendulum", id="compiled", marks=pytest.mark.learn),
@@ -105,6 +105,7 @@ def test_learners_of_an_offline_run_are_taken_out(tmp_path: Path) -> None:
     np.testing.assert_allclose([line["returns"] for line in records.read(part, "evaluations")], expected, rtol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learners", "message"),
     [

@@ -17,7 +17,7 @@ from rljax.agent import EnvSpec
 from rljax.runs import checkpoints, records
 from rljax.runs.policies import loading
 from rljax.training import registry
-from tests import folders
+from tests.helpers import run_folders
 
 SPEC = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": None}
 
@@ -30,7 +30,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = EnvSpec("a", (3,), 1)
     state = jax.jit(jax.vmap(lambda key: module.init(key, spec, config)))(jax.random.split(jax.random.key(0), 1))
     changes = {"hidden": [4]}
-    folder = folders.write(tmp_path_factory.mktemp("whole") / "run", "bc", "none", seeds=[0], spec=SPEC, config=changes)
+    folder = run_folders.write(
+        tmp_path_factory.mktemp("whole") / "run", "bc", "none", seeds=[0], spec=SPEC, config=changes
+    )
     records.write_json(folder / "config.json", records.read_config(folder) | {"config": changes})
     checkpoints.save(folder / "checkpoints", 100, {"agent": state, "best": state}, {"run.json": b'{"values": null}'})
     return folder

@@ -19,7 +19,7 @@ from rljax.cli import scaffold
 from rljax.runs import experiments, records, run
 from rljax.runs.policies import evaluate, loading
 from rljax.training import registry
-from tests import small_runs
+from tests.helpers import small_runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
@@ -58,6 +58,7 @@ def train(agent: str, steps: int, out: Path, data: str, config: dict[str, Any] |
 trained = small_runs.once(train)
 
 
+@pytest.mark.slow
 def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     out = train("td3_bc", 200, tmp_path / "run", data, seeds=2)
     described = json.loads((out / "config.json").read_text())
@@ -90,6 +91,7 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     assert "score" not in evaluate.table(evaluate.evaluate_run(out, episodes=1, env="Pendulum-v1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -116,6 +118,7 @@ def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> 
     small_runs.assert_same(whole, half)
 
 
+@pytest.mark.slow
 def test_a_stop_between_the_stages_changes_nothing(tmp_path: Path, data: str) -> None:
     whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100)
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
@@ -223,6 +226,7 @@ def test_changes_online_that_cannot_be_are_refused_at_once(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, data: str) -> None:
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     before = (out / "config.json").read_text()
@@ -246,6 +250,7 @@ def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> N
     small_runs.assert_same(out, again)
 
 
+@pytest.mark.slow
 def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) -> None:
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     assert records.read(out, "evaluations") == []
@@ -298,6 +303,7 @@ def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
     assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], "one that was asked for is as it is"
 
 
+@pytest.mark.slow
 def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
     path = written(tmp_path / "data.npz")
     out = train("td3_bc", 100, tmp_path / "run", str(path))
@@ -306,6 +312,7 @@ def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
         run.resume(out, 200)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_other_versions_read_its_data_set(tmp_path: Path) -> None:
     out = train("td3_bc", 100, tmp_path / "run", str(written(tmp_path / "data.npz")))
     described = records.read_config(out)
@@ -336,6 +343,7 @@ def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest
         np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_actions_read_in_other_bounds_are_pointed_out(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from rljax import datasets
 from rljax.runs import experiments, run
-from tests import folders
-from tests.fakes import recorded
+from tests.helpers import run_folders
+from tests.helpers.counting import recorded
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def untrained(monkeypatch):
         episodes: dict[str, Any] = {"scores": [1.0] * 4, "success": [1.0] * 4, "signals": {"cost": [2.0] * 4}}
         evaluated = list(range(every, total + 1, every)) or [total]
         others = {name: x for name, x in described.items() if name not in ("seeds", "steps", "config")}
-        folders.write(
+        run_folders.write(
             out,
             seeds=experiment.settings.seeds,
             steps=evaluated,

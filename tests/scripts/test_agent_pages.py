@@ -50,6 +50,11 @@ def defined(path: Path) -> set[str]:
     return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
+def section(text: str, heading: str) -> str:
+    """A page's text under a heading."""
+    return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
 def rows(table: str) -> dict[str, list[str]]:
     """The cells of a table's rows by the name that comes first in backticks."""
     lines = [(match[1], line) for line in table.splitlines() if (match := re.match(r"\| `([^`]+)`", line))]
@@ -57,33 +62,15 @@ def rows(table: str) -> dict[str, list[str]]:
 
 
 @pages
-def test_page_is_up_to_date(page: Path) -> None:
+def test_page_is_up_to_date_and_complete(page: Path) -> None:
     text = page.read_text()
     assert agent_pages.documented(text, source(page)) == text, "mend by: python scripts/results/agent_pages.py"
-
-
-@pages
-def test_page_has_its_sections_in_order(page: Path) -> None:
-    assert re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE) == SECTIONS
-
-
-@pages
-def test_links_lead_somewhere(page: Path) -> None:
-    assert broken(page) == []
-
-
-@pages
-def test_every_metric_is_explained(page: Path) -> None:
-    reported = set(re.findall(r'"([a-z_]+/[a-z_]+)": ', source(page)))
-    section = page.read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
-    assert rows(section).keys() >= reported
-
-
-@pages
-def test_every_loss_is_linked(page: Path) -> None:
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
+    assert broken(page) == [], "links"
+    metrics = set(re.findall(r'"([a-z_]+/[a-z_]+)": ', source(page)))
+    assert metrics - rows(section(text, "Metrics")).keys() == set(), "each metric is explained"
     losses = set(re.findall(r"^def (\w+_loss)\(", source(page), re.MULTILINE))
-    section = page.read_text().split("\n## Equations\n")[1].split("\n## ")[0]
-    assert {text for text, _ in LINK.findall(section)} >= losses
+    assert losses - {name for name, _ in LINK.findall(section(text, "Equations"))} == set(), "each loss is linked"
 
 
 def test_broken_links_are_found(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from scripts.checks import (
     run_d3rlpy,
     watch_authors_file,
 )
-from tests import folders
+from tests.helpers import run_folders
 
 ROOT = Path(__file__).parents[2]
 
@@ -186,7 +186,7 @@ def test_returns_are_compared_over_seeds(monkeypatch, untrained, data, command, 
 
 
 def test_early_returns_are_compared(command, tmp_path):
-    folders.write(tmp_path / "ours", "bc", seeds=(10, 11), eval_episodes=4)
+    run_folders.write(tmp_path / "ours", "bc", seeds=(10, 11), eval_episodes=4)
     described = {"sha256": "0", "source": "CORL", "file": "bc.py", "arguments": ["--seed", "10"], "versions": {}}
     for seed in (10, 11):
         theirs = described | {"evaluations": [{"returns": [900.0, 1100.0]}]}

@@ -12,7 +12,7 @@ import pytest
 
 from rljax import datasets
 from scripts.checks import authors_pairs, run_authors_file, watch_authors_file
-from tests.fakes import ROWS, recorded
+from tests.helpers.counting import ROWS, recorded
 
 FILE = """
 import d4rl

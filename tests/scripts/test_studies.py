@@ -27,7 +27,7 @@ from scripts.studies import (
     value_heads,
     weights,
 )
-from tests import small_runs
+from tests.helpers import small_runs
 
 ROOT = Path(__file__).parents[2]
 

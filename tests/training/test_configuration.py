@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from rljax.training import configuration, registry
-from tests.settings import Config
+from tests.helpers.example_config import Config
 
 
 def replaced(**values: Any) -> Config:
@@ -135,10 +136,9 @@ def test_stacking_another_number_of_values(values: list[float]) -> None:
         configuration.stack(replaced(learning_rate=values), 3)
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_json_and_back(name: str) -> None:
-    module = registry.load_agent(name)
-    for environment in ("Hopper-v5", "brax/ant"):
+def test_json_and_back() -> None:
+    for name, environment in itertools.product(registry.names(), ("Hopper-v5", "brax/ant")):
+        module = registry.load_agent(name)
         config = registry.preset(name, module, environment)
         written = json.loads(json.dumps(configuration.as_json(config), allow_nan=False))
         assert configuration.replace(module.Config(), written, "config.json") == config

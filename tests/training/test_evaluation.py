@@ -13,9 +13,10 @@ from rljax.agent import Acting, config
 from rljax.envs.autoreset import AutoReset
 from rljax.runs.policies import loading
 from rljax.training import evaluation
-from tests.fakes import Counter, Fake, HostedCounter, settings
+from tests.helpers.counting import Counter, Fake, HostedCounter, settings
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("limit", "cut"), [(None, True), (5, False)])
 @pytest.mark.parametrize("inside", [True, False])
 def test_episodes_that_do_not_end_are_marked(

@@ -17,7 +17,7 @@ from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
 from rljax.training.terminal_values import MOST_ROWS, terminal_values
-from tests.fakes import ROWS, Config, Fake, dataset, recorded
+from tests.helpers.counting import ROWS, Config, Fake, dataset, recorded
 
 PLAIN = buffers.Dataset(batch_size=4)
 TIMES: dict[str, Any] = {"value_times": "even", "actor_times": "even"}
@@ -96,6 +96,7 @@ class Valued(Fake):
         return observation @ state.weight
 
 
+@pytest.mark.slow
 def test_a_line_holds_the_values_in_the_unit_of_learning() -> None:
     """Rewards that are transformed for learning are transformed here, and learning is the same to the bit."""
     terminated = np.arange(ROWS) % 10 == 9

@@ -16,7 +16,7 @@ from rljax.runs.policies import evaluate
 from rljax.training.plan import Experiment
 from rljax.tuning import grids, search_spaces, sweeps
 from rljax.tuning import trials as trials_of_search
-from tests import small_runs
+from tests.helpers import small_runs
 
 optuna = pytest.importorskip("optuna")
 
@@ -261,6 +261,7 @@ def test_a_corner_that_the_agent_refuses_is_refused_at_once(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     study = optuna.create_study(storage=storage, study_name="sweep")

@@ -13,8 +13,8 @@ from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.buffers.storage import successors
 from rljax.buffers.storage.ring import ReplayBuffer
-from tests.fakes import Counter, driven
-from tests.rings import LEARNERS, assert_in_place, keys, nbytes, sample
+from tests.helpers.counting import Counter, driven
+from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, nbytes, sample
 
 Step = list[list[dict[str, Any]]]  # [P][E] of transitions
 
@@ -97,6 +97,7 @@ def assert_row(found: Any, transition: dict[str, Any]) -> None:
         np.testing.assert_array_equal(getattr(found, name), value, name)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize(
     ("num_envs", "capacity", "length"), [(1, 20, 2), (1, 40, 30), (3, 41, 1), (3, 60, 5), (4, 96, 100)]
@@ -157,6 +158,7 @@ def played(num_envs: int, capacity: int, length: int, stack: int, steps: int) ->
     return ring, history, world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("length", [2, 30])
 def test_draws_are_of_the_list(length: int, stack: int) -> None:
@@ -197,6 +199,7 @@ def test_draws_are_of_the_list(length: int, stack: int) -> None:
             np.testing.assert_array_equal(row.next_observation, here["next_observation"])
 
 
+@pytest.mark.slow
 def test_old_and_new_rows_of_pictures() -> None:
     ring, history, _ = played(2, 60, 2, 1, 77)
     data = jax.tree.map(lambda x: x[0], stacked([[x for step in history[:10] for x in step[0]]]))
@@ -212,6 +215,7 @@ def test_old_and_new_rows_of_pictures() -> None:
     assert set(numbers) == set(range(10)) | set(range(77 - usable // 2, 77))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("stack", [1, 3])
 def test_lost_simulators_cut_the_episodes(stack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(successors, "FEWEST", 12)
@@ -286,6 +290,7 @@ def test_the_estimate_of_batches_counts_whole_stacks() -> None:
     np.testing.assert_allclose(estimate, nbytes(sample(declared, ring, None, keys())), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fakes that do not learn act alike, however their experience is stored."""
     changes: dict[str, Any] = {"learning_rate": 0.0, "num_envs": 2, "replay_size": 30, "warmup_steps": 0}

@@ -66,6 +66,7 @@ def test_rows_are_drawn_in_proportion_to_their_mass() -> None:
     np.testing.assert_allclose(joint, np.outer([half, 1 - half], [half, 1 - half]).ravel(), atol=0.09)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("capacity", [13, 16])
 def test_windows(capacity: int) -> None:
     """Every window of a ring: one row, all rows, around the end, and what lies outside is never drawn."""
@@ -89,6 +90,7 @@ def test_windows(capacity: int) -> None:
     assert abs(np.mean(far)) < 0.3
 
 
+@pytest.mark.slow
 def test_the_last_of_many_rows_is_as_likely_as_the_first() -> None:
     """A million rows of equal mass: with one number in float32 for the whole way, some would never be drawn."""
     rows = 2**20

@@ -15,8 +15,9 @@ from rljax import datasets
 from rljax.agent import difference
 from rljax.buffers import frames
 from rljax.envs.host.spaces import Spaces
-from tests import fakes, panels
 from tests.datasets.files import arrays, hdf5, npz, same, without
+from tests.environments import every_space
+from tests.helpers import counting
 from tests.runs import test_collect_spaces
 
 BOX = {"type": "Box", "dtype": "float32", "shape": [3], "low": [-1e9] * 3, "high": [1e9] * 3}
@@ -222,7 +223,7 @@ PAIRS += [("dictionary", "continuous"), ("picture", "one")]
 @pytest.mark.parametrize(("shows", "takes"), PAIRS)
 def test_observations_and_actions_are_those_that_agents_see(tmp_path: Path, shows: str, takes: str) -> None:
     """Episodes of an environment in Minari's layout are read as the environment's adapter shows them."""
-    environment = panels.Panels(shows, takes)
+    environment = every_space.Panels(shows, takes)
     environment.action_space.seed(0)
     episodes, before, after, actions = [], [], [], []
     for seed in range(3):
@@ -302,7 +303,7 @@ def test_signals_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.M
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     recorded = dataclasses.replace(
-        fakes.recorded(), env=None, action_bounds=(-np.ones(1, np.float32), np.ones(1, np.float32))
+        counting.recorded(), env=None, action_bounds=(-np.ones(1, np.float32), np.ones(1, np.float32))
     )
     generator = np.random.default_rng(0)
     extras: Any = {
@@ -401,6 +402,6 @@ def test_actions_without_bounds_are_read_with_those_that_are_given(tmp_path: Pat
 
 
 def test_the_package_makes_no_environment_that_a_file_chose() -> None:
-    data = dataclasses.replace(fakes.recorded(), name="a.npz", env="evil:Walk-v0")
+    data = dataclasses.replace(counting.recorded(), name="a.npz", env="evil:Walk-v0")
     with pytest.raises(ValueError, match=r"names the environment 'evil:Walk-v0', and Minari would import 'evil'"):
         datasets.write_minari(data, "t/evil-v0")

@@ -238,6 +238,7 @@ def test_attacks_are_the_protocols(attacker: corruption.Attacker, element: Any, 
     assert worth(new[rows]).mean() < min(worth(old[rows] + noise).mean(), worth(old[rows]).mean())
 
 
+@pytest.mark.slow
 def test_later_attacks_meet_what_was_corrupted_before(attacker: corruption.Attacker) -> None:
     before = dataset()
     after = corruption.corrupt(before, what=["action", "observation"], how="adversarial", attacker=attacker)
@@ -253,6 +254,7 @@ def test_later_attacks_meet_what_was_corrupted_before(attacker: corruption.Attac
     assert (q("action", met, new)[0] < q("action", met, old)[0]).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_calls_of_any_size_give_the_same(attacker: corruption.Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
     attack = functools.partial(corruption.corrupt, dataset(), what="action", how="adversarial", attacker=attacker)
     whole = attack().transitions.action

@@ -39,6 +39,7 @@ class Known:
         return self.function(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0.1, 10.0])
 def test_a_row_is_corrected_as_the_equations_say(limit: float) -> None:
     generator = np.random.default_rng(0)
@@ -80,6 +81,7 @@ def test_actions_become_those_of_the_target() -> None:
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
 
 
+@pytest.mark.slow
 def test_errors_are_of_rows_that_were_not_learnt_from() -> None:
     """Of noise, nothing can be learnt: the error on new rows is that of the mean."""
     generator = np.random.default_rng(0)
@@ -91,6 +93,7 @@ def test_errors_are_of_rows_that_were_not_learnt_from() -> None:
         regression.fit(inputs[:10], outputs[:10], SETTINGS, 0)
 
 
+@pytest.mark.slow
 def test_data_of_other_spaces_are_refused(tmp_path: Path, capsys: Any) -> None:
     source, target = moved(100, 0.2, 1), moved(100, 0.1, 2)
     wide = dataclasses.replace(target, action_bounds=(-2 * np.ones(2), 2 * np.ones(2)))

@@ -16,8 +16,8 @@ from rljax import datasets
 from rljax.buffers import RewardTransform
 from rljax.datasets.tools import preprocess
 from rljax.datasets.tools.corruption import corrupt
-from tests import fakes
 from tests.datasets.files import arrays, npz, shared
+from tests.helpers import counting
 
 
 def made(tmp_path: Path, lengths: list[int], ends: str, **changes: Any) -> datasets.OfflineDataset:
@@ -253,7 +253,7 @@ def test_weights_need_trajectories_that_differ(tmp_path: Path) -> None:
 
 def test_signals_are_joined() -> None:
     def with_cost(scale: float) -> datasets.OfflineDataset:
-        made = fakes.recorded()
+        made = counting.recorded()
         costs = scale * np.arange(made.num, dtype=np.float32)
         return dataclasses.replace(made, transitions=made.transitions.replace(extras={"cost": costs}))
 
@@ -266,4 +266,4 @@ def test_signals_are_joined() -> None:
     thrice = preprocess.join([marked, marked, marked], "thrice", mark=True)
     np.testing.assert_array_equal(thrice.transitions.extras["part"], np.repeat([0.0, 1.0, 2.0], 2 * number))
     with pytest.raises(ValueError, match=r"their signals are cost \[\] and none"):
-        preprocess.join([with_cost(1.0), fakes.recorded()], "both")
+        preprocess.join([with_cost(1.0), counting.recorded()], "both")

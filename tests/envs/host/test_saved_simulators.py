@@ -64,6 +64,7 @@ def hosted_observation(make: Any, actions: np.ndarray) -> np.ndarray:
     return roll(hosted, actions)["observation"][-1]
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("name", SAVED)
 def test_restored_continues_bit_for_bit(name):
     blob = check_continuation(functools.partial(make_hosted, name, 2, max_episode_steps=35), before=23, after=40)
@@ -144,6 +145,7 @@ def test_all_of_a_simulator_is_restored():
     assert limits > 0
 
 
+@pytest.mark.slow
 def test_restored_continues_in_another_process(tmp_path):
     program = """
 import sys, numpy as np

@@ -30,6 +30,7 @@ def test_spec_is_gymnasiums(task: str) -> None:
     assert mjx.MJX(f"rljax/{task}").dt == pytest.approx(gymnasiums(task).dt)
 
 
+@pytest.mark.slow_after(1)
 @tasks
 def test_episodes_begin_as_gymnasiums(task: str) -> None:
     environment, theirs = mjx.MJX(f"rljax/{task}"), gymnasiums(task)

@@ -22,8 +22,8 @@ from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.evaluation import CompiledEvaluator, HeldActions, HostedEvaluator
 from rljax.training.learner import Learner
-from tests import small_runs
-from tests.fakes import Counter, Fake, HostedCounter, assert_equal, settings
+from tests.helpers import small_runs
+from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, settings
 
 LIMIT, STEPS, ENVS = 5, 3, 2  # of an episode and of a rollout, which do not divide each other
 SIZES: dict[str, Any] = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STEPS * ENVS}
@@ -96,6 +96,7 @@ def driver(kind: Any, num_learners: int = 2) -> Any:
 KINDS = [CompiledDriver, HostedDriver, EmbeddedDriver]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_memories_follow_episodes(kind: Any) -> None:
     made = driver(kind)
@@ -108,6 +109,7 @@ def test_memories_follow_episodes(kind: Any) -> None:
     assert np.all(metrics["firsts"] > 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_memories_are_restored(kind: Any) -> None:
     whole, broken = driver(kind), driver(kind)
@@ -128,6 +130,7 @@ def test_memories_are_restored(kind: Any) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
     made = driver(kind)
@@ -140,6 +143,7 @@ def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
     assert np.max(metrics["action"]) == np.max(metrics["memory"]) == 0
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("hold", [1, 2, 7])
 @pytest.mark.parametrize("inside", [True, False])
 def test_evaluation_remembers(inside: bool, hold: int) -> None:

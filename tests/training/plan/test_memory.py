@@ -15,7 +15,7 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.learner import Learner
 from rljax.training.plan import memory, refusals
 from rljax.training.settings import Settings
-from tests.fakes import Counter, Fake, settings
+from tests.helpers.counting import Counter, Fake, settings
 
 GB = 10**9
 

@@ -18,7 +18,7 @@ from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.plan import Experiment, plan
 from rljax.training.plan.refusals import require_fit
 from rljax.training.settings import Settings
-from tests.fakes import recorded
+from tests.helpers.counting import recorded
 
 SMALL: Any = {"hidden": (8,), "batch_size": 32, "replay_size": 300}
 
@@ -106,6 +106,7 @@ def following(module: Any, value: Any, steps: int, **settings: Any) -> Any:
     return plan(Experiment(asked, module, configuration.replace(module.Config(), config | {name: value}, "test"), None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", FOLLOWING, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_a_share_follows_the_length_of_the_run(module: Any) -> None:
     name = FOLLOWING[module][0]

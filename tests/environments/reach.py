@@ -75,8 +75,8 @@ def journeys(path: Path, episodes: int = 300) -> Path:
 
     def controller(episode: int) -> Callable[[float], float]:
         def action(straight: float) -> float:
-            wanted = straight + 0.3 * generator.normal()
-            return wanted if episode % 4 else generator.uniform(-1, 1)
+            noisy = straight + 0.3 * generator.normal()
+            return noisy if episode % 4 else generator.uniform(-1, 1)
 
         return action
 
@@ -104,8 +104,8 @@ def choices(path: Path, episodes: int = 300) -> Path:
     for _ in range(episodes):
         observation = generator.uniform(-1, 1, 2)
         for t in range(LIMIT):
-            wanted = 1 + np.round(np.clip((observation[1] - observation[0]) / STRIDE, -1, 1))
-            action = int(wanted if generator.random() < 0.5 else generator.integers(3))
+            direct = 1 + np.round(np.clip((observation[1] - observation[0]) / STRIDE, -1, 1))
+            action = int(direct if generator.random() < 0.5 else generator.integers(3))
             successor = np.array([moved(observation[0], action - 1.0, np), observation[1]])
             rows.append((observation, action, -abs(successor[0] - successor[1]), False, t == LIMIT - 1, successor))
             observation = successor
@@ -147,10 +147,10 @@ def _played(
     for episode in range(episodes):
         action, observation = controller(episode), generator.uniform(-1, 1, 2)
         for t in range(LIMIT):
-            chosen = np.clip([action((observation[1] - observation[0]) / STRIDE)], -1, 1)
-            successor = np.array([moved(observation[0], chosen[0], np), observation[1]])
+            clipped = np.clip([action((observation[1] - observation[0]) / STRIDE)], -1, 1)
+            successor = np.array([moved(observation[0], clipped[0], np), observation[1]])
             reward = -abs(successor[0] - successor[1])
-            rows.append((observation, chosen, reward, False, t == LIMIT - 1, successor))
+            rows.append((observation, clipped, reward, False, t == LIMIT - 1, successor))
             observation = successor
     return rows
 

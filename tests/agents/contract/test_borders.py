@@ -17,7 +17,8 @@ import pytest
 
 from rljax import agent as contract
 from rljax.agent import float_fields
-from tests.agents.test_contract import AGENTS, KEY, last_step, quick_alone, scalars, subject
+from tests.agents.contract.representatives import quick
+from tests.agents.contract.test_contract import AGENTS, KEY, last_step, scalars, subject
 
 FLOATS = (-100.0, -1.0, -1e-6, 0.0, 1e-30, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
 INTEGERS = (-1, 0)
@@ -40,9 +41,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     **{name: [{"adaptive": True}] for name in ("stream_ac", "stream_q", "stream_sarsa", "stream_td")},
 }
-QUICK = {"td3", "stream_td"}
 CASES = [
-    pytest.param(name, changes, id=f"{name}-{number}", marks=() if name in QUICK else pytest.mark.learn)
+    pytest.param(name, changes, id=f"{name}-{number}", marks=pytest.mark.learn if name != "td3" else pytest.mark.slow)
     for name in AGENTS
     for number, changes in enumerate([{}, *VARIANTS.get(name, [])])
 ]
@@ -158,6 +158,6 @@ def misfit(name: str, config: Any) -> str:
     return ""
 
 
-@quick_alone
+@pytest.mark.parametrize("name", quick(AGENTS, ["sac"]))
 def test_integers_at_their_borders_are_refused_or_fit(name: str) -> None:
     assert wrong_integers(name) == []

@@ -111,6 +111,7 @@ class Reference:
         return losses
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize(
     ("case", "spec"), [*((case, SPEC) for case in CASES), *((case, SEVERAL) for case in AGENTS)], ids=str
 )

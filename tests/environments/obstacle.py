@@ -49,8 +49,8 @@ def passages(path: Path, episodes: int = 400) -> Path:
     for episode in range(episodes):
         position, side, terminated = np.array([START, generator.uniform(-0.05, 0.05)]), 1 - 2 * (episode % 2), False
         while not terminated:
-            wanted = 0.7 * side if position[0] < -DEPTH else 0.0
-            action = np.clip([wanted + 0.15 * generator.normal()], -1, 1)
+            steering = 0.7 * side if position[0] < -DEPTH else 0.0
+            action = np.clip([steering + 0.15 * generator.normal()], -1, 1)
             successor = position + np.array([STRIDE, REACH * action[0]])
             crashed, arrived = outcome(successor)
             terminated = bool(crashed or arrived)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from rljax.training import configuration, registry
 from rljax.training.learner import Learner
 from rljax.training.plan import prepared
 from scripts.results import spaces as table
-from tests.agents.siblings import SIBLINGS
+from tests.agents.contract.representatives import REPRESENTATIVES
 
 EVERY = [(observation, action) for observation in table.OBSERVATIONS for action in table.ACTIONS]
 TAKEN = [
@@ -27,18 +28,23 @@ TAKEN = [
 ]
 
 
-def quick(cases: list[tuple[str, str, str]]) -> list[Any]:
-    """Parameters of which those are slow that have no kind of observation or action which is new for their agent.
+def marked(case: tuple[str, str, str], is_first: bool) -> Any:
+    """A parameter. It is quick if it is the first of its kind and of a representative."""
+    quick = () if case[0] in REPRESENTATIVES else pytest.mark.slow
+    return pytest.param(*case, marks=quick if is_first else pytest.mark.learn)
 
-    Vectors come first, as they are quick. Dictionaries stand for pictures, for they hold one; siblings for each other.
+
+def first_kinds(cases: list[tuple[str, str, str]]) -> list[Any]:
+    """Parameters. The first of an agent with a kind of observation or of action stands for its other ones.
+
+    Vectors come first, as they are quick. Dictionaries stand for pictures, for they hold one.
     """
-    seen: set[tuple[str, str]] = {(name, "pictures") for name, observation, _ in cases if observation == "dictionaries"}
-    seen |= {(name, kind) for name in SIBLINGS for kind in (*table.OBSERVATIONS, *table.ACTIONS)}
+    tried: set[tuple[str, str]] = {(name, "pictures") for name, shows, _ in cases if shows == "dictionaries"}
     parameters = []
-    for name, *kinds in sorted(cases, key=lambda case: ("vectors", "dictionaries", "pictures").index(case[1])):
-        new = {(name, kind) for kind in kinds} - seen
-        parameters.append(pytest.param(name, *kinds, marks=() if new else pytest.mark.learn))
-        seen |= new
+    for case in sorted(cases, key=lambda case: ("vectors", "dictionaries", "pictures").index(case[1])):
+        new = {(case[0], kind) for kind in case[1:]} - tried
+        parameters.append(marked(case, is_first=bool(new)))
+        tried |= new
     return parameters
 
 
@@ -51,16 +57,17 @@ def test_the_table_is_up_to_date() -> None:
     assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/results/spaces.py"
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_refusals_say_what_to_do(name: str) -> None:
-    for observation, action in EVERY:
+def test_refusals_say_what_to_do() -> None:
+    for name, (observation, action) in itertools.product(registry.names(), EVERY):
         error = table.refusal(name, observation, action)
         if error is not None:
             assert error.startswith((f"agent '{name}'", "observations have shape", "'Example-v0' shows a dictionary"))
             assert any(word in error for word in ("Choose", "choose", "Use:", "give "))
 
 
-@pytest.mark.parametrize(("name", "observation", "action"), quick([x for x in TAKEN if table.source(x[0]) != "alone"]))
+@pytest.mark.parametrize(
+    ("name", "observation", "action"), first_kinds([x for x in TAKEN if table.source(x[0]) != "alone"])
+)
 def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
     """Init, acting and updates fit together: they are traced, and not compiled."""
     module: Any = registry.load_agent(name)
@@ -93,14 +100,13 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.OfflineDataset:
 FROM_DATA = [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
 
 
-def quick_from_data() -> list[Any]:
-    """Parameters of which those are slow that tests/agents/test_choices.py or a sibling stands for."""
+def first_from_data() -> list[Any]:
+    """Parameters. An agent's first kind of actions and masked ones stand for the others: see test_choices.py."""
     first = {name: action for name, _, action in reversed(FROM_DATA)}
-    slow = [x for x in FROM_DATA if x[0] in SIBLINGS or x[2] not in ("masked", first[x[0]])]
-    return [pytest.param(*x, marks=pytest.mark.learn if x in slow else ()) for x in FROM_DATA]
+    return [marked(case, is_first=case[2] in ("masked", first[case[0]])) for case in FROM_DATA]
 
 
-@pytest.mark.parametrize(("name", "observation", "action"), quick_from_data())
+@pytest.mark.parametrize(("name", "observation", "action"), first_from_data())
 def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, action: str) -> None:
     """Updates on a data set fit the agent; they are traced. Agents that need new experience see it beside the data."""
     module: Any = registry.load_agent(name)

@@ -88,8 +88,6 @@ def quick(names: Iterable[str], these: set[str]) -> list[Any]:
 
 
 PROBES = quick(OBSERVATIONS, {"Follow"})
-# What truncation means is checked quickly on a replay here, and for each agent in its own tests.
-PROBES_WITH_TRUNCATION = quick(OBSERVATIONS, {"Endless", "Follow"})
 
 
 def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500) -> tuple[Any, Any]:
@@ -128,7 +126,7 @@ def test_probe_on_policy(probe: str) -> None:
 
 
 @pytest.mark.parametrize("agent", quick(REPLAY, {"sac"}))
-@pytest.mark.parametrize("probe", PROBES_WITH_TRUNCATION)
+@pytest.mark.parametrize("probe", PROBES)
 def test_probe(agent: str, probe: str) -> None:
     module, name = registry.load_agent(agent), f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}"
     value, action, observations = solution(module, name, REPLAY[agent])
@@ -146,6 +144,7 @@ CHOOSING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", quick(CHOOSING, {"plain"}))
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
@@ -178,6 +177,7 @@ OF_ROLLOUTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe_of_values_of_actions_on_policy(probe: str) -> None:
     module, name = registry.load_agent("pqn"), f"rljax/{probe}-discrete"
@@ -241,6 +241,7 @@ def test_probe_from_data(agent: str, probe: str) -> None:
     np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
 
 
+@pytest.mark.slow
 def test_bootstrap_that_stops_at_truncation_is_caught() -> None:
     """The probe can fail: the same agent with the usual mistake is far off."""
     td3 = registry.load_agent("td3")

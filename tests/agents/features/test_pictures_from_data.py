@@ -1,7 +1,7 @@
 """Agents learn from recorded pictures, dictionaries and several actions, from an expert's and from random ones.
 
-A lamp is lit in one of three columns of `tests.panels`, and an episode ends after five right actions. Chance needs the
-whole time limit of 12 steps for four of them.
+A lamp is lit in one of three columns of `tests.environments.every_space`, and an episode ends after five right
+actions. Chance needs the whole time limit of 12 steps for four of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pytest
 from rljax import datasets, envs
 from rljax.cli import data as commands
 from rljax.runs import collect, run
-from tests import panels, small_runs
+from tests.environments import every_space
+from tests.helpers import small_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 STEPS, SMALL = 1_500, {"hidden": (32,), "batch_size": 64, "encoder": "small"}
@@ -25,15 +26,15 @@ STEPS, SMALL = 1_500, {"hidden": (32,), "batch_size": 64, "encoder": "small"}
 def expert(hosted: Any, observation: Any) -> np.ndarray:
     """The right column, read from the picture; the second of two actions does not matter."""
     picture = observation["camera/left"] if isinstance(observation, dict) else observation
-    width = picture.shape[2] // panels.COLUMNS
-    columns = [picture[:, :, i * width : (i + 1) * width].mean(axis=(1, 2, 3)) for i in range(panels.COLUMNS)]
+    width = picture.shape[2] // every_space.COLUMNS
+    columns = [picture[:, :, i * width : (i + 1) * width].mean(axis=(1, 2, 3)) for i in range(every_space.COLUMNS)]
     lit = np.argmax(columns, axis=0).astype(np.int32)
     return np.stack([lit, 0 * lit], axis=1) if hosted.spec.choices else lit
 
 
 def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
     """A data set of the expert, or of random actions."""
-    hosted, generator = envs.make_hosted(panels.name(shows, takes), 10), np.random.default_rng(0)
+    hosted, generator = envs.make_hosted(every_space.name(shows, takes), 10), np.random.default_rng(0)
 
     def choose(observation: Any, step: np.ndarray) -> np.ndarray:
         del step
@@ -42,7 +43,7 @@ def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
         )
 
     transitions = collect.roll_out(hosted, choose, STEPS, seed=1)
-    known: dict[str, Any] = {"num_actions": panels.COLUMNS}
+    known: dict[str, Any] = {"num_actions": every_space.COLUMNS}
     known = {"choices": list(hosted.spec.choices)} if hosted.spec.choices else known
     hosted.close()
     dataset = datasets.OfflineDataset("made", transitions, None, None, None, known)
@@ -70,21 +71,21 @@ def test_learns_what_the_pictures_show(agent: str, shows: str, takes: str, updat
         config |= {"discount": 0.5, "inverse_temperature": 10.0, "critic_lr": 1e-3, "value_lr": 1e-3}
     settings: dict[str, Any] = {"log_every": updates, "eval_every": updates, "eval_episodes": 10, "seeds": 2}
     out = run.train(
-        agent, panels.name(shows, takes), updates, config=config, data=data, out=tmp_path / "run", **settings
+        agent, every_space.name(shows, takes), updates, config=config, data=data, out=tmp_path / "run", **settings
     )
     lines = [json.loads(line) for line in (out / "evaluations.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["step"] == updates]
     assert len(last) == 2
     for line in last:
-        assert np.mean(line["returns"]) > panels.RIGHT - 0.5
-        assert np.mean(line["lengths"]) < panels.RIGHT + 1.5, "chance needs twice as many steps"
+        assert np.mean(line["returns"]) > every_space.RIGHT - 0.5
+        assert np.mean(line["lengths"]) < every_space.RIGHT + 1.5, "chance needs twice as many steps"
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("source", ["exploring", "replay"])
 def test_a_run_is_recorded_and_learnt_from(source: str, tmp_path: Path) -> None:
     """From a run in an environment to a file, and from the file, beside new experience, to another run."""
-    name = panels.name("dictionary", "one")
+    name = every_space.name("dictionary", "one")
     config = {"batch_size": 8, "warmup_steps": 16, "replay_size": 60, "encoder": "small", "num_envs": 2}
     first = small_runs.train("dqn", name, 100, tmp_path / "first", config, eval_episodes=1)
     path = tmp_path / "made.hdf5"

@@ -14,7 +14,7 @@ import rljax
 from rljax import datasets
 from rljax.agent import Transition
 from rljax.runs import records, run
-from tests import obstacle
+from tests.environments import obstacle
 from tests.envs.host import buttons
 
 

@@ -17,8 +17,8 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import cql, iql, td3_bc
 from rljax.networks import heads
 from rljax.runs import run
-from tests import reach
 from tests.agents import reference
+from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 BINS, ENDS = 21, (-1.0, 2.0)
@@ -135,6 +135,7 @@ def made(spec: EnvSpec, **changes: Any) -> Any:
     return jax.jit(lambda: iql.init(KEY, spec, config))(), config
 
 
+@pytest.mark.slow
 def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
     batch = reference.transitions(0, 30)
     for given, expected in (
@@ -179,7 +180,7 @@ def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None
 @KINDS
 @pytest.mark.parametrize(("agent", "updates"), [("iql", 2_000), ("td3_bc", 3_000)])
 def test_classes_learn_to_reach(agent: str, updates: int, kind: str, tmp_path: Path) -> None:
-    """The defaults reach -8.0 with squared errors: tests/agents/test_defaults.py. Few targets leave the bins."""
+    """With squared errors the defaults reach -8.0: see contract/test_defaults.py. Few targets leave the bins."""
     settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "eval_episodes": 30}
     out = run.train(
         agent,

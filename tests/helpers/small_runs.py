@@ -64,11 +64,11 @@ def once(train: Callable[..., Path]) -> Callable[..., Path]:
     def trained(*arguments: Any, **settings: Any) -> Path:
         bound = signature.bind(*arguments, **settings)
         out, bound.arguments["out"] = bound.arguments["out"], None
-        kept = Path(made.name) / hashlib.sha256(repr(bound).encode()).hexdigest()
-        if not kept.exists():
-            bound.arguments["out"] = kept
+        first = Path(made.name) / hashlib.sha256(repr(bound).encode()).hexdigest()
+        if not first.exists():
+            bound.arguments["out"] = first
             train(*bound.args, **bound.kwargs)
-        return Path(shutil.copytree(kept, out))
+        return Path(shutil.copytree(first, out))
 
     return trained
 
@@ -93,13 +93,13 @@ def arrays(out: Path) -> dict[str, np.ndarray]:
 
     path = checkpoints.newest(out / "checkpoints").absolute()
     place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    found = {}
+    trees = {}
     with ocp.StandardCheckpointer() as checkpointer:
         for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
             written = checkpointer.metadata(folder).item_metadata.tree
             abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), written)
-            found[folder.name] = checkpointer.restore(folder, abstract)
-    leaves = jax.tree_util.tree_leaves_with_path(found)
+            trees[folder.name] = checkpointer.restore(folder, abstract)
+    leaves = jax.tree_util.tree_leaves_with_path(trees)
     return {jax.tree_util.keystr(place): _plain(leaf) for place, leaf in leaves}
 
 
@@ -111,9 +111,9 @@ def _plain(leaf: Any) -> np.ndarray:
 
 def lines(out: Path) -> list[dict[str, Any]]:
     """A run's metrics and evaluations, without what depends on the clock."""
-    found = records.read(out, "metrics") + records.read(out, "evaluations")
+    written = records.read(out, "metrics") + records.read(out, "evaluations")
     clock = ("wall_seconds", "steps_per_second")
-    return [{name: value for name, value in line.items() if name not in clock} for line in found]
+    return [{name: value for name, value in line.items() if name not in clock} for line in written]
 
 
 def different_arrays(one: Path, other: Path) -> list[str]:

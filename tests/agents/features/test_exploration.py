@@ -17,12 +17,13 @@ from rljax.agent import first_memory
 from rljax.networks import noise
 from rljax.runs import run
 from rljax.runs.policies import loading
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
 NAMES = ["sac", "dsact", "td3"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_actions_have_the_noise_that_lasts(name: str) -> None:
     module = importlib.import_module(f"rljax.agents.{name}")

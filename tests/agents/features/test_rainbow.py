@@ -15,9 +15,9 @@ from rljax import buffers
 from rljax.agent import Transition
 from rljax.agents import dqn
 from rljax.networks import noise
-from tests import small_runs
 from tests.agents import reference
 from tests.agents.test_dqn import ACTIONS, CONFIG, KEY, SPEC, act, fresh, transitions, update
+from tests.helpers import small_runs
 from tests.networks.test_heads import projection, quantile_loss, softmax
 
 C51: dict[str, Any] = {"distribution": "c51", "atoms": 7, "v_min": -2.0, "v_max": 3.0}
@@ -116,6 +116,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, epsilon_steps=30.0 * CONFIG.num_steps, **changes)
@@ -136,6 +137,7 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     reference.assert_same(reference.critics(state.target_critic), [expected.target], "target_critic")
 
 
+@pytest.mark.slow
 def test_noise_is_drawn_for_each_call_and_evaluation_has_none() -> None:
     config = dataclasses.replace(CONFIG, exploration="noisy", noise=5.0)
     state, observation = fresh(config), jnp.asarray(np.random.default_rng(0).normal(size=(300, 3)), jnp.float32)
@@ -150,6 +152,7 @@ def test_noise_is_drawn_for_each_call_and_evaluation_has_none() -> None:
     np.testing.assert_array_equal(judged[0], dqn.values(state.critic, observation, state, config)[0].argmax(axis=-1))
 
 
+@pytest.mark.slow
 def test_updates_draw_noise_for_each_network() -> None:
     """The loss is that of three networks with their own noise; deviations learn."""
     config = dataclasses.replace(CONFIG, exploration="noisy", double=True)

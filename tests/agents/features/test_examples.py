@@ -14,10 +14,10 @@ from rljax import load
 from rljax.agent import EnvSpec
 from rljax.runs import run
 from rljax.training import registry
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 KEY = jax.random.key(0)
 
@@ -35,6 +35,7 @@ def test_nothing_outside_their_files_knows_the_examples() -> None:
             assert "crossq.py" not in path.read_text().lower(), path
 
 
+@pytest.mark.slow
 def test_critics_of_crossq_are_normalised_over_both_halves_of_the_batch() -> None:
     crossq = example("crossq")
     config = crossq.Config(hidden=(8,), batch_size=5, momentum=0.5)

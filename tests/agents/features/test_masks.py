@@ -29,6 +29,7 @@ def observations(seed: int) -> dict[str, np.ndarray]:
     return {MASK: mask, "observation": generator.normal(size=(ROWS, 3)).astype(np.float32)}
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_forbidden_actions_are_never_chosen(name: str) -> None:
     module: Any = registry.load_agent(name)
@@ -80,6 +81,7 @@ def test_targets_of_dqn_leave_forbidden_actions_out() -> None:
         assert abs(target - (reward + 0.99 * q[np.arange(ROWS), judge.argmax(axis=1)]).mean()) > 1e-3  # it matters
 
 
+@pytest.mark.slow
 def test_the_loss_of_cql_leaves_forbidden_actions_out() -> None:
     """Target and penalty are over the allowed actions alone."""
     from rljax.agents import cql_discrete
@@ -122,6 +124,7 @@ def test_masked_distributions_by_hand() -> None:
     assert gradient[0, 1] == 0.0
 
 
+@pytest.mark.slow
 def test_several_choices_are_independent() -> None:
     logits = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
     mask = np.ones((5, 7), bool)
@@ -141,6 +144,7 @@ def test_several_choices_are_independent() -> None:
         np.testing.assert_allclose(found, part, atol=0.05)
 
 
+@pytest.mark.slow
 def test_uniform_actions_over_what_is_allowed() -> None:
     mask = jnp.asarray(observations(4)[MASK])
     drawn = np.asarray(distributions.uniform(jax.random.key(0), SPEC, (ROWS,), mask))

@@ -26,10 +26,10 @@ from rljax.networks import Network, Trained, parameters_of
 from rljax.networks.inputs import Raw
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
+from tests.agents.contract.representatives import REPRESENTATIVES, quick
 from tests.agents.reference import own_constant
-from tests.agents.siblings import SIBLINGS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AGENTS = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
 SIGNATURES = {
     "experience": ["config"],
@@ -73,11 +73,8 @@ DRAWS: dict[str, list[dict[str, Any]]] = {
     "r2d2": [{"priority_exponent": 0.0}],
 }
 
-agents = pytest.mark.parametrize("name", AGENTS)
-
-quick_alone = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.learn if name in SIBLINGS else ()) for name in AGENTS]
-)
+every_agent = pytest.mark.parametrize("name", AGENTS)  # for tests that compile nothing
+agents = pytest.mark.parametrize("name", quick(AGENTS))
 
 
 class Subject(NamedTuple):
@@ -95,13 +92,19 @@ class Subject(NamedTuple):
 
 
 @functools.cache
+def example(name: str) -> tuple[types.ModuleType, EnvSpec, Any, Transition]:
+    """An agent's module, with the spec, Config and batch on which it is tried."""
+    module = importlib.import_module(f"rljax.agents.{name}")
+    return module, *importlib.import_module(f"tests.agents.test_{name}").example()
+
+
+@functools.cache
 def subject(name: str) -> Subject:
     """An agent, by its file's name, with programs that all tests of this file share.
 
     A Config's floats are float32 to `update`, as in a population: its trace serves both.
     """
-    module = importlib.import_module(f"rljax.agents.{name}")
-    spec, config, batch = importlib.import_module(f"tests.agents.test_{name}").example()
+    module, spec, config, batch = example(name)
     init, traces = jax.jit(module.init, static_argnums=1), []
 
     @jax.jit
@@ -161,7 +164,7 @@ def assert_close(actual: Any, expected: Any) -> None:
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
 
 
-@agents
+@every_agent
 def test_has_the_names_of_the_contract(name: str) -> None:
     module = importlib.import_module(f"rljax.agents.{name}")
     found = {part: list(inspect.signature(getattr(module, part)).parameters) for part in SIGNATURES}
@@ -173,14 +176,13 @@ def test_has_the_names_of_the_contract(name: str) -> None:
     assert type(module.experience(module.Config())) in DECLARATIONS.values()
 
 
-def test_siblings_stand_for_agents_whose_tests_are_slow() -> None:
-    assert set(SIBLINGS) <= set(AGENTS)
-    assert set(SIBLINGS.values()) <= set(AGENTS) - set(SIBLINGS)
+def test_representatives_have_every_kind_of_experience() -> None:
+    assert {declared(name)[0][1].kind for name in REPRESENTATIVES} == DECLARATIONS.keys()
 
 
 def declared(name: str) -> list[tuple[Any, Experience]]:
     """An agent's Configs, with what it declares that it learns from."""
-    module, config = subject(name).module, subject(name).config
+    module, _, config, _ = example(name)
     configs = [module.Config(), config, *(dataclasses.replace(config, **changes) for changes in DRAWS.get(name, []))]
     return [(config, module.experience(config)) for config in configs]
 
@@ -192,7 +194,7 @@ def another(value: Any) -> Any:
     return "times_100" if isinstance(value, str) else value + 1
 
 
-@agents
+@every_agent
 def test_declares_what_it_learns_from(name: str) -> None:
     for _, experience in declared(name):
         assert isinstance(experience, DECLARATIONS[experience.kind])
@@ -203,7 +205,7 @@ def test_declares_what_it_learns_from(name: str) -> None:
             experience.online.check()
 
 
-@agents
+@every_agent
 def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
     for config, experience in declared(name):
         leaves, structure = jax.tree.flatten(experience)
@@ -211,7 +213,7 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
         assert jax.tree.unflatten(structure, leaves) == experience
         with pytest.raises(dataclasses.FrozenInstanceError):
             experience.num_envs = 2  # pyright: ignore[reportAttributeAccessIssue]
-        stacked = subject(name).module.experience(configuration.stack(config, 2))
+        stacked = example(name)[0].experience(configuration.stack(config, 2))
         assert jax.tree.structure(stacked) == structure, "the learners' values are leaves, and nothing else differs"
         assert [leaf.shape for leaf in jax.tree.leaves(stacked)] == [(2,)] * len(leaves)
         np.testing.assert_allclose([leaf[1] for leaf in jax.tree.leaves(stacked)], leaves, rtol=1e-6)
@@ -222,10 +224,10 @@ def test_declarations_with_floats_are_tried() -> None:
     assert having == {"bc", "calql", "dqn", "fdvl", "gciql", "iql", "r2d2", "recoil", "riql"}
 
 
-@agents
+@every_agent
 def test_declaration_follows_the_config(name: str) -> None:
     """Its floats, which may have other names, and the fields that both have."""
-    module = subject(name).module
+    module = example(name)[0]
     for config, experience in declared(name):
         halved = module.experience(jax.tree.map(lambda x: 0.5 * x, config))
         assert jax.tree.leaves(halved) == [0.5 * leaf for leaf in jax.tree.leaves(experience)]
@@ -237,9 +239,9 @@ def test_declaration_follows_the_config(name: str) -> None:
                 assert field not in FOLLOWING[kind] or getattr(part, field) == other, field
 
 
-@agents
+@every_agent
 def test_declares_normalised_observations_where_it_is_asked_to(name: str) -> None:
-    module, config = subject(name).module, subject(name).config
+    module, _, config, _ = example(name)
     if own_constant(name, "NORMALISES_ITSELF", False):
         return
     declared = [
@@ -248,7 +250,7 @@ def test_declares_normalised_observations_where_it_is_asked_to(name: str) -> Non
     assert [type(inputs) is Raw for inputs in declared] == [True, False]
 
 
-@pytest.mark.parametrize("name", VALUED)
+@pytest.mark.parametrize("name", quick(VALUED))
 def test_value_is_the_critics_mean(name: str) -> None:
     module, spec, config, batch, state, *_ = subject(name)
     for shape in ((), (4,), (2, 3)):
@@ -261,9 +263,10 @@ def test_value_is_the_critics_mean(name: str) -> None:
     np.testing.assert_allclose(mean, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
 
 
-@agents
+@every_agent
 def test_accepts_its_defaults(name: str) -> None:
-    contract.check(subject(name).module, subject(name).spec, subject(name).module.Config())
+    module, spec, *_ = example(name)
+    contract.check(module, spec, module.Config())
 
 
 @pytest.mark.parametrize("name", [name for name in AGENTS if "agent.require_continuous(" in source(name)])
@@ -276,26 +279,26 @@ def test_refuses_discrete_actions(name: str) -> None:
         match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. {advice}\. "
         r"Or choose an environment, or data, whose actions are continuous \(a Box\), such as .*\.$",
     ):
-        subject(name).module.check(spec, subject(name).config)
+        example(name)[0].check(spec, example(name)[2])
 
 
-@agents
+@every_agent
 def test_evaluations_change_fields_of_the_config_alone(name: str) -> None:
-    module, config = subject(name).module, subject(name).config
+    module, _, config, _ = example(name)
     names = contract.acting(module, config).names
     assert set(names) <= {field.name for field in dataclasses.fields(config)}
     assert ("compute" in names) == hasattr(config, "compute"), "thinking steps"
 
 
-@agents
+@every_agent
 def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
-    config = subject(name).config
+    module, spec, config, _ = example(name)
     given = [name for name in float_fields(type(config)) if getattr(config, name) is not None]
     assert jax.tree.leaves(config) == [getattr(config, name) for name in given]
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(config, given[0], 0.0)
     assert jax.tree.unflatten(jax.tree.structure(config), jax.tree.leaves(config)) == config
-    contract.check(subject(name).module, subject(name).spec, config)
+    contract.check(module, spec, config)
 
 
 def test_no_two_agents_define_equal_pytrees() -> None:
@@ -384,7 +387,7 @@ def test_settings_that_shape_the_program_are_compiled_anew() -> None:
     assert len(traces) == before + 1
 
 
-@quick_alone
+@agents
 def test_acting_does_not_depend_on_being_compiled(name: str) -> None:
     module, spec, config, batch, state, _, act, *_ = subject(name)
     plain = acted(module, spec, state, several(batch), KEY, config, explore=False)
@@ -401,7 +404,7 @@ def test_updating_does_not_depend_on_being_compiled(name: str) -> None:
     assert_close(plain, update(state, batch, KEY, step, config))
 
 
-@quick_alone
+@agents
 def test_a_population_learns_as_each_learner_alone(name: str) -> None:
     _, _, config, batch, state, update, *_ = subject(name)
     step, scales = last_step(config), [1.0, 0.5]
@@ -440,7 +443,7 @@ def test_every_network_is_trained_or_a_target(name: str) -> None:
     assert all(field.startswith("target_") for field in fields)
 
 
-@pytest.mark.parametrize("name", PRIORITISED)
+@pytest.mark.parametrize("name", quick(PRIORITISED))
 def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     """Rows without weight teach the critics nothing; where nothing follows, the error is Q's distance to the reward."""
     _, _, config, batch, state, update, *_ = subject(name)
@@ -488,6 +491,7 @@ def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
     assert len(set(map(id, leaves))) == len(leaves), "two leaves in one buffer cannot both be donated"
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -152,6 +152,7 @@ def test_updates_equal_the_papers() -> None:
     np.testing.assert_allclose(metrics["critic/value"], now.mean(), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_minibatches_are_whole_rollouts_of_some_environments() -> None:
     batch = rollout()
     drawn, reward = buffers.minibatches(KEY, (batch, batch.reward), STEPS)
