@@ -20,6 +20,7 @@ from rljax.runs import records, run
 from rljax.runs.policies import loading
 from tests.agents import reference
 from tests.environments import reach
+from tests.helpers import counting, small_runs
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 RATES: dict[str, Any] = {
