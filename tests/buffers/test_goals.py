@@ -15,7 +15,8 @@ from rljax import datasets, envs
 from rljax.agent import Transition
 from rljax.agents import gciql, iql
 from rljax.buffers import goals
-from rljax.runs import collect, policy, records, run
+from rljax.runs import collect, records, run
+from rljax.runs.policies import evaluate, loading
 from rljax.training import configuration, plan
 from rljax.training.settings import Settings
 from tests.environments import goal_field
@@ -252,8 +253,8 @@ def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks:
     half = train(100, tmp_path / "half", walks, thinking)
     run.resume(half, 200)
     small_runs.assert_same(whole, half)
-    assert policy.load(whole)(np.zeros(4)).shape == (2,)
-    assert len(policy.evaluate_run(whole, episodes=5, compute=4)["episodes"][0]["success"]) == 5
+    assert loading.load(whole)(np.zeros(4)).shape == (2,)
+    assert len(evaluate.evaluate_run(whole, episodes=5, compute=4)["episodes"][0]["success"]) == 5
     played = collect.record(whole, steps=50, num_envs=5)
     assert (played.observation_size, played.env) == (2, ENV)
 

@@ -168,7 +168,7 @@ def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None
     action = jax.random.uniform(KEY, (5, *spec.action_shape))
     if spec.discrete:
         action = jnp.zeros((5, *spec.action_shape), jnp.int32)
-    outputs, head = networks.judged(state.critic, observation, action)
+    outputs, head = networks.outputs_and_head(state.critic, observation, action)
     assert outputs.shape == (2, 5, BINS)
     q = iql.value(state, observation, action, config)
     np.testing.assert_allclose(q, head.mean(outputs).mean(axis=0), rtol=1e-5)
