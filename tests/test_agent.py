@@ -13,6 +13,7 @@ import pytest
 
 from rljax import agent
 from rljax.agent import EnvSpec, Transition, Weighted
+from rljax.networks.inputs import Raw
 
 
 @agent.config
@@ -86,7 +87,8 @@ class Scaling:
 
 
 def test_base_acts_as_its_agent_and_is_a_pytree() -> None:
-    base = agent.Base(jnp.asarray(2.0), Config(learning_rate=0.5, discount=1.0), Scaling, agent.EnvSpec("x", (3,), 3))
+    config, spec = Config(learning_rate=0.5, discount=1.0), agent.EnvSpec("x", (3,), 3)
+    base = agent.Base(jnp.asarray(2.0), config, Scaling, spec, Raw(), None)
     assert jax.tree.leaves(base) == [2.0, 0.5, 1.0], "its agent is static"
     key, observation = jax.random.key(0), jnp.arange(3.0)
     np.testing.assert_array_equal(base.act(observation, key), [0.0, 1.0, 2.0])
