@@ -299,7 +299,7 @@ def _corrupt(arguments: list[str]) -> None:
     _require_new(options.output)
     from rljax import datasets
     from rljax.datasets.tools import corruption
-    from rljax.runs.attackers import load_attacker
+    from rljax.runs.policies.attackers import load_attacker
 
     attacker = None
     if options.attacker is not None:

@@ -115,9 +115,9 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
         _fail("stopped at once; the last checkpoint is safe.", EXIT_INTERRUPT)
     except Exception as error:
         from rljax.distributed import processes
-        from rljax.runs import checkpoints, run
+        from rljax.runs import checkpoints, failures
 
-        known = (run.RunError, processes.ProcessError, checkpoints.CheckpointError, FloatingPointError)
+        known = (failures.RunError, processes.ProcessError, checkpoints.CheckpointError, FloatingPointError)
         if not isinstance(error, known) or os.environ.get("RLJAX_TRACEBACK"):
             raise
         _fail(str(error), EXIT_RUN)

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import (
@@ -21,6 +19,7 @@ from rljax.runs import (
     checkpoints,
     console,
     experiments,
+    failures,
     folders,
     json_files,
     records,
@@ -29,7 +28,7 @@ from rljax.runs import (
     statistics,
 )
 from rljax.runs.records import read_config
-from rljax.system import hardware, lock
+from rljax.system import hardware
 from rljax.system.interruption import Interrupt
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
@@ -40,14 +39,6 @@ from rljax.training.settings import LARGEST, settings_of
 
 CHECKPOINT_SECONDS = 600.0  # between checkpoints, where no number of steps is set
 MOST_SAVING = 0.05  # of the time, at most: where saving takes long, checkpoints are fewer
-
-
-class RunError(Exception):
-    """A run cannot go on. The message says why, and what is saved."""
-
-
-class Diverged(RunError):
-    """A metric or an observation is not finite."""
 
 
 def train(
@@ -83,7 +74,7 @@ def train(
     NumPy's numbers are accepted wherever Python's are.
 
     Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles; `FileExistsError` if
-    `out` exists and is not empty; `Diverged` for values that are not finite.
+    `out` exists and is not empty; `failures.Diverged` for values that are not finite.
 
     After `rljax.distributed.processes.join`, every process must call this function with the same arguments. The first
     process writes the files and shows the progress.
@@ -327,27 +318,13 @@ class Run:
                     if self._checkpoint_is_due() or interrupted or training.complete:
                         self._save()
             self.view.finished(processes.on_first(self._summarise))
-        except NoLearnerLeft as error:
-            processes.on_first(self._summarise)
-            cause, remedy = error.args
-            left = "No other learner is left. " if len(training.members) > 1 else ""
-            text = f"{cause}. Training has stopped and nothing was saved after it. {left}{self._how_to_resume()}"
-            raise Diverged(f"{text} {remedy}") from error
-        except FloatingPointError as error:
-            raise Diverged(f"{error} {self._how_to_resume()}") from error
-        except EnvironmentFailed as error:
-            before = f"This was after step {training.step:,} of training. Correct the environment before you go on."
-            raise error.with_advice(f"{before} {self._how_to_resume()}") from error
-        except OSError as error:
-            text = f"the run cannot go on: {json_files.explain(error)}."
-            raise RunError(f"{text} {self._how_to_resume()}") from error
-        except (lock.LockLost, checkpoints.CheckpointError, processes.ProcessError) as error:
-            raise RunError(f"{error} {self._how_to_resume()}") from error
-        except jax.errors.JaxRuntimeError as error:
-            if not processes.is_distributed():
+        except Exception as error:
+            if isinstance(error, NoLearnerLeft):
+                processes.on_first(self._summarise)
+            failure = failures.of_training(error, training, self.folder)
+            if failure is None:
                 raise
-            text = f"this process has lost the others, or failed itself ({str(error).partition(chr(10))[0]})."
-            raise RunError(f"{text} {self._how_to_resume()}") from error
+            raise failure from error
         finally:
             self._close(after_error=sys.exc_info()[0] is not None)
         if interrupted and not training.complete:
@@ -409,9 +386,6 @@ class Run:
             self.recorder.evaluation(line | {"wall_seconds": self.wall})
         self.view.evaluated(self.training.step, self.training.last_return, self.training.last_signals)
         self._warn()
-
-    def _how_to_resume(self) -> str:
-        return checkpoints.how_to_resume(self.folder)
 
     def _save(self) -> None:
         self.view.status("saving")

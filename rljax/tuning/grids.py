@@ -21,7 +21,7 @@ from typing import Any
 from rljax import agent as contract
 from rljax.agent import float_fields
 from rljax.distributed import ray_cluster
-from rljax.runs import checkpoints, console, experiments, folders, json_files, records, run
+from rljax.runs import checkpoints, console, experiments, failures, folders, json_files, records, run
 from rljax.system import hardware, lock
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
@@ -261,7 +261,7 @@ def _finish(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.R
         return folder
     lost = [inside.name for inside in runs(folder) if state(inside, steps) == "diverged"]
     if lost:
-        raise run.RunError(
+        raise failures.RunError(
             f"all learners of {', '.join(lost)} in '{folder}' have diverged; the other launches are done."
         )
     return folder
@@ -318,7 +318,7 @@ def launch(
     diverge, only its summary says so.
     """
     if not is_grid(folder):
-        raise run.RunError(
+        raise failures.RunError(
             f"there is no grid in '{folder}' on '{platform.node()}': the machines of a cluster must share the folder."
         )
     described = read(folder)
@@ -332,7 +332,7 @@ def launch(
         seals = described.get("seals")
         experiment = experiments.restored(settings, entry["config"], folder / PLAN, seals=seals, trust=trust)
         going = run.Run.begin(experiment, inside, view, described["command"])
-    with contextlib.suppress(run.Diverged):  # a diverged launch does not stop the next one
+    with contextlib.suppress(failures.Diverged):  # a diverged launch does not stop the next one
         going.execute()
         return going.training.complete
     return True

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.runs import records, run, statistics
+from rljax.runs import failures, records, statistics
 from rljax.training import configuration, schedules
 from rljax.tuning import grids, search_spaces
 from rljax.tuning.trials import SearchResult, SearchTask, require_optuna
@@ -66,7 +66,7 @@ class PopulationBasedSearch:
         scores = {p: _score(line, most) for p, line in last.items() if not line.get("diverged")}
         scores = {p: score for p, score in scores.items() if np.isfinite(score)}
         if grids.state(inside) == "diverged" or not scores:
-            raise run.RunError(f"all learners of '{inside}' have diverged: search nearer to the presets.")
+            raise failures.RunError(f"all learners of '{inside}' have diverged: search nearer to the presets.")
         best = max(scores, key=lambda p: (scores[p], -p))
         if most and scores[best] <= schedules.BROKEN:
             task.say("no learner kept the limits: the settings found are those that exceed them least.")

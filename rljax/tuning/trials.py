@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljax.distributed import ray_cluster
-from rljax.runs import console, records, run, statistics
+from rljax.runs import console, failures, records, statistics
 from rljax.runs.extract import extract
 from rljax.system.files import RefusedFileError, safe
 from rljax.training import configuration, population, schedules
@@ -265,7 +265,7 @@ class Trials:
         trials = study.get_trials(deepcopy=False)
         complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
         if not complete:
-            raise run.RunError(
+            raise failures.RunError(
                 f"all trials of the sweep in '{self.task.folder}' have diverged: search nearer to the presets."
             )
         best = max(complete, key=lambda trial: (trial.value, -trial.number))

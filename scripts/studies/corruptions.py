@@ -29,7 +29,7 @@ from rljax import datasets
 from rljax.analysis import comparison
 from rljax.datasets.tools.corruption import corrupt
 from rljax.runs import run
-from rljax.runs.attackers import load_attacker
+from rljax.runs.policies.attackers import load_attacker
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 

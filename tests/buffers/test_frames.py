@@ -94,7 +94,15 @@ def test_subsets_and_joins() -> None:
         finding for finding in datasets.check(both) if finding.name in ("no_terminals", "open_end")
     ]
     with pytest.raises(ValueError, match=r"differ: they show pictures of shape \(8, 32, 6\).* and pictures of shape"):
-        datasets.join([one, datasets.OfflineDataset("x", smaller(one.transitions), None, None, None, {"num_actions": 3})], "b")
+        datasets.join(
+            [
+                one,
+                datasets.OfflineDataset(
+                    "x", smaller(one.transitions), None, None, None, {"num_actions": 3}
+                ),
+            ],
+            "b",
+        )
 
 
 def smaller(transitions: Transition) -> Transition:

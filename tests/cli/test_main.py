@@ -12,7 +12,7 @@ from rljax import cli
 from rljax.cli.main import EXIT_INTERRUPT, EXIT_RUN, EXIT_USER
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import checkpoints, run
+from rljax.runs import checkpoints, failures
 from tests.helpers import small_runs
 
 COMMANDS = [
@@ -56,7 +56,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
         (OSError("the disk is full."), 2, "error: the disk is full.\n"),
         (EnvironmentFailed("it raised.", "its trace\n"), 2, "error: it raised.\n\nits trace\n"),
         (FloatingPointError("the reward is nan."), 1, "error: the reward is nan.\n"),
-        (run.Diverged("the loss is nan."), 1, "error: the loss is nan.\n"),
+        (failures.Diverged("the loss is nan."), 1, "error: the loss is nan.\n"),
         (checkpoints.CheckpointError("no checkpoint is whole."), 1, "error: no checkpoint is whole.\n"),
         (processes.ProcessError("the others are gone."), 1, "error: the others are gone.\n"),
         (KeyboardInterrupt(), 130, "error: stopped at once; the last checkpoint is safe.\n"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rljax.distributed.ray_cluster import RayCluster
-from rljax.runs import experiments, run
+from rljax.runs import experiments, failures
 from rljax.tuning import grids
 from tests.helpers import small_runs
 
@@ -81,5 +81,8 @@ def test_an_unreachable_cluster_is_refused(address: str, tmp_path: Path) -> None
 
 
 def test_a_machine_that_cannot_see_the_folder_says_so(tmp_path: Path) -> None:
-    with pytest.raises(run.RunError, match=r"there is no grid in '.*' on '.*': the machines of a cluster must share"):
+    with pytest.raises(
+        failures.RunError,
+        match=r"there is no grid in '.*' on '.*': the machines of a cluster must share",
+    ):
         grids.launch(tmp_path, "launch-000")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.runs import checkpoints, folders, records, run
+from rljax.runs import checkpoints, failures, folders, records, run
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock
 from tests.helpers import small_runs
@@ -63,7 +63,7 @@ def test_a_run_whose_lock_was_taken_stops_before_it_writes(half: Path, monkeypat
         return chunk(self)
 
     monkeypatch.setattr(run.Training, "chunk", robbed)
-    with pytest.raises(run.RunError, match=r"lock\.json is gone\. .* is of step 100: rljax resume"):
+    with pytest.raises(failures.RunError, match=r"lock\.json is gone\. .* is of step 100: rljax resume"):
         run.resume(half, 200)
     assert checkpoints.steps(half / "checkpoints") == [100]
 

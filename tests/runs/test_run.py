@@ -21,7 +21,7 @@ import pytest
 import rljax
 from rljax import cli
 from rljax.agents import td3
-from rljax.runs import checkpoints, console, records, run
+from rljax.runs import checkpoints, console, failures, records, run
 from rljax.runs.policies import evaluate
 from rljax.system.runtime import CompileClock
 from rljax.training import configuration, registry
@@ -300,7 +300,7 @@ def test_existing_out_is_refused(tmp_path: Path) -> None:
 def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(
-        run.Diverged, match=r"metric '(actor|critic)/loss' of learner 0 \(seed 3\) is not finite from update \d+"
+        failures.Diverged, match=r"metric '(actor|critic)/loss' of learner 0 \(seed 3\) is not finite from update \d+"
     ):
         small_runs.train("td3", "rljax/Pendulum", 5_000, out, {"critic_lr": 1e18, "warmup_steps": 110}, seeds=(3,))
     assert checkpoints.steps(out / "checkpoints") == [100]
@@ -312,7 +312,7 @@ def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000))
         with pytest.raises(
-            run.RunError, match=r"could not be written .* no space is left .*No space left .* rljax resume"
+            failures.RunError, match=r"could not be written .* no space is left .*No space left .* rljax resume"
         ):
             run.resume(out, 300)
     assert checkpoints.steps(out / "checkpoints") == [100]

@@ -84,7 +84,12 @@ def test_a_file_learns_from_the_recorded_rows_and_plays_its_environment(script: 
 
 def test_without_terminal_rows_there_is_no_value_of_ends(script: Any, tmp_path: Path) -> None:
     data = tmp_path / "data.hdf5"
-    datasets.write(datasets.OfflineDataset("data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}), data)
+    datasets.write(
+        datasets.OfflineDataset(
+            "data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}
+        ),
+        data,
+    )
     recording = script.Recorded(data)
     recording.serve()
     assert recording.terminal_reward is None
@@ -110,12 +115,19 @@ def test_values_are_means_over_critics_and_rows(script: Any, monkeypatch: pytest
     recording = object.__new__(script.Recorded)
     recording.served = {"observations": np.arange(6.0)[:, None], "actions": np.ones((6, 1))}
     twins = types.SimpleNamespace(both=lambda o, a: (o + a, o + 3 * a))  # means 4 and 6
-    assert recording.mean_value([twins, lambda o, a: 2 * o], np.array([2, 4])) == pytest.approx((4 + 6 + 6) / 3)
+    assert recording.mean_value([twins, lambda o, a: 2 * o], np.array([2, 4])) == pytest.approx(
+        (4 + 6 + 6) / 3
+    )
 
 
 def test_what_a_file_does_is_kept_as_arrays(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data, rng = tmp_path / "data.hdf5", np.random.default_rng(0)
-    datasets.write(datasets.OfflineDataset("data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}), data)
+    datasets.write(
+        datasets.OfflineDataset(
+            "data", recorded("Pendulum-v1").transitions, "Pendulum-v1", None, None, {}
+        ),
+        data,
+    )
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "other.py").write_text("class Learner: ...\n")
     losses = {"critic_loss": ("critic/loss", 1.0), "one+other": ("actor/loss", 1.0)}

@@ -322,7 +322,9 @@ def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
     assert_equal(*data)
     keyless = [d.learners.replace(key_act=None, key_update=None) for d in (first, second)]
     assert_equal(*keyless)
-    assert not np.array_equal(driven([9], 30, num_envs=2).agent_state.state.weight[0], first.agent_state.state.weight[0])
+    assert not np.array_equal(
+        driven([9], 30, num_envs=2).agent_state.state.weight[0], first.agent_state.state.weight[0]
+    )
 
 
 @pytest.mark.slow_after(1)

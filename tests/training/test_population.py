@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax.agents import td3
-from rljax.runs import checkpoints, records, run
+from rljax.runs import checkpoints, failures, records, run
 from rljax.training import population
 from rljax.training.population import Member
 from tests.helpers import small_runs
@@ -81,7 +81,10 @@ def test_a_frozen_learner_stays_frozen_when_the_run_is_resumed(tmp_path: Path) -
 @pytest.mark.learn
 def test_where_all_have_diverged_the_run_stops_and_the_summary_says_so(tmp_path: Path) -> None:
     config = {"critic_lr": [1e18, 1e17], "warmup_steps": 150}
-    with pytest.raises(run.Diverged, match=r"nothing was saved after it\. No other learner is left\. The last good"):
+    with pytest.raises(
+        failures.Diverged,
+        match=r"nothing was saved after it\. No other learner is left\. The last good",
+    ):
         small_runs.train("td3", "rljax/Pendulum", 5_000, tmp_path / "run", config, seeds=2)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [found["learner"] for found in summary["diverged"]] == [0, 1]

@@ -13,7 +13,7 @@ import pytest
 
 from rljax import cli
 from rljax.agents import iql, td3
-from rljax.runs import experiments, records, run
+from rljax.runs import experiments, failures, records, run
 from rljax.system import hardware
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
@@ -153,7 +153,10 @@ def test_a_grid_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> No
 @pytest.mark.learn  # takes long: several runs
 def test_a_launch_that_diverges_whole_does_not_stop_the_next(tmp_path: Path) -> None:
     axes = {"batch_size": (16, 32), "critic_lr": (1e18, 1e-3)}
-    with pytest.raises(run.RunError, match=r"^all learners of launch-000, launch-002 in '.*' have diverged; the other"):
+    with pytest.raises(
+        failures.RunError,
+        match=r"^all learners of launch-000, launch-002 in '.*' have diverged; the other",
+    ):
         grids.train(experiment(seeds=1), grids.points(axes), out=tmp_path / "grid", most=1)
     complete = [json.loads((tmp_path / "grid" / f"launch-00{i}" / "summary.json").read_text()) for i in range(4)]
     assert [summary["complete"] for summary in complete] == [False, True, False, True]

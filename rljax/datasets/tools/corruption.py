@@ -8,7 +8,7 @@
 
 Then train on the file: `rljax train riql --data dynamics.npz`. An adversarial corruption needs the critics of a run:
 
-    from rljax.runs.attackers import load_attacker
+    from rljax.runs.policies.attackers import load_attacker
 
     corrupt(dataset, what="dynamics", how="adversarial", attacker=load_attacker("runs/edac"))
 
@@ -45,7 +45,7 @@ ROWS = 2_048  # rows attacked in one call: few enough for a cache or a small GPU
 
 @dataclasses.dataclass(frozen=True)
 class Attacker:
-    """One learner of a run. An attack lowers its values. `rljax.runs.attackers.load_attacker` makes it."""
+    """One learner of a run. An attack lowers its values. `rljax.runs.policies.attackers.load_attacker` makes it."""
 
     module: Any  # has `value` and `act` of the agent, for observations as the data have them
     state: Any

@@ -51,7 +51,7 @@ def load_all(
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     other = None if settings.base is None else base(settings.base, trust=trust)
 
-    inputs = module.experience(config).inputs
+    inputs = module.experience(in_steps).inputs
 
     def create(key: Any, config: Any) -> Any:
         return agent_state.create(module, key, spec, config, inputs, other)

@@ -19,7 +19,7 @@ from rljax.agent import Transition
 from rljax.datasets.tools import corruption
 from rljax.networks import normalise
 from rljax.runs import run
-from rljax.runs.attackers import load_attacker
+from rljax.runs.policies.attackers import load_attacker
 from rljax.training import registry
 from tests.agents import reference
 from tests.datasets.files import same

@@ -82,7 +82,10 @@ def test_seed_learns_the_same_alone_and_in_company() -> None:
     together, alone = driver([5, 2]), driver([2])
     for trained in (together, alone):
         trained.advance(6)
-    np.testing.assert_array_equal(np.asarray(together.agent_state.state.rewards)[1], np.asarray(alone.agent_state.state.rewards)[0])
+    np.testing.assert_array_equal(
+        np.asarray(together.agent_state.state.rewards)[1],
+        np.asarray(alone.agent_state.state.rewards)[0],
+    )
     np.testing.assert_allclose(
         np.asarray(together.agent_state.state.weight)[1], np.asarray(alone.agent_state.state.weight)[0], rtol=1e-5
     )

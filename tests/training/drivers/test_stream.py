@@ -12,7 +12,7 @@ import pytest
 from rljax import buffers
 from rljax.agents import stream_ac
 from rljax.envs.autoreset import AutoReset
-from rljax.runs import run
+from rljax.runs import failures, run
 from rljax.system import hardware
 from rljax.training import plan
 from rljax.training.configuration import stack
@@ -175,7 +175,7 @@ def test_a_run_says_what_was_not_finite(tmp_path: Any) -> None:
         "        return observation, state, jnp.where(state.velocity > 3.0, jnp.nan, reward), *rest\n"
     )
     with pytest.raises(
-        run.Diverged, match=r"^an observation or reward of learner 0 \(seed 0\) is not finite in its step"
+        failures.Diverged, match=r"^an observation or reward of learner 0 \(seed 0\) is not finite in its step"
     ):
         run.train("stream_ac", f"{file}:Mine", 2_000, out=tmp_path / "run", config={"hidden": (8,)})
 
