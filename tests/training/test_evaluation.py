@@ -11,8 +11,10 @@ import pytest
 
 from rljax.agent import Acting, config
 from rljax.envs.autoreset import AutoReset
+from rljax.networks.inputs import Raw
 from rljax.runs.policies import loading
-from rljax.training import evaluation
+from rljax.training import agent_state, evaluation
+from rljax.training.agent_state import AgentState
 from tests.helpers.counting import Counter, Fake, HostedCounter, settings
 
 
@@ -33,7 +35,11 @@ def test_episodes_that_do_not_end_are_marked(
         hosted.num_envs, hosted.success = 6, np.full(6, np.nan)
         hosted.spec = Counter(limit).spec
         evaluator, spec = evaluation.HostedEvaluator(agent, hosted, 2), hosted.spec
-    state = jax.vmap(lambda key: agent.init(key, spec, Fake.Config()))(jax.random.split(jax.random.key(0), 2))
+
+    def create(key: Any) -> AgentState:
+        return agent_state.create(agent, key, spec, Fake.Config(), Raw())
+
+    state = jax.vmap(create)(jax.random.split(jax.random.key(0), 2))
     played = evaluator(state, list(range(6)), config)
     np.testing.assert_array_equal(played.cut, np.full((2, 3), cut))
     np.testing.assert_array_equal(played.lengths, np.full((2, 3), 12 if cut else 5))

@@ -50,7 +50,7 @@ def test_agents_are_loaded_by_name_and_by_path() -> None:
 
 def test_users_own_agent_is_loaded_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text(registry.source("sac").replace("discount: float = 0.99 ", "discount: float = 0.5 "))
+    path.write_text(registry.source("sac").replace("discount: Share = 0.99 ", "discount: Share = 0.5 "))
     module = registry.load_agent(str(path))
     assert module.Config().discount == 0.5
     assert registry.load_agent("sac").Config().discount == 0.99

@@ -13,6 +13,8 @@ import pytest
 
 from rljax import buffers
 from rljax.distributed.devices import Spread
+from rljax.networks.inputs import Raw
+from rljax.training.agent_state import AgentState
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
@@ -61,9 +63,10 @@ def test_a_row_whose_goal_is_its_own_state_is_terminal() -> None:
 
 def test_values_and_rewards_are_means_for_each_learner() -> None:
     agent: Any = SimpleNamespace(value=value)
-    found = terminal_values(agent, ended(3, 7), PLAIN)
-    assert found is not None
-    metrics = found(jnp.asarray([0.0, 100.0]), jnp.asarray([1.0, 2.0]), Spread(2))
+    metrics_of = terminal_values(agent, ended(3, 7), PLAIN)
+    assert metrics_of is not None
+    state = AgentState(jnp.asarray([0.0, 100.0]), None, Raw())
+    metrics = metrics_of(state, jnp.asarray([1.0, 2.0]), Spread(2))
     np.testing.assert_allclose(metrics["terminal/value"], [61, 162])
     np.testing.assert_allclose(metrics["terminal/reward"], [6, 6])
 

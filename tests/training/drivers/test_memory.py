@@ -15,8 +15,11 @@ import rljax
 from rljax import buffers, cli
 from rljax.agent import Step
 from rljax.envs.autoreset import AutoReset
+from rljax.networks.inputs import Raw
 from rljax.runs import checkpoints, run
 from rljax.runs.policies import evaluate
+from rljax.training import agent_state
+from rljax.training.agent_state import AgentState
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
@@ -152,7 +155,11 @@ def test_evaluation_remembers(inside: bool, hold: int) -> None:
     kind: Any = CompiledEvaluator if inside else HostedEvaluator
     agent, config = Remembering(), settings(2, **SIZES)
     keys = jax.random.split(jax.random.key(0), 2)
-    state = jax.vmap(lambda key: agent.init(key, environment.spec, Fake.Config(**SIZES)))(keys)
+
+    def create(key: Any) -> AgentState:
+        return agent_state.create(agent, key, environment.spec, Fake.Config(**SIZES), Raw())
+
+    state = jax.vmap(create)(keys)
     held: Any = agent if hold == 1 else HeldActions(agent, hold)
     played = kind(held, environment, 2)(state, range(4), config)
     actions = [1 + time // hold for time in range(LIMIT)]  # the number of decisions so far: nothing is seen in between

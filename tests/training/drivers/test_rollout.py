@@ -57,14 +57,14 @@ def test_a_rollout_comes_from_one_policy(where: str) -> None:
         driver: Any = driven([0], NUMBER, Telling(), **SIZES)
     else:
         driver = on_the_host(EmbeddedDriver if where == "embedded" else HostedDriver, counts=False)
-    actions = np.asarray(driver.agent_state.rewards[0])[:NUMBER]
+    actions = np.asarray(driver.agent_state.state.rewards[0])[:NUMBER]
     np.testing.assert_allclose(actions - 0.1 * np.arange(NUMBER)[:, None], np.zeros((NUMBER, STEPS)), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [EmbeddedDriver, HostedDriver])
 def test_an_observation_is_perceived_once(kind: Any) -> None:
     driver = on_the_host(kind, counts=True)
-    assert driver.agent_state.count[0] == (NUMBER + 1) * STEPS + 1
+    assert driver.agent_state.state.count[0] == (NUMBER + 1) * STEPS + 1
 
 
 @pytest.mark.slow
