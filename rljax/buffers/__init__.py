@@ -16,15 +16,7 @@ from rljax.buffers.dataset import (
     with_weights,
 )
 from rljax.buffers.draws import Hindsight, NStep
-from rljax.buffers.experience import (
-    Column,
-    Experience,
-    RewardTransform,
-    Stream,
-    StreamSettings,
-    Supply,
-    declaration,
-)
+from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import (
@@ -45,6 +37,7 @@ from rljax.buffers.rollout import (
 )
 from rljax.buffers.rows import rows_of
 from rljax.buffers.sequences import Sequences
+from rljax.buffers.stream import Stream, StreamSettings
 
 __all__ = [
     "PART",

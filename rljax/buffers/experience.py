@@ -23,12 +23,11 @@ from rljax.agent import (
     EnvSpec,
     Step,
     Transition,
-    config,
     float_fields,
     same_fields,
 )
 from rljax.buffers.rows import RingRows, TerminalRows, terminal_rows
-from rljax.networks.inputs import OfStream, Raw, Running
+from rljax.networks.inputs import Raw, Running
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Experience")
@@ -47,7 +46,6 @@ RewardTransform = Literal[
     "minus_four",
 ]
 
-TRANSITION = "stream/transition"  # metric of a stream: 1 where the transition is finite
 LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
 
@@ -391,59 +389,6 @@ class Experience:
 
 ON_HOST = "--data-on-host is for learning from a data set alone: beside new experience it must fit."
 WITHOUT_ENVIRONMENT = "--env none is for learning from data alone; here an environment is needed."
-
-
-@declaration
-class Stream(Experience):
-    """Each learner has one environment, and learns from each transition [O...] before it chooses the next action."""
-
-    kind: ClassVar[str] = "stream"
-    metrics: ClassVar[tuple[str, ...]] = (TRANSITION,)
-
-    @property
-    def inputs(self) -> Raw:
-        """Normalised by exact moments of the one stream, in which each observation is counted once."""
-        return OfStream(self.time_feature) if self.normalise_observations else Raw()
-
-    def check(self) -> None:
-        """Raise `ValueError` for more than one environment, step or update at a time."""
-        for name in ("num_envs", "num_steps", "num_updates"):
-            if getattr(self, name) != 1:
-                raise ValueError(
-                    f"--config.{name.replace('_', '-')} is {getattr(self, name)}, it must be 1: a stream learns from "
-                    "one transition of one environment at a time. For N streams side by side: --seeds N"
-                )
-
-    def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
-        """One thread: the products of a single transition are too small to share."""
-        return "one thread"
-
-    def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
-        """The driver that learns before it acts."""
-        return within
-
-    def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
-        """None: there is an update at each step."""
-        return None
-
-    def batches(self, storage: Any, data: Any, keys: Array, example: Transition) -> Transition:
-        """The shapes of a transition: it is the batch of an update."""
-        return example
-
-    def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration of a loop: it learns from each transition before it chooses the next action."""
-        return loop.learn_from_each(*arguments)
-
-
-@config
-class StreamSettings:
-    """Settings of every agent that learns from a stream: the base of its Config."""
-
-    num_envs: int = 1  # a stream is one environment: for N streams, --seeds N
-    num_steps: int = 1  # transitions between updates; a stream has one
-    num_updates: int = 1  # updates per transition; a stream has one
-    normalise_observations: bool = True  # by mean and std of all so far; arXiv:2410.14606
-    time_feature: bool = True  # observe the passed share of the time limit; arXiv:2410.14606
 
 
 def repeated_rows(batch_size: int, rows: int | None) -> Iterator[str]:

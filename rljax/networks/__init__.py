@@ -1,6 +1,6 @@
 """Parts of agents: layers, torsos, distributions, generative models, running statistics, traces, multipliers.
 
-The names of `layers` are also available here: `networks.MLP`, `networks.create`.
+The names of `layers` and `initialisation` are also available here: `networks.MLP`, `networks.create`.
 """
 
 from rljax.networks.distributions import Actor
@@ -16,17 +16,16 @@ from rljax.networks.ensembles import (
     smallest,
     smallest_of_subset,
 )
+from rljax.networks.initialisation import SPARSITY, Initialisation, initialisers
 from rljax.networks.layers import (
     ACTIVATIONS,
     MLP,
-    SPARSITY,
     Activation,
     Convolutional,
     Dense,
     Dropout,
     Encoded,
     Ensemble,
-    Initialisation,
     Network,
     Norm,
     Precision,
@@ -34,7 +33,6 @@ from rljax.networks.layers import (
     copy,
     create,
     feedforward,
-    initialisers,
     joined,
     mish,
     patches,

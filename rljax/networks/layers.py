@@ -1,4 +1,4 @@
-"""Layers, multilayer perceptrons, ensembles of them, and the initialisations that papers use.
+"""Layers, multilayer perceptrons and ensembles of them.
 
 A `Network` is a pytree that can be called. Its leaves are the parameters, and the module's other collections where it
 has any, such as batch statistics. The Flax module is static. A loss reads `critic(observation, action)`.
@@ -7,7 +7,6 @@ has any, such as batch statistics. The Flax module is static. A loss reads `crit
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -17,15 +16,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax.agent import Array
+from rljax.networks.initialisation import Initialisation, initialisers
 from rljax.networks.optimisation.trained import parameters_of
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
-Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
 # Normalisation of hidden layers. False: none; True: before the activation; "last": after the activation; "plain":
 # before the activation, without scale and bias.
 Norm = bool | Literal["last", "plain"]
-
-SPARSITY = 0.9  # the share of a unit's weights that the initialisation "sparse" sets to 0
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -178,80 +175,6 @@ def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
 def _converted(leaf: Array, dtype: str) -> Array:
     """A leaf of floats in the type that the module declared."""
     return leaf if jnp.issubdtype(dtype, jnp.inexact) else jnp.round(leaf).astype(dtype)
-
-
-def initialisers(name: Initialisation, fan_in: int, scale: float, last: bool = False) -> tuple[Callable, Callable]:
-    """Kernel and bias initialisers of a dense layer. `last` says whether it is the last layer of its network.
-
-    - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4 (kaiming_uniform with a = sqrt 5);
-    - orthogonal: gain `scale`, biases zero (Andrychowicz et al. 2021 and the PPO of OpenAI Baselines);
-    - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
-    - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
-    - edac: kernels U(+-1/sqrt(fan_out)) with biases of 0.1, and U(+-3e-3) for both in the last layer (the ensembles of
-      CORL's SAC-N and EDAC and of RIQL, which give PyTorch's initialiser the transposed kernel);
-    - sparse: U(+-1/sqrt(fan_in)), each unit's ceil(0.9 fan_in) at random set to 0, biases zero (arXiv:2410.14606).
-    """
-    match name:
-        case "torch":
-            uniform = functools.partial(_uniform, 1.0 / math.sqrt(fan_in))
-            return uniform, uniform
-        case "edac" if last:
-            uniform = functools.partial(_uniform, 3e-3)
-            return uniform, uniform
-        case "edac":
-
-            def by_fan_out(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-                return _uniform(1.0 / math.sqrt(shape[-1]), key, shape, dtype)
-
-            return by_fan_out, nn.initializers.constant(0.1)
-        case "sparse":
-            return functools.partial(_sparse, 1.0 / math.sqrt(fan_in)), nn.initializers.zeros_init()
-        case "orthogonal":
-            return functools.partial(_orthogonal, scale), nn.initializers.zeros_init()
-        case "lecun_uniform":
-            return nn.initializers.lecun_uniform(), nn.initializers.zeros_init()
-        case "glorot_uniform":
-            return nn.initializers.glorot_uniform(), nn.initializers.zeros_init()
-
-
-def _uniform(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """U(-bound, bound)."""
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
-
-
-def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """U(-bound, bound) for a few weights of each unit, 0 for the others. The last axis of `shape` counts units."""
-    key_weights, key_zeros = jax.random.split(key)
-    fan_in = math.prod(shape[:-1])
-    order = jax.random.permutation(key_zeros, jnp.tile(jnp.arange(fan_in)[:, None], shape[-1]), independent=True)
-    kept = order >= math.ceil(SPARSITY * fan_in)
-    return jnp.where(kept.reshape(shape), _uniform(bound, key_weights, shape, dtype), 0.0)
-
-
-def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """`scale` times random orthonormal columns, or rows if there are fewer rows, like `nn.initializers.orthogonal`.
-
-    The method is Gram-Schmidt, because jaxlib's QR can deadlock on a CPU: it takes a thread of the pool and waits there
-    for other threads. As many batched QRs at once as there are threads, for example one per learner, wait for ever
-    (jaxlib 0.10.2 with two cores).
-    """
-    return scale * _orthonormal(key, tuple(shape), dtype)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)  # traced only once for each shape
-def _orthonormal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Random orthonormal columns or rows."""
-    rows, units = math.prod(shape[:-1]), shape[-1]  # of a convolution: the weights of each of its channels
-    columns = min(rows, units)
-
-    def normalise(i: Array, q: Array) -> Array:
-        column = q[:, i]
-        for _ in range(2):  # a second pass removes rounding errors of the first
-            column = column - q @ jnp.where(jnp.arange(columns) < i, q.T @ column, 0.0)
-        return q.at[:, i].set(column / jnp.sqrt(jnp.square(column).sum()))
-
-    q = jax.lax.fori_loop(0, columns, normalise, jax.random.normal(key, (max(rows, units), columns), dtype))
-    return (q if rows >= units else q.T).reshape(shape)
 
 
 class Known:

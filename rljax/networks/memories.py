@@ -54,7 +54,8 @@ from flax import linen as nn
 from rljax.agent import MEMORY, Array, Transition
 from rljax.networks.layers import Module, Network
 from rljax.networks.layers import create as create_network
-from rljax.networks.memory_layers import GRU, IRU, LRU, LSTM, GTrXL, Kind
+from rljax.networks.recurrent.attention import GTrXL
+from rljax.networks.recurrent.memory_layers import GRU, IRU, LRU, LSTM, Kind
 from rljax.networks.torsos import TorsoSettings
 
 __all__ = ["Kind", "Remembering", "create", "embedded", "following", "initial", "layers", "step", "successors"]

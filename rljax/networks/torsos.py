@@ -50,9 +50,10 @@ from flax import linen as nn
 
 from rljax import agent, networks
 from rljax.agent import Acting, Array, EnvSpec, config, same_fields
-from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined, memory_layers
+from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined
 from rljax.networks.layers import LayerNorm, Module
-from rljax.networks.thinking import DRC, IRU, Recall, Span
+from rljax.networks.recurrent import memory_layers
+from rljax.networks.recurrent.thinking import DRC, IRU, Recall, Span
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`

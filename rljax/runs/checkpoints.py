@@ -27,9 +27,9 @@ from typing import Any
 import jax
 
 from rljax.distributed import processes
-from rljax.runs.json_files import explain
 from rljax.system import files
 from rljax.system.hardware import nbytes
+from rljax.system.json_files import explain
 
 FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"

@@ -12,10 +12,10 @@ from typing import Any
 
 from rljax import datasets
 from rljax.buffers import Supply
-from rljax.runs import arguments, checkpoints, json_files
+from rljax.runs import arguments, checkpoints
 from rljax.runs.policies import loading
 from rljax.runs.policies.policy import Policies
-from rljax.system import hardware
+from rljax.system import hardware, json_files
 from rljax.training import configuration, population, registry
 from rljax.training import trust as trusting
 from rljax.training.loop import prefer_devices

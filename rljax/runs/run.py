@@ -21,14 +21,13 @@ from rljax.runs import (
     experiments,
     failures,
     folders,
-    json_files,
     records,
     resumption,
     schema,
     statistics,
 )
 from rljax.runs.records import read_config
-from rljax.system import hardware
+from rljax.system import hardware, json_files
 from rljax.system.interruption import Interrupt
 from rljax.system.lock import Lock
 from rljax.training import configuration, population

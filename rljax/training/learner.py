@@ -30,8 +30,8 @@ from rljax.agent import (
     mask_of,
 )
 from rljax.buffers import Experience
-from rljax.buffers.experience import TRANSITION
 from rljax.buffers.prioritised import Pending
+from rljax.buffers.stream import TRANSITION
 from rljax.networks import distributions
 from rljax.networks.inputs import Raw
 from rljax.training import agent_state

@@ -21,8 +21,8 @@ from typing import Any
 from rljax import agent as contract
 from rljax.agent import float_fields
 from rljax.distributed import ray_cluster
-from rljax.runs import checkpoints, console, experiments, failures, folders, json_files, records, run
-from rljax.system import hardware, lock
+from rljax.runs import checkpoints, console, experiments, failures, folders, records, run
+from rljax.system import hardware, json_files, lock
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
 from rljax.training import trust as trusting

@@ -16,8 +16,8 @@ from typing import Any
 from rljax import envs
 from rljax.distributed import ray_cluster
 from rljax.envs import signals
-from rljax.runs import console, experiments, folders, json_files, records, statistics
-from rljax.system import hardware
+from rljax.runs import console, experiments, folders, records, statistics
+from rljax.system import hardware, json_files
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
 from rljax.training import trust as trusting

@@ -57,7 +57,9 @@ def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
     broken = run_folders.write(tmp_path / "broken")
     (broken / "config.json").write_text('{"agent": ')
     odd = run_folders.write(tmp_path / "odd")
-    (odd / "config.json").write_text('{"agent": "sac", "environment": "Hopper-v5"}')
+    (odd / "config.json").write_text('{"format": 1, "agent": "sac", "environment": "Hopper-v5"}')
+    unnumbered = run_folders.write(tmp_path / "unnumbered")
+    (unnumbered / "config.json").write_text('{"agent": "sac"}')
     listing = run_folders.write(tmp_path / "list")
     (listing / "config.json").write_text("[]")
     torn = run_folders.write(tmp_path / "torn")
@@ -73,7 +75,8 @@ def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
     reasons = {folder.name: reason for folder, reason in skipped}
     assert "config.json cannot be read" in reasons["broken"]
     assert "it has no config.json" in reasons["bare"]
-    assert "its config.json lacks 'env', 'steps', 'seeds', 'config', 'spec'." in reasons["odd"]
+    assert "its config.json lacks 'env', 'storage', 'data', " in reasons["odd"]
+    assert "its config.json says no format" in reasons["unnumbered"]
     assert "is not a JSON object" in reasons["list"]
     assert "line 1 is not a JSON object" in reasons["torn"]
     assert "line 1 lacks 'learner', 'seed'" in reasons["lacking"]

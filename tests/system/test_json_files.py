@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rljax.runs import json_files, records
+from rljax.runs import records
+from rljax.system import json_files
 
 
 @pytest.mark.parametrize(

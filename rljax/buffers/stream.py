@@ -1,0 +1,66 @@
+"""Learning from a stream: one transition at a time, and none is stored."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypeVar
+
+from rljax.agent import Array, Transition, config
+from rljax.buffers.experience import Experience, declaration
+from rljax.networks.inputs import OfStream, Raw
+
+T = TypeVar("T")
+
+TRANSITION = "stream/transition"  # metric: 1 where the transition is finite
+
+
+@declaration
+class Stream(Experience):
+    """Each learner has one environment, and learns from each transition [O...] before it chooses the next action."""
+
+    kind: ClassVar[str] = "stream"
+    metrics: ClassVar[tuple[str, ...]] = (TRANSITION,)
+
+    @property
+    def inputs(self) -> Raw:
+        """Normalised by exact moments of the one stream, in which each observation is counted once."""
+        return OfStream(self.time_feature) if self.normalise_observations else Raw()
+
+    def check(self) -> None:
+        """Raise `ValueError` for more than one environment, step or update at a time."""
+        for name in ("num_envs", "num_steps", "num_updates"):
+            if getattr(self, name) != 1:
+                raise ValueError(
+                    f"--config.{name.replace('_', '-')} is {getattr(self, name)}, it must be 1: a stream learns from "
+                    "one transition of one environment at a time. For N streams side by side: --seeds N"
+                )
+
+    def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
+        """One thread: the products of a single transition are too small to share."""
+        return "one thread"
+
+    def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
+        """The driver that learns before it acts."""
+        return within
+
+    def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
+        """None: there is an update at each step."""
+        return None
+
+    def batches(self, storage: Any, data: Any, keys: Array, example: Transition) -> Transition:
+        """The shapes of a transition: it is the batch of an update."""
+        return example
+
+    def iterate(self, loop: Any, *arguments: Any) -> Any:
+        """One iteration of a loop: it learns from each transition before it chooses the next action."""
+        return loop.learn_from_each(*arguments)
+
+
+@config
+class StreamSettings:
+    """Settings of every agent that learns from a stream: the base of its Config."""
+
+    num_envs: int = 1  # a stream is one environment: for N streams, --seeds N
+    num_steps: int = 1  # transitions between updates; a stream has one
+    num_updates: int = 1  # updates per transition; a stream has one
+    normalise_observations: bool = True  # by mean and std of all so far; arXiv:2410.14606
+    time_feature: bool = True  # observe the passed share of the time limit; arXiv:2410.14606
