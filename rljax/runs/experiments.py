@@ -88,7 +88,7 @@ def reopened(
     if online:
         changes = preset_online(settings.agent, settings.env, settings.data)
         settings = dataclasses.replace(settings, online=changes)
-    file, seals = folder / "config.json", described["seals"]
+    file, seals = folder / "config.json", described.get("seals")
     experiment = restored(settings, described["config"], file, seals=seals, trust=trust)
     then, now = described["dataset"] or {}, described_data(experiment.dataset) or {}
     # The versions are those of the packages that read it: a run may go on with others, which is noted.

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -332,7 +333,7 @@ def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest
             return {"bytes_limit": 1_000}
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.jax, "local_devices", lambda *_: [Small])
+        patch.setattr(jax, "local_devices", lambda *_: [Small])
         message = r"needs 0.0 GB on a small device.*data set takes.*--data-on-host"
         with pytest.raises(ValueError, match=message):
             train("bc", 100, tmp_path / "run", data, {"hidden": (2,), "batch_size": 1})

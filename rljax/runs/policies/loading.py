@@ -137,7 +137,7 @@ def _read(folder: Path, trust: bool, parts: Sequence[str]) -> tuple[Mapping[str,
     """A run's config.json, its settings, its agent's module and the agent's Config."""
     described = read_config(folder)
     file = folder / "config.json"
-    trusting.require(described, described["seals"], file, trust, parts)
+    trusting.require(described, described.get("seals"), file, trust, parts)
     settings = settings_of(described)
     module = registry.load_agent(settings.agent)
     config = configuration.replace(module.Config(), described["config"], f"'{file}'")

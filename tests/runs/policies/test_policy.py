@@ -14,7 +14,9 @@ from gymnasium import spaces
 from rljax import buffers
 from rljax.agent import EnvSpec
 from rljax.envs.host.spaces import Spaces
+from rljax.networks.inputs import Raw
 from rljax.runs.policies.policy import Policies, Policy
+from rljax.training.agent_state import AgentState
 from rljax.training.settings import Settings
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -41,12 +43,12 @@ class Mean:
 
 
 def made(observation: Any, action: Any, env: str = "Odd-v0", described: bool = True, timed: bool = False) -> Policy:
-    own = Spaces(observation, action, env)
-    shape = (own.observation_shape[0] + 1,) if timed else own.observation_shape
-    spec = EnvSpec(env, shape, own.action_size, own.discrete, 10)
-    kept = json.loads(json.dumps(own.described())) if described else None
-    settings = Settings("mean", env)
-    return Policy(Policies(settings, spec, Mean(spec, timed), {}, {}, 0, None, kept), 0)
+    native = Spaces(observation, action, env)
+    shape = (native.observation_shape[0] + 1,) if timed else native.observation_shape
+    spec = EnvSpec(env, shape, native.action_size, native.discrete, 10)
+    description = json.loads(json.dumps(native.described())) if described else None
+    settings, state = Settings("mean", env), AgentState({}, None, Raw())
+    return Policy(Policies(settings, spec, Mean(spec, timed), {}, state, 0, None, description), 0)
 
 
 OBSERVATIONS = [
