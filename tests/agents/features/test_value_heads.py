@@ -35,8 +35,9 @@ def reader(kind: str) -> Any:
 def fresh(agent: Any, config: Any) -> Any:
     """A State to start from."""
     state = reference.state(agent, SPEC, config)
-    bounds = {name: {"bounds": jnp.array(ENDS)} for name in ("critic", "target_critic")}
-    return state.replace(**{name: getattr(state, name).replace(options=options) for name, options in bounds.items()})
+    options = {"bounds": jnp.array(ENDS)}
+    critic = state.critic.replace(parameters=state.critic.parameters.replace(options=options))
+    return state.replace(critic=critic, target_critic=state.target_critic.replace(options=options))
 
 
 def inputs(batch: Transition) -> tuple[np.ndarray, ...]:
@@ -81,7 +82,7 @@ def test_iql_is_the_papers(kind: Any) -> None:
     expected = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean(), "critic/clipped": clipped(y)}
     reference.assert_metrics({name: metrics[name] for name in expected}, expected)
     assert 0 < clipped(y) < 1
-    np.testing.assert_array_equal(new.critic.options["bounds"], ENDS)
+    np.testing.assert_array_equal(new.critic.parameters.options["bounds"], ENDS)
     np.testing.assert_array_equal(new.target_critic.options["bounds"], ENDS)
 
 
@@ -143,13 +144,13 @@ def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
         ({}, heads.bounds_of_bins(heads.range_of_returns(batch, 0.9), BINS)),
     ):
         state, config = made(SPEC, discount=0.9, **given)
-        assert np.isnan(state.critic.options["bounds"]).all() == (not given)
+        assert np.isnan(state.critic.parameters.options["bounds"]).all() == (not given)
         state = jax.jit(iql.prepare)(state, batch, config)
         for critic in (state.critic, state.target_critic):
-            np.testing.assert_allclose(critic.options["bounds"], expected, rtol=1e-5)
+            np.testing.assert_allclose(networks.parameters_of(critic).options["bounds"], expected, rtol=1e-5)
     doubled = td3_bc.Config(hidden=(4,), value_head="hl_gauss", bins=BINS, discount=0.9, reward_scale=2.0)
     state = jax.jit(lambda: td3_bc.prepare(td3_bc.init(KEY, SPEC, doubled), batch, doubled))()
-    np.testing.assert_allclose(state.critic.options["bounds"], 2.0 * np.asarray(expected), rtol=1e-4)
+    np.testing.assert_allclose(state.critic.parameters.options["bounds"], 2.0 * np.asarray(expected), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
