@@ -47,17 +47,13 @@ def batch_of(spec: EnvSpec, seed: int) -> Transition:
     return reference.transitions(seed, 5).replace(action=np.asarray(action, np.int32))
 
 
-def mean_of(state: Any) -> reference.MLP:
-    """The network of an actor's mean or logits."""
-    return reference.mlp(state.actor.parameters.mean)
-
-
 class Reference:
     """The three agents in float64: imitation, which IQL and RIQL weigh by advantages."""
 
     def __init__(self, module: Any, state: Any, config: Any) -> None:
         self.module, self.config = module, config
-        self.actor, self.actor_adam = mean_of(state), reference.Adam(config.actor_lr)
+        self.actor = reference.mlp(state.actor.parameters.mean)
+        self.actor_adam = reference.Adam(config.actor_lr)
         if module is not bc:
             self.value = reference.mlp(state.value)
             self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
@@ -86,8 +82,8 @@ class Reference:
 
         def taken(critics: Any) -> np.ndarray:
             if action.ndim == 2:
-                chosen = [np.eye(number)[action[:, i]] for i, number in enumerate(SEVERAL.choices)]
-                inputs = np.concatenate([observation, *chosen], axis=1)
+                one_hot = [np.eye(number)[action[:, i]] for i, number in enumerate(SEVERAL.choices)]
+                inputs = np.concatenate([observation, *one_hot], axis=1)
                 return np.stack([reference.forward(critic, inputs)[0][:, 0] for critic in critics])
             return np.stack([reference.forward(critic, observation)[0][row, action] for critic in critics])
 
@@ -116,7 +112,6 @@ class Reference:
         return losses
 
 
-@pytest.mark.slow_after(3)
 @pytest.mark.parametrize(
     ("case", "spec"), [*((case, SPEC) for case in CASES), *((case, SEVERAL) for case in AGENTS)], ids=str
 )
@@ -130,7 +125,7 @@ def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
         state, metrics = update(state, batch, KEY, step, config)
         losses = expected.update(batch, step)
         reference.assert_metrics({name: metrics[name] for name in losses}, losses)
-    reference.assert_same(mean_of(state), expected.actor, "actor")
+    reference.assert_same(reference.mlp(state.actor.parameters.mean), expected.actor, "actor")
     if module is not bc:
         reference.assert_same(reference.mlp(state.value), expected.value, "value")
         reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
@@ -140,12 +135,13 @@ def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
 @agents
 def test_acts_by_the_policy(name: str) -> None:
     module, config = AGENTS[name]
-    state, seen = reference.state(module, SPEC, config), reference.observed()[:2]
-    assert state.actor.parameters.log_std is None
-    logits = reference.forward(mean_of(state), np.asarray(seen, np.float64))[0]
+    state, observation = reference.state(module, SPEC, config), reference.observed()[:2]
+    actor = state.actor.parameters
+    assert actor.log_std is None
+    logits = reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     act = jax.jit(module.act, static_argnames="explore")
-    several = np.broadcast_to(seen, (5_000, 2, 3))
+    several = np.broadcast_to(observation, (5_000, 2, 3))
     for explore, expected in ((True, p), (False, np.eye(ACTIONS)[p.argmax(axis=1)])):
         action, extras = act(state, several, KEY, config, explore=explore)
         assert (action.shape, action.dtype, extras) == ((5_000, 2), np.int32, {})
@@ -160,8 +156,8 @@ def test_values_are_those_of_the_action(name: str) -> None:
     each = [reference.forward(critic, np.asarray(batch.observation, np.float64))[0] for critic in
             reference.critics(state.critic)]  # fmt: skip
     expected = np.mean(each, axis=0)[np.arange(5), np.asarray(batch.action)]
-    found = module.value(state, batch.observation, batch.action, config)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    value = module.value(state, batch.observation, batch.action, config)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
 @agents
@@ -170,24 +166,23 @@ def test_dropout_also_serves_discrete_actions(name: str) -> None:
     config = dataclasses.replace(config, dropout=0.5)
     actor, batch = reference.state(module, SPEC, config).actor.parameters, reference.choices(ACTIONS)
     policy = Imitation.of(config)
-    losses = [
-        float(policy.distance(actor, batch.observation, batch.action, key).mean())
-        for key in jax.random.split(KEY, 3)
-    ]
+    keys = jax.random.split(KEY, 3)
+    losses = [float(policy.distance(actor, batch.observation, batch.action, key).mean()) for key in keys]
     assert len(set(losses)) == 3
 
 
 @agents
 def test_several_actions_are_chosen_side_by_side(name: str) -> None:
     module, config = AGENTS[name]
-    state, seen = reference.state(module, SEVERAL, config), reference.observed()[:2]
-    logits = reference.forward(mean_of(state), np.asarray(seen, np.float64))[0]
+    state, observation = reference.state(module, SEVERAL, config), reference.observed()[:2]
+    actor = state.actor.parameters
+    logits = reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
     parts = np.split(logits, [SEVERAL.choices[0]], axis=1)
-    greedy, *_ = module.act(state, seen, KEY, config, explore=False)
+    greedy, *_ = module.act(state, observation, KEY, config, explore=False)
     np.testing.assert_array_equal(greedy, np.stack([part.argmax(axis=1) for part in parts], axis=1))
     assert greedy.dtype == np.int32
     drawn, _ = jax.jit(module.act, static_argnames="explore")(
-        state, np.broadcast_to(seen, (5_000, 2, 3)), KEY, config, explore=True
+        state, np.broadcast_to(observation, (5_000, 2, 3)), KEY, config, explore=True
     )
     for i, part in enumerate(parts):
         p = np.exp(part) / np.exp(part).sum(axis=1, keepdims=True)
