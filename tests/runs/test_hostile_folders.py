@@ -16,7 +16,7 @@ import pytest
 from rljax.agent import EnvSpec
 from rljax.runs import checkpoints, records
 from rljax.runs.policies import loading
-from rljax.training import registry
+from rljax.training import agent_state, registry
 from tests.helpers import run_folders
 
 SPEC = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": None}
@@ -28,7 +28,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module: Any = registry.load_agent("bc")
     config = module.Config(hidden=(4,))
     spec = EnvSpec("a", (3,), 1)
-    state = jax.jit(jax.vmap(lambda key: module.init(key, spec, config)))(jax.random.split(jax.random.key(0), 1))
+    inputs = module.experience(config).inputs
+
+    def create(key: Any) -> agent_state.AgentState:
+        return agent_state.create(module, key, spec, config, inputs)
+
+    state = jax.jit(jax.vmap(create))(jax.random.split(jax.random.key(0), 1))
     changes = {"hidden": [4]}
     folder = run_folders.write(
         tmp_path_factory.mktemp("whole") / "run", "bc", "none", seeds=[0], spec=SPEC, config=changes
@@ -59,8 +64,8 @@ def described(**changed: Any) -> Callable[[Path], Any]:
     """A config.json with other entries; None removes one."""
 
     def change(folder: Path) -> None:
-        found = records.read_config(folder) | changed
-        text = json.dumps({name: value for name, value in found.items() if value is not None})
+        entries = records.read_config(folder) | changed
+        text = json.dumps({name: value for name, value in entries.items() if value is not None})
         (folder / "config.json").write_text(text)
 
     return change
