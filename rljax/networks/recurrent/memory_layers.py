@@ -217,14 +217,14 @@ def lstm(memory: tuple[Array, Array], x: tuple[Array, ...], y: tuple[Array, ...]
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
-class IRU(thinking.IRU):
+class IRU(thinking.ThinkingIRU):
     """The interpolation recurrent unit whose cells are kept. Its memory has the cells c [..., m]."""
 
     span: int | None = None
 
     @nn.nowrap
     def forget_bias(self) -> Callable[..., Array]:
-        """See `thinking.IRU`. A span is one of observations, and each is thought about several times."""
+        """See `thinking.ThinkingIRU`. A span is one of observations, and each is thought about several times."""
         if self.span is None:
             return super().forget_bias()
         longest = self.span * self.compute

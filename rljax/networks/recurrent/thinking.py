@@ -1,6 +1,6 @@
 """Layers that think: the same parameters are applied T times to an observation. `rljax.networks.torsos` has equations.
 
-Nothing is kept from one observation to the next, unless a memory keeps the cells of an `IRU`: see
+Nothing is kept from one observation to the next, unless a memory keeps the cells of a `ThinkingIRU`: see
 `rljax.networks.memories`.
 """
 
@@ -66,7 +66,7 @@ class Seen(NamedTuple):
     spread: Array  # of x, [..., 1]
 
 
-class IRU(Module):
+class ThinkingIRU(Module):
     """The interpolation recurrent unit."""
 
     hidden: tuple[int, ...]  # the width m, once per cell
