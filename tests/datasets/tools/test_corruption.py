@@ -18,9 +18,11 @@ from rljax import datasets
 from rljax.agent import Transition
 from rljax.datasets.tools import corruption
 from rljax.networks import normalise
+from rljax.networks.inputs import OfData, Raw, Running
 from rljax.runs import run
-from rljax.runs.policies.attackers import load_attacker
+from rljax.runs.policies.attackers import AttackedAgent, load_attacker
 from rljax.training import registry
+from rljax.training.agent_state import AgentState
 from tests.agents import reference
 from tests.datasets.files import same
 
@@ -270,28 +272,17 @@ def test_agents_of_all_kinds_but_streams_have_values() -> None:
     assert kinds == {"dataset", "replay", "rollout"}
 
 
-@pytest.mark.parametrize("name", WITH_VALUES)
-def test_attackers_see_observations_as_their_updates_do(name: str) -> None:
-    module = registry.load_agent(name)
+@pytest.mark.parametrize("inputs", [Raw(), Running(), OfData()], ids=lambda inputs: type(inputs).__name__)
+def test_attackers_see_observations_as_their_updates_do(inputs: Raw) -> None:
+    def value(state: Any, observation: Any, action: Any, config: Any) -> Any:
+        return observation[..., 2]
+
     statistics = normalise.Statistics(jnp.ones(()), jnp.full(3, 0.5), jnp.full(3, 0.01))
-    observation, seen = jnp.array([[0.6, 0.4, 9.0]]), []
-
-    def critic(observation: Any, action: Any) -> Any:
-        seen.append(observation)
-        return jnp.zeros((2, len(action)))
-
-    class Namespace:
-        def __init__(self, **names: Any) -> None:
-            self.__dict__.update(names)
-
-    for normalised in (False, True):
-        state = Namespace(statistics=statistics, critic=critic, meta_critic=critic)
-        config = Namespace(normalise_observations=normalised)
-        assert module.value(state, observation, jnp.zeros((1, 2)), config).shape == (1,)
-    np.testing.assert_array_equal(seen[0], observation)
-    from_data = module.experience(module.Config()).kind == "dataset"
-    expected = [0.1 / 0.101, -0.1 / 0.101, 8.5 / 0.101] if from_data else [1.0, -1.0, 10.0]
-    np.testing.assert_allclose(seen[1][0], expected, rtol=1e-4)
+    module: Any = AttackedAgent(types.SimpleNamespace(value=value))
+    state = AgentState(None, statistics, inputs)
+    observation, action = jnp.array([[0.6, 0.4, 9.0]]), jnp.zeros((1, 2))
+    expected = {Raw: 9.0, Running: 10.0, OfData: 8.5 / 0.101}[type(inputs)]
+    np.testing.assert_allclose(module.value(state, observation, action, None), [expected], rtol=1e-4)
 
 
 def test_what_was_done_is_noted(attacker: corruption.Attacker) -> None:
@@ -374,7 +365,8 @@ def test_refuses_an_attacker_of_other_dimensions(attacker: corruption.Attacker, 
 
 @pytest.mark.parametrize("value", [None, lambda *inputs: jnp.zeros((2, 5)), lambda *inputs: jnp.zeros((4, 2, 2))])
 def test_refuses_an_attacker_without_values(attacker: corruption.Attacker, value: Any) -> None:
-    module = types.SimpleNamespace(act=attacker.module.act, **({} if value is None else {"value": value}))
+    functions = {"act": attacker.module.module.act} | ({} if value is None else {"value": value})
+    module = AttackedAgent(types.SimpleNamespace(**functions))
     with pytest.raises(ValueError, match=r"is of agent 'edac', which has no `value` that gives one number for an"):
         corruption.corrupt(
             dataset(), what="action", how="adversarial", attacker=dataclasses.replace(attacker, module=module)
