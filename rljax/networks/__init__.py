@@ -40,6 +40,7 @@ from rljax.networks.layers import (
     mish,
     patches,
     polyak,
+    polyak_every,
 )
 from rljax.networks.optimisation.trained import Trained, clipped, parameters_of
 
@@ -81,6 +82,7 @@ __all__ = [
     "parameters_of",
     "patches",
     "polyak",
+    "polyak_every",
     "require_fit",
     "smallest",
     "smallest_of_subset",

@@ -25,14 +25,15 @@ The last two classify one number. Agents whose targets are numbers use them, and
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, Transition, require_at_least, require_range, same_fields
+from rljax.agent import Array, Metrics, Transition, config, require_at_least, require_range, same_fields
+from rljax.requirements import AtLeast
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
 MARGIN = 0.1  # share of the range of returns by which bins from data go on, at either end; own choice
@@ -310,14 +311,27 @@ def bounds_of_bins(returns: Array, bins: int) -> Array:
 Name = Literal["none", "c51", "quantile"]
 
 
-def chosen(name: Name, loss: Any, atoms: int, quantiles: int, *, v_min: Any, v_max: Any, kappa: Any) -> Head:
+@config
+class WithDistribution:
+    """Settings of agents whose users choose what critics learn of the return: a base of their Config."""
+
+    loss: Literal["huber", "squared"] = "squared"  # of the error of a mean; huber in DQN
+    distribution: Name = "none"  # of returns: their mean, or arXiv:1707.06887, arXiv:1710.10044
+    atoms: Annotated[int, AtLeast(2)] = 51  # of c51; arXiv:1707.06887
+    v_min: float = -10.0  # the lowest atom; arXiv:1707.06887
+    v_max: float = 10.0  # the highest atom; arXiv:1707.06887
+    quantiles: Annotated[int, AtLeast(2)] = 200  # of quantile; arXiv:1710.10044
+    kappa: float = 1.0  # error up to which the quantiles' loss is quadratic; arXiv:1710.10044
+
+
+def of_returns(settings: WithDistribution) -> Head:
     """The head that an agent's settings ask for."""
-    match name:
+    match settings.distribution:
         case "c51":
-            return Categorical(atoms, v_min, v_max)
+            return Categorical(settings.atoms, settings.v_min, settings.v_max)
         case "quantile":
-            return Quantile(quantiles, kappa)
-    return Scalar(loss)
+            return Quantile(settings.quantiles, settings.kappa)
+    return Scalar(settings.loss)
 
 
 def check(head: Head, num_critics: int) -> None:
