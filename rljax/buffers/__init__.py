@@ -13,7 +13,7 @@ from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import Prioritised, PrioritySettings, draw_of, priorities, replay_draw, weighted
 from rljax.buffers.replay import Replay, ReplaySettings
 from rljax.buffers.rollout import Rollout, beside, discounted_sums, minibatches
-from rljax.buffers.sequences import Sequences
+from rljax.buffers.sequences import Sequences, n_step_returns
 
 __all__ = [
     "PART",
@@ -43,6 +43,7 @@ __all__ = [
     "discounted_sums",
     "draw_of",
     "minibatches",
+    "n_step_returns",
     "priorities",
     "replay_draw",
     "rows_of",

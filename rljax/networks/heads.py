@@ -368,3 +368,25 @@ def of_action(outputs: Array, action: Array, head: Head) -> Array:
     if head.features == 1:
         return (outputs * action).sum(axis=-1)
     return (outputs * action[..., None]).sum(axis=-2)
+
+
+def rescaled(x: Array, slope: Array | float | None) -> Array:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, which makes large values small.
+
+    `slope` is epsilon; None: x itself. Pohlen et al., Observe and Look Further, arXiv:1805.11593.
+    """
+    if slope is None:
+        return x
+    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + slope * x
+
+
+def unscaled(x: Array, slope: Array | float | None) -> Array:
+    """h^-1(x) = sign(x) (z^2 - 1), the inverse of `rescaled`.
+
+    z = (sqrt(1 + 4 epsilon u) - 1) / (2 epsilon) and u = |x| + 1 + epsilon.
+    """
+    if slope is None:
+        return x
+    u = jnp.abs(x) + 1.0 + slope
+    z = 2.0 * u / (jnp.sqrt(1.0 + 4.0 * slope * u) + 1.0)  # the same, and no small difference
+    return jnp.sign(x) * (jnp.square(z) - 1.0)
