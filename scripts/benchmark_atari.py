@@ -35,7 +35,7 @@ def ours(environment: str, steps: int) -> dict[str, Any]:
         training = prepared("dqn", Path(folder, "run"), 1, WARMUP + 2 * steps, changes, environment)
         timed(training.driver, (WARMUP + steps // 4) // GAMES)
         seconds = timed(training.driver, steps // GAMES)
-        weights = _size(training.driver.agent_state.critic)
+        weights = _size(training.driver.agent_state.critic.parameters)
     return {"steps_per_second": steps / seconds, "weights": weights}
 
 
