@@ -166,12 +166,11 @@ def sequence(
         action, memory = carry
         inputs = jnp.concatenate([observation, jax.lax.stop_gradient(action)], axis=-1)
         output, memory = memories.step(actor, inputs, memory)
-        mean, log_std = jnp.split(output, 2, axis=-1)
-        log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
-        pi = distributions.squashed_gaussian(mean, log_std)
         if explore:
+            pi = distributions.squashed(output, config)
             action, log_prob = pi.sample_and_log_prob(seed=key)
         else:
+            mean, _ = jnp.split(output, 2, axis=-1)
             action, log_prob = jnp.tanh(mean), mean[..., 0]  # no log-probability
         return (action, memory), (action, log_prob)
 

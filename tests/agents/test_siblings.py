@@ -35,12 +35,12 @@ class Pair(NamedTuple):
 # What RLPD and WSRL change of sac, the entropy in its targets and the share of its target entropy, is 2 to 8.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
-        lines=119,
-        own={"Config", "State", "check", "init", "act", "policy", "critic_loss", "actor_loss", "update"},
+        lines=113,
+        own={"Config", "State", "check", "init", "act", "critic_loss", "actor_loss", "update"},
     ),
     ("sac", "sac_discrete"): Pair(
-        lines=161,
-        own={"Config", "State", "check", "init", "act", "policy", "critic_loss", "actor_loss", "update"},
+        lines=160,
+        own={"Config", "State", "check", "init", "act", "critic_loss", "actor_loss", "update"},
     ),
     ("sac", "dsact"): Pair(lines=138, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}),
     ("sac", "sac_lagrangian"): Pair(
@@ -48,8 +48,8 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "State", "experience", "check", "init", "critic_loss", "actor_loss", "update"},
     ),
     ("sac", "h2o"): Pair(
-        lines=196,
-        own={"Config", "State", "experience", "check", "init", "act", "policy", "critic_loss", "actor_loss", "update"},
+        lines=211,
+        own={"Config", "State", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
     ),
     ("sac", "moorl"): Pair(
         lines=88, own={"Config", "State", "experience", "check", "init", "act", "value", "critic_loss", "update"}
