@@ -71,9 +71,9 @@ class Config(
     target_every: Count = 50  # updates per update of targets; CleanRL, 1 in [5]
     double: bool = False  # choose by Q, evaluate by Q'; [2]
     # Policy
-    exploration: Literal["epsilon", "softmax", "noisy"] = "epsilon"  # [1], [5], [6]
+    exploration: Literal["epsilon", "softmax", "noisy"] = "epsilon"  # of actions; [5], [6]
     noise: NonNegative = 0.5  # first std of noisy weights, by sqrt(inputs); [6]
-    evaluation: Literal["greedy", "softmax"] = "greedy"  # [1], softmax in [5]
+    evaluation: Literal["greedy", "softmax"] = "greedy"  # of actions; softmax: [5]
     init_temperature: float = 1.0  # alpha at the start; [5]
     target_entropy: float | None = None  # of softmax; None: log(A / 2), [5]
     temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [5]
@@ -83,9 +83,9 @@ class Config(
     reduction: Literal["mean", "min"] = "mean"  # over critics; [5]
     dueling: bool = False  # a value and advantages in place of Q; [3]
     action_input: bool = False  # the action is an input, not an output; [5]
-    activation: networks.Activation = "relu"  # [1]
+    activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of an mlp; own choice
-    initialisation: networks.Initialisation = "torch"  # CleanRL, SB3
+    initialisation: networks.Initialisation = "torch"  # of all layers; CleanRL, SB3
 
 
 class State(struct.PyTreeNode):

@@ -73,9 +73,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [1]
     num_critics: Count = 2  # C; the smallest mean counts; 1 in [2]
-    activation: networks.Activation = "gelu"  # [1]
+    activation: networks.Activation = "gelu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "torch"  # [3]
+    initialisation: networks.Initialisation = "torch"  # of all layers; [3]
 
 
 class State(struct.PyTreeNode):

@@ -69,9 +69,9 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     hidden: Widths = (256, 256)  # of all networks; SAC
     num_critics: Count = 2  # C; the smallest value counts; [1]
     min_critics: int | None = None  # random ones that count; 2 in REDQ
-    activation: networks.Activation = "relu"  # SAC
+    activation: networks.Activation = "relu"  # of hidden layers; SAC
     layer_norm: bool = False  # of the critics; True in RLPD
-    initialisation: networks.Initialisation = "glorot_uniform"  # SAC
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; SAC
 
 
 class State(struct.PyTreeNode):

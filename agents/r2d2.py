@@ -90,9 +90,9 @@ class Config(buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
     memory: memories.Kind = "gru"  # what is kept from step to step; lstm in [1]
     head_hidden: Widths = ()  # of layers after the memory; 512 in [1]
     dueling: bool = True  # a value and advantages in place of Q; [1]
-    activation: networks.Activation = "relu"  # [1]
+    activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of an mlp; own choice
-    initialisation: networks.Initialisation = "torch"  # own choice
+    initialisation: networks.Initialisation = "torch"  # of all layers; own choice
 
 
 class State(struct.PyTreeNode):

@@ -67,9 +67,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     hidden: Widths = (256, 256)  # of all networks; [1]
     num_critics: Count = 2  # C; the smallest value counts; [1]
     min_critics: int | None = None  # random ones that count; 2 in [2]
-    activation: networks.Activation = "relu"  # [1]
+    activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; True in RLPD
-    initialisation: networks.Initialisation = "glorot_uniform"  # its code
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [1]
 
 
 class State(struct.PyTreeNode):

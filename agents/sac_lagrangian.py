@@ -72,9 +72,9 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; True in RLPD
-    initialisation: networks.Initialisation = "glorot_uniform"  # code of [2]
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [2]
 
 
 class State(struct.PyTreeNode):

@@ -64,9 +64,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     hidden: Widths = (256, 256)  # of critics, model, and actor before the GRU
     memory_hidden: Widths = (64,)  # of the GRU's layers; own choice
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "glorot_uniform"  # code of [2]
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [2]
 
 
 class State(struct.PyTreeNode):
