@@ -39,6 +39,7 @@ from rljax.networks.layers import (
     mish,
     patches,
     polyak,
+    polyak_every,
 )
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
@@ -81,6 +82,7 @@ __all__ = [
     "parameters_of",
     "patches",
     "polyak",
+    "polyak_every",
     "smallest",
     "smallest_of_subset",
 ]

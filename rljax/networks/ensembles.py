@@ -147,7 +147,7 @@ def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
     """
     if number is None:
         return values.min(axis=0)
-    chosen = jax.random.choice(jax.random.fold_in(key, 1), values.shape[0], (number,), replace=False)
+    chosen = jax.random.choice(key, values.shape[0], (number,), replace=False)
     return values[chosen].min(axis=0)
 
 
