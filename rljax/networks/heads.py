@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, Transition, config, require_at_least, require_range, same_fields
+from rljax.agent import Array, Metrics, Transition, config, same_fields
 from rljax.requirements import AtLeast, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
