@@ -78,9 +78,7 @@ def encoder_or_none(spec: EnvSpec, settings: EncoderSettings) -> Encoder | None:
     return encoder(spec, settings) if needed(spec) else None
 
 
-def create(
-    spec: EnvSpec, settings: EncoderSettings, body: nn.Module, key: Array, *inputs: Any
-) -> networks.Network:
+def create(spec: EnvSpec, settings: EncoderSettings, body: nn.Module, key: Array, *inputs: Any) -> networks.Network:
     """A fresh network: `body` behind an encoder, for one observation and the example `inputs`."""
     return networks.create(encoded(spec, settings, body), key, spec.example(), *inputs)
 

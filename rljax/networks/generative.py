@@ -64,14 +64,14 @@ class Field(Module):
         return networks.MLP(self.hidden, self.features, *style, name="body")(action, *inputs, observation)
 
 
-class Schedule(NamedTuple):
+class NoiseSchedule(NamedTuple):
     """The share of an action that remains after each of T steps of noise; constants of the program."""
 
-    kept: Array  # [T] alpha_t: the share of the variance that step t keeps
+    remaining: Array  # [T] alpha_t: the share of the variance that step t keeps
     signal: Array  # [T] abar_t, their product: the remaining share of the action's variance
 
 
-def schedule(name: Noising, steps: int) -> Schedule:
+def schedule(name: Noising, steps: int) -> NoiseSchedule:
     """The schedule called `name`, in `steps` steps.
 
     - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from 0.1 to 10: a
@@ -80,38 +80,38 @@ def schedule(name: Noising, steps: int) -> Schedule:
     """
     t = np.arange(1, steps + 1)
     if name == "vp":
-        kept = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
+        remaining = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
     else:
-        kept = 1.0 - np.linspace(1e-4, 2e-2, steps)
-    return Schedule(jnp.asarray(kept, jnp.float32), jnp.asarray(np.cumprod(kept), jnp.float32))
+        remaining = 1.0 - np.linspace(1e-4, 2e-2, steps)
+    return NoiseSchedule(jnp.asarray(remaining, jnp.float32), jnp.asarray(np.cumprod(remaining), jnp.float32))
 
 
-def noised(schedule: Schedule, action: Array, step: Array, noise: Array) -> Array:
+def noised(schedule: NoiseSchedule, action: Array, step: Array, noise: Array) -> Array:
     """Actions [..., A] after steps [...] of noise [..., A]: sqrt(abar) a + sqrt(1 - abar) e."""
     signal = schedule.signal[step][..., None]
     return jnp.sqrt(signal) * action + jnp.sqrt(1.0 - signal) * noise
 
 
-def denoised(schedule: Schedule, noisy: Array, step: Array, noise: Array) -> Array:
+def denoised(schedule: NoiseSchedule, noisy: Array, step: Array, noise: Array) -> Array:
     """The inverse of `noised`: the clean actions [..., A], clipped to [-1, 1]."""
     signal = schedule.signal[step][..., None]
     return jnp.clip((noisy - jnp.sqrt(1.0 - signal) * noise) / jnp.sqrt(signal), -1.0, 1.0)
 
 
 def ancestral(
-    schedule: Schedule, denoiser: Callable[[Array, Array], Array], key: Array, shape: tuple[int, ...]
+    schedule: NoiseSchedule, denoiser: Callable[[Array, Array], Array], key: Array, shape: tuple[int, ...]
 ) -> Array:
     """Actions of `shape` [..., A] from noise, by the reverse process of DDPM [1, algorithm 2].
 
     `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws from the Gaussian
     q(a_{t-1} | a_t, a_0), where a_0 is `denoised` with the predicted noise. The last step adds no noise.
     """
-    kept, signal = schedule
+    remaining, signal = schedule
     before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
-    weight_clean = (1.0 - kept) * jnp.sqrt(before) / (1.0 - signal)
-    weight_noisy = (1.0 - before) * jnp.sqrt(kept) / (1.0 - signal)
-    std = jnp.sqrt((1.0 - kept) * (1.0 - before) / (1.0 - signal))  # 0 in the last step
-    steps = kept.size
+    weight_clean = (1.0 - remaining) * jnp.sqrt(before) / (1.0 - signal)
+    weight_noisy = (1.0 - before) * jnp.sqrt(remaining) / (1.0 - signal)
+    std = jnp.sqrt((1.0 - remaining) * (1.0 - before) / (1.0 - signal))  # 0 in the last step
+    steps = remaining.size
     noise = jax.random.normal(key, (steps + 1, *shape))
 
     def reverse(action: Array, given: tuple[Array, Array]) -> tuple[Array, None]:

@@ -272,11 +272,11 @@ class WithHead:
 def check_bins(settings: HeadSettings) -> None:
     """Raise `ValueError` for bins that cannot work."""
     require_at_least(settings, bins=2 * OUTER + 3)
-    given = [name for name in ("v_min", "v_max") if getattr(settings, name) is not None]
-    require_range(settings, **dict.fromkeys(given, (None, None)))
-    if len(given) == 1:
+    ends = [name for name in ("v_min", "v_max") if getattr(settings, name) is not None]
+    require_range(settings, **dict.fromkeys(ends, (None, None)))
+    if len(ends) == 1:
         raise ValueError("--config.v-min and --config.v-max go together: give both, or neither for those of the data.")
-    if given and not np.all(np.asarray(settings.v_min) < np.asarray(settings.v_max)):
+    if ends and not np.all(np.asarray(settings.v_min) < np.asarray(settings.v_max)):
         raise ValueError(f"--config.v-min is {settings.v_min}, it must be below --config.v-max {settings.v_max}.")
 
 
@@ -300,8 +300,8 @@ def range_of_returns(data: Transition, discount: Array | float, scale: Array | f
 
 def _sums(left: Any, right: Any) -> Any:
     """Sums of two neighbouring spans of rows: what lies before a start does not count."""
-    kept = [jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)]
-    return (*kept, left[2] | right[2])
+    sums = [jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)]
+    return (*sums, left[2] | right[2])
 
 
 def _backwards(later: Any, earlier: Any) -> Any:

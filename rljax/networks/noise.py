@@ -68,8 +68,8 @@ def noisy(network: Network, deviation: Array | float) -> Network:
 
 def sampled(networks: Any, key: Array) -> Any:
     """A tree of networks, in which those with noisy layers have one draw of noise each; others are as they were."""
-    found, structure = jax.tree.flatten(networks, is_leaf=lambda x: isinstance(x, Network))
-    return structure.unflatten([_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(found)])
+    nodes, structure = jax.tree.flatten(networks, is_leaf=lambda x: isinstance(x, Network))
+    return structure.unflatten([_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(nodes)])
 
 
 def _sampled(network: Any, key: Array) -> Any:
@@ -182,9 +182,7 @@ def falling_epsilon(updates: Array, settings: Any) -> Array:
     return settings.epsilon_start + (settings.epsilon_end - settings.epsilon_start) * passed
 
 
-def epsilon_greedy(
-    key: Array, greedy: Array, epsilon: Array, spec: EnvSpec, mask: Array | None = None
-) -> Array:
+def epsilon_greedy(key: Array, greedy: Array, epsilon: Array, spec: EnvSpec, mask: Array | None = None) -> Array:
     """Discrete actions [...]: the `greedy` ones, except for a share `epsilon` of uniform ones.
 
     `epsilon` is [], or has the last axes of the actions. `mask` [..., A] says which are allowed.

@@ -113,9 +113,7 @@ class Imitation(NamedTuple):
         if self.dropout is not None:
             require_range(self, dropout=(0, 0.99))
 
-    def mean(
-        self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
-    ) -> Array:
+    def mean(self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None) -> Array:
         """mu(s) [..., A] of continuous actions for observations [..., O...]."""
         return jnp.tanh(actor.mean(observation, dropout=dropout))
 

@@ -52,7 +52,7 @@ from rljax import agent, networks
 from rljax.agent import Acting, Array, EnvSpec, config, same_fields
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined, memory_layers
 from rljax.networks.layers import LayerNorm, Module
-from rljax.networks.thinking import DRC, IRU, Recall, Span
+from rljax.networks.thinking import DRC, Recall, Span, ThinkingIRU
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
@@ -195,7 +195,7 @@ def _torso(settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
         case "resnet":
             return ResNet(hidden, *style)
         case "iru":
-            return IRU(hidden, settings.compute, settings.initialisation)
+            return ThinkingIRU(hidden, settings.compute, settings.initialisation)
         case "recall":
             return Recall(hidden, settings.compute, *style)
         case "drc":
@@ -223,7 +223,7 @@ def ensemble(
     if settings.torso == "mlp":
         style = (settings.activation, settings.initialisation, settings.layer_norm, features, output_scale)
         return settings.before(spec, networks.Ensemble(size, hidden, *style))
-    return settings.before(spec, Ensemble(size, _network(settings, hidden, features, output_scale)))
+    return settings.before(spec, TorsoEnsemble(size, _network(settings, hidden, features, output_scale)))
 
 
 def last(settings: TorsoSettings, features: int, output_scale: float = 1.0) -> nn.Module:
@@ -247,7 +247,7 @@ class Headed(Module):
         return output(self.torso(*inputs, **options))
 
 
-class Ensemble(Module):
+class TorsoEnsemble(Module):
     """`size` independent copies of a network as one batched product."""
 
     size: int
@@ -303,7 +303,7 @@ def during(networks_: Any, span: Span) -> Any:
         module = getattr(network, "module", None)
         for part in ("body", "member", "torso"):
             module = getattr(module, part, module)
-        thinks = isinstance(module, IRU | Recall | DRC)
+        thinks = isinstance(module, ThinkingIRU | Recall | DRC)
         return network.replace(options={"span": span}) if thinks else network
 
     return jax.tree.map(bind, networks_, is_leaf=lambda x: isinstance(x, networks.Network))

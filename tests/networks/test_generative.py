@@ -29,7 +29,7 @@ def test_schedules_are_as_published() -> None:
     np.testing.assert_allclose(kept, np.exp(np.negative(integral)), rtol=1e-6)
     np.testing.assert_allclose(signal, np.cumprod(kept), rtol=1e-6)
     np.testing.assert_allclose(
-        1.0 - generative.schedule("linear", 1000).kept[np.array([0, -1])], [1e-4, 2e-2], rtol=1e-3
+        1.0 - generative.schedule("linear", 1000).remaining[np.array([0, -1])], [1e-4, 2e-2], rtol=1e-3
     )
 
 

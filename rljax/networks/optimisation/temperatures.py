@@ -64,9 +64,7 @@ def create(config: Any) -> Trained:
     return Trained.create(log_temperature, optax.adam(settings.temperature_lr))
 
 
-def loss(
-    log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings
-) -> Loss:
+def loss(log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings) -> Loss:
     """The policy's entropy [] minus the target, times log alpha (or alpha)."""
     target_entropy = settings.target_entropy
     if target_entropy is None:
@@ -77,9 +75,7 @@ def loss(
     return loss, {"temperature/loss": loss, "temperature/value": temperature}
 
 
-def step(
-    log_temperature: Trained, entropy: Array, action_size: int, config: Any
-) -> tuple[Trained, Metrics]:
+def step(log_temperature: Trained, entropy: Array, action_size: int, config: Any) -> tuple[Trained, Metrics]:
     """log alpha [] after one step, and metrics, by a Config or by `TemperatureSettings`.
 
     It stays as it is where it is not to be learnt.

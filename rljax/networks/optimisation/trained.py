@@ -73,9 +73,7 @@ class Trained(struct.PyTreeNode):
         return Trained(optax.apply_updates(self.parameters, changes), optimiser_state)
 
 
-def clipped(
-    optimiser: optax.GradientTransformation, max_norm: Array | float
-) -> optax.GradientTransformation:
+def clipped(optimiser: optax.GradientTransformation, max_norm: Array | float) -> optax.GradientTransformation:
     """An optimiser on gradients whose norm over all parameters is at most `max_norm`; 0: no limit."""
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optimiser)
