@@ -12,8 +12,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, mask_of
 from rljax.networks import distributions
+from rljax.networks.layers import Network
 
 Kind = Literal["gaussian", "tanh_gaussian"]  # of continuous actions
 
@@ -55,6 +56,16 @@ class RawActions:
         if log_std is None:
             return distributions.discrete(output, self.spec.choices, mask)
         return distributions.gaussian_beside(output, jnp.exp(log_std), self.spec.choices)
+
+    def actor(self, network: Network, log_std: Array | float) -> distributions.Actor:
+        """The parameters of a policy: `network` maps [O] to [`features`], `log_std` is of all states."""
+        return distributions.Actor(
+            network, self.log_std(log_std), self.spec.discrete, self.spec.choices
+        )
+
+    def policy(self, actor: distributions.Actor, observation: Any) -> distributions.Distribution:
+        """pi(.|s) over raw actions for observations [..., O...], which may hold a mask."""
+        return self.distribution(actor.mean(observation), actor.log_std, mask_of(observation))
 
     def emit(self, raw: Any) -> Array:
         """The action that the environment gets."""
