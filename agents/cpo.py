@@ -28,8 +28,6 @@ The environment gives c as its signal "cost".
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -149,7 +147,7 @@ def act(
 
 
 # [2, eq. 16]
-def with_advantages(critics: Any, batch: Transition, config: Config) -> Transition:
+def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) -> Transition:
     """A rollout with A and A_c, and with V and V_c, [T, E, 2] each, in its extras."""
     value = critics(batch.observation)
     next_value = critics(batch.next_observation)
@@ -159,7 +157,7 @@ def with_advantages(critics: Any, batch: Transition, config: Config) -> Transiti
     advantage = buffers.generalised_advantages(
         batch, rewards, value, next_value, discount, trace_decay
     )
-    return batch.replace(extras=batch.extras | {"advantage": advantage, "value": value})
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 def observe_costs(
@@ -226,7 +224,7 @@ def update(
         returns, batch = normalise.scale_rollout(state.returns, batch, config.discount)
         state = state.replace(returns=returns)
     state, batch, episode_cost = observe_costs(state, batch, config)
-    rollout = with_advantages(state.critics, batch, config)
+    rollout = with_advantages(state.critics.parameters, batch, config)
     target = rollout.extras["advantage"] + rollout.extras["value"]
     actor, metrics = policy_step(state, rollout, config)
     batch = batch.replace(next_observation=None)  # no minibatch needs it

@@ -250,7 +250,7 @@ def update(
         advantage = q - values(state, data.observation, key_value, config)
         rows = (data.observation, raw, advantage)
         inputs = jax.tree.map(lambda *x: jnp.concatenate(x), inputs, rows)
-    actor, policy_metrics = policy_step(state, *inputs, config)
+    actor, policy_metrics = policy_step(state, *inputs, config=config)
     return state.replace(actor=actor), jax.tree.map(jnp.mean, metrics) | policy_metrics
 
 
