@@ -19,6 +19,7 @@ from rljax import networks
 from rljax.agent import Array, EnvSpec, config, mask_of, same_fields
 from rljax.networks import distributions
 from rljax.networks.distributions import Actor
+from rljax.networks.layers import Network
 from rljax.requirements import LogStd, NonNegative, require_order, require_range
 
 Kind = Literal["gaussian", "tanh_gaussian"]  # of continuous actions
@@ -61,6 +62,16 @@ class RawActions:
         if log_std is None:
             return distributions.discrete(output, self.spec.choices, mask)
         return distributions.gaussian_beside(output, jnp.exp(log_std), self.spec.choices)
+
+    def actor(self, network: Network, log_std: Array | float) -> Actor:
+        """The parameters of a policy: `network` maps [O] to [`features`], `log_std` is of all states."""
+        return Actor(
+            network, self.log_std(log_std), self.spec.discrete, self.spec.choices
+        )
+
+    def policy(self, actor: Actor, observation: Any) -> distributions.Distribution:
+        """pi(.|s) over raw actions for observations [..., O...], which may hold a mask."""
+        return self.distribution(actor.mean(observation), actor.log_std, mask_of(observation))
 
     def emit(self, raw: Any) -> Array:
         """The action that the environment gets."""

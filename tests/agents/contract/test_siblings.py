@@ -100,32 +100,20 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=153,
         own={"prepare", "critic_loss", "Config", "State", "experience", "check", "init", "act", "actor_loss", "update"},
     ),
-    ("stream_q", "stream_sarsa"): Pair(lines=55, own={"State", "check", "init", "perceive", "act", "update"}),
-    ("stream_ac", "stream_td"): Pair(lines=86, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),
+    ("stream_q", "stream_sarsa"): Pair(lines=61, own={"State", "check", "init", "perceive", "act", "update"}),
+    ("stream_ac", "stream_td"): Pair(lines=72, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),
     ("ppo", "ppo_lagrangian"): Pair(
-        lines=205,
-        own={"Config", "Parameters", "State", "experience", "check", "layers", "init", "act", "policy", "emitted"}
-        | {"advantages", "actor_loss", "critic_loss", "update"},
+        lines=186,
+        own={"ActorCritic", "Config", "State", "experience", "check", "init", "act", "policy"}
+        | {"with_advantages", "actor_loss", "update"},
     ),
     ("ppo_lagrangian", "cpo"): Pair(
-        lines=247,
-        own={"Config", "State", "experience", "check", "layers", "init", "optimiser", "act", "policy", "advantages"}
-        | {"values", "critic_loss", "update"},
+        lines=222,
+        own={"Config", "State", "experience", "check", "init", "optimiser", "act", "update"},
     ),
     ("cpo", "hnpg"): Pair(
-        lines=267,
-        own={
-            "Config",
-            "State",
-            "experience",
-            "check",
-            "init",
-            "advantages",
-            "values",
-            "step_of",
-            "critic_loss",
-            "update",
-        },
+        lines=246,
+        own={"Config", "State", "experience", "check", "init", "policy_step", "update"},
     ),
     ("iql", "bc"): Pair(lines=128, own={"prepare", "Config", "State", "check", "init", "actor_loss", "update"}),
 }
