@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 from collections.abc import Iterator
@@ -10,14 +11,26 @@ from typing import Any
 
 import pytest
 
-from rljax import envs
-from rljax.runs import checkpoints, collect, experiments, extract, records, run
+from rljax import envs, trust
+from rljax.runs import (
+    arguments,
+    attackers,
+    checkpoints,
+    collect,
+    experiments,
+    extract,
+    records,
+    run,
+)
 from rljax.runs.policies import evaluate, loading, videos
-from rljax.training import registry, trust
+from rljax.training import registry
+from rljax.training.named_code import named_code
+from rljax.training.settings import Settings
+from rljax.trust import Folder, keys, states
 from rljax.tuning import grids
 from tests.helpers import counting, run_folders
 
-SETTINGS = {"agent": "./mine.py", "env": "./walk.py:Walk"}
+SETTINGS = Settings("./mine.py", "./walk.py:Walk")
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     yield tmp_path / "home"
-    trust._key_in.cache_clear()
+    keys._key_in.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -63,41 +76,63 @@ def test_the_code_of_an_agent_is_known_from_its_name() -> None:
     assert registry.file_of("./mine.py") == "./mine.py"
 
 
+def require(settings: Settings, seals: Any, path: Path, trusted: bool = False) -> None:
+    """Require that the code of a config.json in `path` may run."""
+    Folder(path, trusted).require_code("config.json", named_code(settings), seals)
+
+
 def test_what_is_sealed_is_trusted_by_its_maker_alone(home: Path, tmp_path: Path) -> None:
-    seals = trust.seals(SETTINGS)
+    seals = trust.seals(named_code(SETTINGS))
     assert set(seals) == {"agent", "env"}
-    trust.require(SETTINGS, seals, tmp_path, False)
+    require(SETTINGS, seals, tmp_path)
     assert (home / ".rljax" / "key").stat().st_mode & 0o777 == 0o600
-    for settings, given in [
+    other_agent = dataclasses.replace(SETTINGS, agent="./other.py")
+    other_env = dataclasses.replace(SETTINGS, env="evil:Walk-v0")
+    other_eval_env = dataclasses.replace(SETTINGS, eval_env="evil:Walk-v0")
+    for settings, signatures in [
         (SETTINGS, {}),
         (SETTINGS, None),
         (SETTINGS, ["agent"]),
         (SETTINGS, {"agent": seals["env"], "env": seals["agent"]}),
-        (SETTINGS | {"agent": "./other.py"}, seals),
-        (SETTINGS | {"env": "evil:Walk-v0"}, seals),
+        (other_agent, seals),
+        (other_env, seals),
+        (other_eval_env, seals),
         (SETTINGS, seals | {"agent": 3}),
         (SETTINGS, seals | {"agent": "\ud800"}),
     ]:
-        with pytest.raises(ValueError, match=r"names code as its (agent|env), '.*no command of yours .*--trust"):
-            trust.require(settings, given, tmp_path, False)
-        trust.require(settings, given, tmp_path, True)
-    trust._key_in.cache_clear()
+        with pytest.raises(
+            ValueError, match=r"names code as its (agent|env|eval_env), '.*no command of yours .*--trust"
+        ):
+            require(settings, signatures, tmp_path)
+        require(settings, signatures, tmp_path, trusted=True)
+    keys._key_in.cache_clear()
     (home / ".rljax" / "key").unlink()  # another user, or another machine
     with pytest.raises(ValueError, match="names code as its agent"):
-        trust.require(SETTINGS, seals, tmp_path, False)
+        require(SETTINGS, seals, tmp_path)
+
+
+def test_a_folder_is_trusted_only_if_the_user_says_so(tmp_path: Path) -> None:
+    assert not Folder(tmp_path).trusted
+    assert not Folder(tmp_path).other("base").trusted
+    assert Folder(tmp_path, trusted=True).other("base") == Folder(Path("base"), trusted=True)
+    assert not arguments.run_folder(tmp_path).trusted
+    assert not arguments.run_folder(Folder(tmp_path)).trusted
+    assert arguments.run_folder(Folder(tmp_path, trusted=True)).trusted
+    assert arguments.run_folder(Folder(tmp_path), trusted=True).trusted
 
 
 def test_nothing_is_sealed_where_no_key_can_be_made(home: Path, tmp_path: Path) -> None:
     home.write_text("a file, not a folder")
-    assert trust.seals(SETTINGS) == {}
+    assert trust.seals(named_code(SETTINGS)) == {}
     with pytest.raises(ValueError, match="names code"):
-        trust.require(SETTINGS, {"agent": "", "env": ""}, tmp_path, False)
+        require(SETTINGS, {"agent": "", "env": ""}, tmp_path)
 
 
 def test_names_of_rljax_itself_need_no_seal(home: Path, tmp_path: Path) -> None:
-    settings = {"agent": "sac", "env": "Hopper-v5"}
-    assert trust.seals(settings) == {}
-    trust.require(settings, None, tmp_path, False)
+    settings = Settings("sac", "Hopper-v5")
+    assert named_code(settings) == {}
+    assert trust.seals({}) == {}
+    require(settings, None, tmp_path)
     assert not home.exists()
 
 
@@ -112,14 +147,14 @@ def test_a_data_set_does_not_choose_code(env: str) -> None:
 
 
 def test_an_argument_that_may_be_a_path_needs_a_seal(tmp_path: Path) -> None:
-    settings = {"agent": "sac", "env": 'Hopper-v5?{"xml_file": "./mine.xml"}'}
-    seals = trust.seals(settings)
-    trust.require(settings, seals, tmp_path, False)
-    for other in ({}, seals):
-        changed = settings if not other else settings | {"env": 'Hopper-v5?{"xml_file": "/dev/zero"}'}
+    settings = Settings("sac", 'Hopper-v5?{"xml_file": "./mine.xml"}')
+    seals = trust.seals(named_code(settings))
+    require(settings, seals, tmp_path)
+    changed = Settings("sac", 'Hopper-v5?{"xml_file": "/dev/zero"}')
+    for run_settings, signatures in [(settings, {}), (changed, seals)]:
         with pytest.raises(ValueError, match="names code as its env, \"the argument 'xml_file' = "):
-            trust.require(changed, other, tmp_path, False)
-    trust.require(settings | {"env": 'Hopper-v5?{"reset_noise_scale": 0.1}'}, {}, tmp_path, False)
+            require(run_settings, signatures, tmp_path)
+    require(Settings("sac", 'Hopper-v5?{"reset_noise_scale": 0.1}'), {}, tmp_path)
 
 
 CANARY = "from pathlib import Path\n\nPath({canary!r}).touch()\n"
@@ -141,12 +176,14 @@ def strangers(tmp_path: Path) -> Path:
 WAYS = {
     "load": loading.load,
     "load as a base": loading.base,
-    "resume": lambda out, **trusting: run.resume(out, 150, **trusting),
-    "eval": lambda out, **trusting: evaluate.evaluate_run(out, episodes=1, **trusting),
+    "resume": lambda out: run.resume(out, 150),
+    "eval": lambda out: evaluate.evaluate_run(out, episodes=1),
+    "settings for eval": lambda out: loading.read_changes(out, {"compute": ["1"]}),
     "play": videos.play,
     "text": videos.tell,
-    "record": lambda out, **trusting: collect.record(out, source="replay", **trusting),
-    "extract": lambda out, **trusting: extract.extract(out, [0], **trusting),
+    "record": lambda out: collect.record(out, source="replay"),
+    "extract": lambda out: extract.extract(out, [0]),
+    "attack": attackers.load_attacker,
 }
 
 
@@ -172,21 +209,42 @@ def test_a_strangers_grid_runs_nothing(strangers: Path) -> None:
     assert not Path("canary").exists()
 
 
-def test_trust_lets_it_run(strangers: Path) -> None:
-    with pytest.raises((ValueError, checkpoints.CheckpointError)):  # the folder has no checkpoint
-        loading.load(strangers, trust=True)
+TRUSTED: dict[str, Any] = {
+    "load": lambda out: loading.load(out, trust=True),
+    "resume": lambda out: run.resume(out, 150, trust=True),
+    "eval": lambda out: evaluate.evaluate_run(Folder(out, trusted=True), episodes=1),
+}
+
+
+@pytest.mark.parametrize("way", TRUSTED)
+def test_trust_lets_it_run(strangers: Path, way: str) -> None:
+    with contextlib.suppress(Exception):  # the folder has no checkpoint, or no data set
+        TRUSTED[way](strangers)
     assert Path("canary").exists()
 
 
 def test_a_pickle_of_an_environment_needs_its_seal_or_trust(tmp_path: Path) -> None:
     (tmp_path / "environments").write_bytes(b"a pickle")
-    notes: dict[str, Any] = {"environments": "saved", "seal": trust.seal("environments", b"a pickle")}
-    assert trust.environments(tmp_path, notes, False) == b"a pickle"
-    for changed in (None, 3, "0" * 64, trust.seal("agent", b"a pickle")):
-        with pytest.raises(ValueError, match=r"is a pickle, and no command of yours on this machine made it.*--trust"):
-            trust.environments(tmp_path, notes | {"seal": changed}, False)
-        assert trust.environments(tmp_path, notes | {"seal": changed}, True) == b"a pickle"
-    assert trust.environments(tmp_path, {"environments": "lost"}, False) is None
+    notes: dict[str, Any] = {"environments": "saved", "seal": trust.state_seal(b"a pickle")}
+    stranger, trusted = Folder(tmp_path), Folder(tmp_path, trusted=True)
+    state = checkpoints.environments(stranger, tmp_path, notes)
+    assert state == b"a pickle"
+    assert isinstance(state, trust.TrustedState)
+    for seal in (None, 3, "0" * 64, keys.seal("agent", b"a pickle")):
+        with pytest.raises(
+            ValueError, match=r"is a pickle, and no command of yours on this machine made it.*--trust"
+        ):
+            checkpoints.environments(stranger, tmp_path, notes | {"seal": seal})
+        state = checkpoints.environments(trusted, tmp_path, notes | {"seal": seal})
+        assert isinstance(state, trust.TrustedState)
+    assert checkpoints.environments(stranger, tmp_path, {"environments": "lost"}) is None
+
+
+def test_a_plain_state_of_a_stranger_is_no_trusted_one(tmp_path: Path) -> None:
+    (tmp_path / "environments").write_bytes(states.PLAIN)
+    state = checkpoints.environments(Folder(tmp_path), tmp_path, {"environments": "saved"})
+    assert state == states.PLAIN
+    assert not isinstance(state, trust.TrustedState)
 
 
 def test_a_manifest_opens_nothing_outside(tmp_path: Path) -> None:
