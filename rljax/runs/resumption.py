@@ -52,7 +52,8 @@ def require_structure(
 ) -> None:
     """Raise `ValueError` where the `saved` settings of a checkpoint are not those in `structure`.
 
-    Both shape its arrays. A setting that neither the checkpoint nor the run's config.json has is newer than the run, and has its default.
+    Both shape its arrays. A setting that neither the checkpoint nor the run's config.json has is
+    newer than the run, and has its default.
     """
     written = records.read_config(folder)["config"]
     for name, value in structure.items():

@@ -13,7 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-WORDS = re.compile(r"[\w +-]{0,100}")  # "bottom burner", "4x4"; no dots, slashes, colons and tildes, as paths have
+WORDS = re.compile(
+    r"[\w +-]{0,100}"
+)  # "bottom burner", "4x4"; no dots, slashes, colons and tildes, as paths have
 DEEPEST = 8  # levels of lists and objects
 
 

@@ -338,7 +338,8 @@ def launch(
     folder = arguments.run_folder(out)
     if not is_grid(folder.path):
         raise run.RunError(
-            f"there is no grid in '{folder.path}' on '{platform.node()}': the machines of a cluster must share the folder."
+            f"there is no grid in '{folder.path}' on '{platform.node()}': the machines of a cluster "
+            "must share the folder."
         )
     described = read(folder.path)
     inside = folder.other(folder.path / name)

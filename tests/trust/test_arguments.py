@@ -11,7 +11,20 @@ from rljax import trust
 
 
 @pytest.mark.parametrize(
-    "value", [0.1, 3, True, None, math.inf, "4x4", "bottom burner", "sparse", [[1, "r"], [0, "g"]], {"a": [1]}, ""]
+    "value",
+    [
+        0.1,
+        3,
+        True,
+        None,
+        math.inf,
+        "4x4",
+        "bottom burner",
+        "sparse",
+        [[1, "r"], [0, "g"]],
+        {"a": [1]},
+        "",
+    ],
 )
 def test_numbers_and_plain_words_are_safe(value: Any) -> None:
     assert trust.unsafe_argument({"name": value}) is None
@@ -52,6 +65,10 @@ def test_deep_values_and_odd_names_are_not_safe() -> None:
 def test_names_carry_arguments_as_json() -> None:
     assert trust.unsafe_argument_in("Hopper-v5") is None
     assert trust.unsafe_argument_in('Hopper-v5?{"reset_noise_scale": 0.1}') is None
-    assert trust.unsafe_argument_in('Hopper-v5?{"xml_file": "/x"}') == "the argument 'xml_file' = '/x'"
+    assert (
+        trust.unsafe_argument_in('Hopper-v5?{"xml_file": "/x"}') == "the argument 'xml_file' = '/x'"
+    )
     for text in ("[1]", "{", "[" * 100_000):
-        assert trust.unsafe_argument_in(f"Hopper-v5?{text}") == "arguments that are not a JSON object"
+        assert (
+            trust.unsafe_argument_in(f"Hopper-v5?{text}") == "arguments that are not a JSON object"
+        )

@@ -101,7 +101,8 @@ def test_what_is_sealed_is_trusted_by_its_maker_alone(home: Path, tmp_path: Path
         (SETTINGS, seals | {"agent": "\ud800"}),
     ]:
         with pytest.raises(
-            ValueError, match=r"names code as its (agent|env|eval_env), '.*no command of yours .*--trust"
+            ValueError,
+            match=r"names code as its (agent|env|eval_env), '.*no command of yours .*--trust",
         ):
             require(settings, signatures, tmp_path)
         require(settings, signatures, tmp_path, trusted=True)
@@ -137,11 +138,20 @@ def test_names_of_rljax_itself_need_no_seal(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "env", ["evil.py:Env", "evil:Env-v0", "timed/evil.py:Env", 'Hopper-v5?{"xml_file": "/dev/zero"}', "Hopper-v5?["]
+    "env",
+    [
+        "evil.py:Env",
+        "evil:Env-v0",
+        "timed/evil.py:Env",
+        'Hopper-v5?{"xml_file": "/dev/zero"}',
+        "Hopper-v5?[",
+    ],
 )
 def test_a_data_set_does_not_choose_code(env: str) -> None:
     data = dataclasses.replace(counting.recorded(), name="a.npz", env=env)
-    with pytest.raises(ValueError, match=r"the file of 'a.npz' names the environment .*name it yourself: --env"):
+    with pytest.raises(
+        ValueError, match=r"the file of 'a.npz' names the environment .*name it yourself: --env"
+    ):
         experiments._environment("sac", None, data)
     assert experiments._environment("sac", env, data) == env  # the user's own command names it
 
@@ -163,13 +173,25 @@ CANARY = "from pathlib import Path\n\nPath({canary!r}).touch()\n"
 @pytest.fixture
 def strangers(tmp_path: Path) -> Path:
     """A run whose agent is a file, which leaves a canary when it is imported."""
-    spec = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": 200}
+    spec = {
+        "name": "a",
+        "observation_shape": [3],
+        "action_size": 1,
+        "discrete": False,
+        "max_episode_steps": 200,
+    }
     env = "gymnax/Pendulum-v1"
-    folder = run_folders.write(tmp_path / "run", environment=env, config={"replay_size": 100}, spec=spec, dataset=None)
-    source = registry.source("sac").replace("import jax\n", f"import jax\n{CANARY.format(canary='canary')}", 1)
+    folder = run_folders.write(
+        tmp_path / "run", environment=env, config={"replay_size": 100}, spec=spec, dataset=None
+    )
+    source = registry.source("sac").replace(
+        "import jax\n", f"import jax\n{CANARY.format(canary='canary')}", 1
+    )
     (tmp_path / "mine.py").write_text(source)
     described = records.read_config(folder)
-    records.write_json(folder / "config.json", described | {"agent": "./mine.py", "seals": {"agent": "0" * 64}})
+    records.write_json(
+        folder / "config.json", described | {"agent": "./mine.py", "seals": {"agent": "0" * 64}}
+    )
     return folder
 
 
@@ -189,7 +211,9 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_strangers_run_runs_nothing(strangers: Path, way: str) -> None:
-    with pytest.raises(ValueError, match=r"names code as its agent, '.*mine.py', and no command of yours"):
+    with pytest.raises(
+        ValueError, match=r"names code as its agent, '.*mine.py', and no command of yours"
+    ):
         WAYS[way](strangers)
     assert not Path("canary").exists()
 
@@ -199,7 +223,10 @@ def test_a_strangers_grid_runs_nothing(strangers: Path) -> None:
     grid = strangers.parent / "grid"
     grid.mkdir()
     entry = {"folder": "launch-000", "seeds": [0], "config": described["config"]}
-    records.write_json(grid / grids.PLAN, {"settings": described, "launches": [entry], "command": "", "points": [{}]})
+    records.write_json(
+        grid / grids.PLAN,
+        {"settings": described, "launches": [entry], "command": "", "points": [{}]},
+    )
     with pytest.raises(ValueError, match="names code as its agent"):
         grids.resume(grid)
     shutil.copytree(strangers, grid / "launch-000")
@@ -232,7 +259,8 @@ def test_a_pickle_of_an_environment_needs_its_seal_or_trust(tmp_path: Path) -> N
     assert isinstance(state, trust.TrustedState)
     for seal in (None, 3, "0" * 64, keys.seal("agent", b"a pickle")):
         with pytest.raises(
-            ValueError, match=r"is a pickle, and no command of yours on this machine made it.*--trust"
+            ValueError,
+            match=r"is a pickle, and no command of yours on this machine made it.*--trust",
         ):
             checkpoints.environments(stranger, tmp_path, notes | {"seal": seal})
         state = checkpoints.environments(trusted, tmp_path, notes | {"seal": seal})

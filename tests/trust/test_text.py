@@ -21,7 +21,9 @@ def test_control_characters_become_escapes() -> None:
     assert printable(b"\xff".decode(errors="surrogateescape")) == r"\udcff"
 
 
-@pytest.mark.parametrize(("most", "shown"), [(None, "abcd\\x1b"), (5, "abcd\\x1b"), (4, "abcd..."), (0, "...")])
+@pytest.mark.parametrize(
+    ("most", "shown"), [(None, "abcd\\x1b"), (5, "abcd\\x1b"), (4, "abcd..."), (0, "...")]
+)
 def test_long_texts_are_cut(most: int | None, shown: str) -> None:
     assert printable("abcd\x1b", most=most) == shown
 
