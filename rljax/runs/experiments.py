@@ -94,7 +94,7 @@ def reopened(
         changes = preset_online(settings.agent, settings.env, settings.data)
         settings = dataclasses.replace(settings, online=changes)
     experiment = restored(
-        settings, described["config"], folder, "config.json", described["seals"]
+        settings, described["config"], folder, "config.json", described.get("seals")
     )
     then, now = described["dataset"] or {}, described_data(experiment.dataset) or {}
     # The versions are those of the packages that read it: a run may go on with others, which is noted.

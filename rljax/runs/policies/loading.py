@@ -51,7 +51,7 @@ def load_all(
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     other = None if settings.base is None else base(folder.other(settings.base))
 
-    inputs = module.experience(config).inputs
+    inputs = module.experience(in_steps).inputs
 
     def create(key: Any, config: Any) -> Any:
         return agent_state.create(module, key, spec, config, inputs, other)
@@ -148,7 +148,7 @@ def _read(
     """A run's config.json, its settings, its agent's module and the agent's Config."""
     described = read_config(folder.path)
     settings = settings_of(described)
-    folder.require_code("config.json", named_code(settings, parts), described["seals"])
+    folder.require_code("config.json", named_code(settings, parts), described.get("seals"))
     module = registry.load_agent(settings.agent)
     file = folder.path / "config.json"
     config = configuration.replace(module.Config(), described["config"], f"'{file}'")
