@@ -126,7 +126,7 @@ def resume(
     quiet: bool = True,
     workers: ray_cluster.RayCluster | None = None,
 ) -> Path:
-    """Continue the sweep in `out`. A trusted `Folder` does not stand for those of its launches.
+    """Continue the sweep in `out`. Trust in its folder is not trust in those of its launches.
 
     Raises `ValueError` where the sweep is complete, and for code that this folder may not run.
     """
