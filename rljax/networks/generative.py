@@ -12,7 +12,7 @@ noise at 1 [3].
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,12 @@ import numpy as np
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import Array
+from rljax.agent import Array, EnvSpec
 from rljax.networks.layers import Module
+from rljax.requirements import AtLeast
 
 Noising = Literal["vp", "linear"]
+Embedding = Annotated[int, AtLeast(4)]  # features of a time: two sines and two cosines at least
 
 
 def sinusoidal(time: Array, size: int) -> Array:
@@ -165,11 +167,19 @@ def logit_normal(key: Array, shape: tuple[int, ...], mean: float = -0.4, std: fl
     return jax.nn.sigmoid(mean + std * jax.random.normal(key, shape))
 
 
-def repeated(observation: Array, number: int) -> Array:
-    """Observations [..., O] repeated as [..., number, O], for `number` candidates each."""
-    return jnp.repeat(observation[..., None, :], number, axis=-2)
+def repeated(spec: EnvSpec, observation: Any, number: int) -> Any:
+    """Observations [..., O...] repeated as [..., number, O...], for `number` candidates each."""
+    axis = len(spec.leading(observation))
+    return jax.tree.map(
+        lambda x: jnp.repeat(jnp.expand_dims(x, axis), number, axis=axis), observation
+    )
 
 
-def chosen(candidates: Array, index: Array) -> Array:
+def action_noise(spec: EnvSpec, observation: Any, key: Array) -> Array:
+    """Standard normal noise [..., A], an action for each of the observations [..., O...]."""
+    return jax.random.normal(key, (*spec.leading(observation), spec.action_size))
+
+
+def candidate(candidates: Array, index: Array) -> Array:
     """The candidates at `index` [...] from [..., N, A]: [..., A]."""
     return jnp.take_along_axis(candidates, index[..., None, None], axis=-2)[..., 0, :]

@@ -249,8 +249,8 @@ Imitation = Callable[[Any], tuple[float, np.ndarray | None]]
 class Guided:
     """What Diffusion-QL and OFQL have in common, in float64: equations 3 and 4 of arXiv:2208.06193 and its code."""
 
-    def __init__(self, state: Any, config: Any, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
+    def __init__(self, state: Any, config: Any) -> None:
+        self.config = config
         self.actor, self.average = field(state.actor), field(state.average_actor)
         self.critics, self.targets = critics(state.critic), critics(state.target_critic)
         self.actor_adam, self.critic_adam = Adam(config.actor_lr), Adam(config.critic_lr)
@@ -270,7 +270,8 @@ class Guided:
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update, and its metrics."""
         config, size = self.config, len(batch.reward)
-        observation, successor = (standardised(self.seen, x) for x in (batch.observation, batch.next_observation))
+        observation = np.asarray(batch.observation, np.float64)
+        successor = np.asarray(batch.next_observation, np.float64)
         action = np.asarray(batch.action, np.float64)
         key_critic, key_actor = jax.random.split(key)
 

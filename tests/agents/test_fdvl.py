@@ -29,8 +29,8 @@ def example() -> tuple[EnvSpec, fdvl.Config, Transition]:
 class Reference:
     """f-DVL in float64, in the order of hari-sikchi/DVL, with the losses of arXiv:2302.08560 and arXiv:2301.02328."""
 
-    def __init__(self, state: fdvl.State, config: fdvl.Config, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
+    def __init__(self, state: fdvl.State, config: fdvl.Config) -> None:
+        self.config = config
         self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
         self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
         self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
@@ -56,8 +56,8 @@ class Reference:
         key, key_uniform = jax.random.split(key)
         shape = (config.uniform_actions, *batch.action.shape)
         uniform = np.asarray(jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0), np.float64)
-        observation = reference.standardised(self.seen, batch.observation)
-        next_observation = reference.standardised(self.seen, batch.next_observation)
+        observation = np.asarray(batch.observation, np.float64)
+        next_observation = np.asarray(batch.next_observation, np.float64)
         action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
 

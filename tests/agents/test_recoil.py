@@ -29,8 +29,8 @@ def example() -> tuple[EnvSpec, recoil.Config, Transition]:
 class Reference:
     """ReCOIL in float64, in the order of the authors' code: the value, the actor, the critics."""
 
-    def __init__(self, state: recoil.State, config: recoil.Config, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
+    def __init__(self, state: recoil.State, config: recoil.Config) -> None:
+        self.config = config
         self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
         self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
         self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
@@ -50,8 +50,8 @@ class Reference:
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update; its metrics."""
         config, size = self.config, len(batch.reward) // 2
-        seen = reference.standardised(self.seen, batch.observation)
-        following = reference.standardised(self.seen, batch.next_observation)[:size]
+        seen = np.asarray(batch.observation, np.float64)
+        following = np.asarray(batch.next_observation, np.float64)[:size]
         action = np.asarray(batch.action, np.float64)
         ended = np.asarray(batch.terminated)[:size]
         mixture, done = seen[:size], action[:size]

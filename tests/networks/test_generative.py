@@ -195,10 +195,10 @@ def test_logit_normal_has_its_median_at_the_mean() -> None:
     np.testing.assert_allclose(np.median(drawn), 1.0 / (1.0 + np.exp(0.4)), atol=0.01)
 
 
-def test_chosen_takes_one_of_each() -> None:
+def test_candidate_takes_one_of_each() -> None:
     candidates = jnp.arange(24.0).reshape(2, 3, 4, 1)
-    found = generative.chosen(candidates, jnp.array([[0, 1, 2], [3, 0, 1]]))
-    np.testing.assert_array_equal(found[..., 0], [[0, 5, 10], [15, 16, 21]])
+    rows = generative.candidate(candidates, jnp.array([[0, 1, 2], [3, 0, 1]]))
+    np.testing.assert_array_equal(rows[..., 0], [[0, 5, 10], [15, 16, 21]])
 
 
 @pytest.mark.parametrize("embedding", [0, 8])
