@@ -159,14 +159,6 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
     return state.critic(observation, action).mean(axis=0)
 
 
-def state_values(value: networks.AnyNetwork, batch: Transition) -> tuple[Array, Array]:
-    """V(s) and V(s') [B] of a batch, in one pass."""
-    pair = (batch.observation, batch.next_observation)
-    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)
-    v = value(both)[:, 0]
-    return v[: batch.reward.size], v[batch.reward.size :]
-
-
 # [1, eq. 5]
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
     """Squared distance to the actions' values q [B], weighted by the expectile."""
@@ -217,7 +209,7 @@ def update(
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     adam = optax.adam(config.value_lr)
     value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
-    v, next_v = state_values(value if config.values == "new" else state.value, batch)
+    v, next_v = networks.state_values(value if config.values == "new" else state.value, batch)
     adam = optax.adam(actor_rate(step, config))
     actor, actor_metrics = state.actor.step(adam, actor_loss, q - v, batch, key, config)
     adam = optax.adam(config.critic_lr)
