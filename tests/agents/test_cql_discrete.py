@@ -53,9 +53,9 @@ class Reference:
             gaps.append((np.log(total) + each.max(axis=1) - q).mean())
             error = q - y
             errors.append(np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5).mean())
-            chosen = np.eye(ACTIONS)[action]
-            change = chosen * np.clip(error, -1.0, 1.0)[:, None]
-            change += config.penalty_weight * (power / total[:, None] - chosen)
+            one_hot = np.eye(ACTIONS)[action]
+            change = one_hot * np.clip(error, -1.0, 1.0)[:, None]
+            change += config.penalty_weight * (power / total[:, None] - one_hot)
             gradients.append(reference.backward(critic, inputs, change / size)[0])
             taken.append(q)
         self.critics = self.adam.step(self.critics, gradients)
@@ -73,7 +73,7 @@ class Reference:
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "three critics, light penalty": {"num_critics": 3, "penalty_weight": 0.1, "discount": 0.5},
-    "copies, normalised": {"target_rate": 1.0, "target_every": 2, "normalise_observations": True},
+    "copies": {"target_rate": 1.0, "target_every": 2},
 }
 
 # Compiled once for all tests: a Config's floats are traced.
@@ -141,10 +141,10 @@ def test_only_termination_cuts_the_bootstrap() -> None:
 
 def test_explores_by_a_share_of_uniform_actions() -> None:
     config = dataclasses.replace(CONFIG, epsilon=0.4)
-    state, seen = fresh(config), np.broadcast_to(reference.observed()[:1], (20_000, 3))
-    greedy = np.asarray(act(state, seen, KEY, config, explore=False)[0])
-    assert (greedy == np.asarray(state.critic(jnp.asarray(seen[:1])))[0].argmax()).all()
-    explored = np.asarray(act(state, seen, KEY, config, explore=True)[0])
+    state, observation = fresh(config), np.broadcast_to(reference.observed()[:1], (20_000, 3))
+    greedy = np.asarray(act(state, observation, KEY, config, explore=False)[0])
+    assert (greedy == np.asarray(state.critic(jnp.asarray(observation[:1])))[0].argmax()).all()
+    explored = np.asarray(act(state, observation, KEY, config, explore=True)[0])
     np.testing.assert_allclose((explored != greedy).mean(), 0.3, atol=0.02)
 
 

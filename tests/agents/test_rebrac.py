@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
