@@ -38,6 +38,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import Actor, encoders, policies
 from rljax.networks.encoders import EncoderSettings
+from rljax.networks.optimisation import expectiles
 from rljax.networks.policies import Imitation
 from rljax.requirements import Between, Count, NonNegative, Positive, Share, Whole, Widths
 
@@ -225,7 +226,7 @@ def update(
     q = action_values(state, batch, key_uniform, config)  # [K, B]
     adam = optax.adam(config.value_lr)
     value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
-    v, next_v = networks.state_values(value, batch)
+    v, next_v = expectiles.state_values(value, batch)
     adam = optax.adam(actor_rate(step, config))
     actor, actor_metrics = state.actor.step(adam, actor_loss, q[0] - v, batch, key, config)
     adam = optax.adam(config.critic_lr)

@@ -41,6 +41,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import Actor, encoders, heads, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.heads import HeadSettings
+from rljax.networks.optimisation import expectiles
 from rljax.networks.policies import Imitation
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
@@ -209,7 +210,7 @@ def update(
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     adam = optax.adam(config.value_lr)
     value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
-    v, next_v = networks.state_values(value if config.values == "new" else state.value, batch)
+    v, next_v = expectiles.state_values(value if config.values == "new" else state.value, batch)
     adam = optax.adam(actor_rate(step, config))
     actor, actor_metrics = state.actor.step(adam, actor_loss, q - v, batch, key, config)
     adam = optax.adam(config.critic_lr)

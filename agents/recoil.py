@@ -40,6 +40,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import Actor, encoders, policies
 from rljax.networks.encoders import EncoderSettings
+from rljax.networks.optimisation import expectiles
 from rljax.networks.policies import Imitation
 from rljax.requirements import Between, Count, NonNegative, Positive, Share, Whole, Widths
 
@@ -226,7 +227,7 @@ def update(
     q = state.target_critic(mixture.observation, mixture.action).min(axis=0)  # [B]
     adam = optax.adam(config.value_lr)
     value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
-    v, next_v = networks.state_values(value, mixture)
+    v, next_v = expectiles.state_values(value, mixture)
     adam = optax.adam(actor_rate(step, config))
     actor, actor_metrics = state.actor.step(adam, actor_loss, q - v, mixture, key, config)
     adam = optax.adam(config.critic_lr)

@@ -16,7 +16,6 @@ from rljax.networks.ensembles import (
     outputs_and_head,
     smallest,
     smallest_of_subset,
-    state_values,
 )
 from rljax.networks.layers import (
     ACTIVATIONS,
@@ -86,5 +85,4 @@ __all__ = [
     "require_fit",
     "smallest",
     "smallest_of_subset",
-    "state_values",
 ]

@@ -1,7 +1,4 @@
-"""Critics of discrete actions or with bins, and what agents do with an ensemble: its smallest value, its members.
-
-Also the values of a batch's states.
-"""
+"""Critics of discrete actions or with bins, and what agents do with an ensemble: its smallest value, its members."""
 
 from __future__ import annotations
 
@@ -162,14 +159,6 @@ def member(ensemble: Network | Trained, index: int) -> Network:
 def members(ensemble: Network | Trained) -> Network:
     """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
     return _of_one(parameters_of(ensemble), lambda x: x[:, None])
-
-
-def state_values(value: Network | Trained, batch: Transition) -> tuple[Array, Array]:
-    """V(s) and V(s') [B] of a batch, in one pass; `value` maps observations to [..., 1]."""
-    pair = (batch.observation, batch.next_observation)
-    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)
-    v = value(both)[:, 0]
-    return v[: batch.reward.size], v[batch.reward.size :]
 
 
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
