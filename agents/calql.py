@@ -42,7 +42,7 @@ class Config:
     batch_size: int = 256  # transitions per update; [2]
     num_parts: int = 4  # parts of a batch, in turn: speed alone; faster in a CPU's cache, use 1 on a GPU; own choice
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
+    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
     normalise_observations: bool = False  # by the data set's mean and std; [2]
     replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice

@@ -47,7 +47,7 @@ class Config(heads.WithHead):
     critic_lr: NonNegative = 3e-4  # of Adam; own choice
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of rewards, before any update
+    reward_transform: buffers.RewardTransform = "none"  # of rewards, before any update
     normalise_observations: bool = True  # by the data set's mean and std; own choice
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     # Targets

@@ -3,7 +3,6 @@
 The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
-from rljax.agent import require_fit
 from rljax.networks.distributions import Actor
 from rljax.networks.ensembles import (
     DiscreteEnsemble,
@@ -40,6 +39,7 @@ from rljax.networks.layers import (
     mish,
     patches,
     polyak,
+    polyak_every,
 )
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
@@ -82,7 +82,7 @@ __all__ = [
     "parameters_of",
     "patches",
     "polyak",
-    "require_fit",
+    "polyak_every",
     "smallest",
     "smallest_of_subset",
 ]
