@@ -124,10 +124,10 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.MLP(config.hidden, spec.action_size, **style)
     net = encoders.encoded(spec, encoding, net)
     actor = policies.create_actor(spec, net, key_actor, config.policy == "gaussian")
-    style["layer_norm"] = config.layer_norm
-    net = networks.ensemble(spec, config.num_critics, config.hidden, **style)
+    norm = config.layer_norm
+    net = networks.ensemble(spec, config.num_critics, config.hidden, layer_norm=norm, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
-    net = networks.MLP(config.hidden, 1, **style)
+    net = networks.MLP(config.hidden, 1, layer_norm=norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
         actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),

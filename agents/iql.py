@@ -105,27 +105,23 @@ def check(spec: EnvSpec, config: Config) -> None:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
-    observation = spec.example()
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
+    encoding = EncoderSettings.of(config)
     style = {
         "activation": config.activation,
         "initialisation": config.initialisation,
         "output_scale": 2.0**0.5,
     }
-    encoding = EncoderSettings.of(config)
-    mean_net = networks.MLP(config.hidden, spec.action_size, **style)
-    value_net = networks.MLP(config.hidden, 1, **style)
-    critic_net = networks.ensemble(
-        spec, config.num_critics, config.hidden, layer_norm=config.layer_norm, **style
-    )
-    mean_net = encoders.encoded(spec, encoding, mean_net)
-    value_net = encoders.encoded(spec, encoding, value_net)
-    critic_net = encoders.encoded(spec, encoding, critic_net)
-    actor = policies.create_actor(spec, mean_net, key_actor, config.policy == "gaussian")
-    critic = networks.create_critic(
-        critic_net, HeadSettings.of(config), spec, key_critic, observation, action
-    )
-    value = networks.create(value_net, key_value, observation)
+    net = networks.MLP(config.hidden, spec.action_size, **style)
+    net = encoders.encoded(spec, encoding, net)
+    actor = policies.create_actor(spec, net, key_actor, config.policy == "gaussian")
+    norm = config.layer_norm
+    net = networks.ensemble(spec, config.num_critics, config.hidden, layer_norm=norm, **style)
+    net = encoders.encoded(spec, encoding, net)
+    head = HeadSettings.of(config)
+    critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)
+    net = networks.MLP(config.hidden, 1, **style)
+    value = encoders.create(spec, encoding, net, key_value)
     return State(
         actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
         critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
