@@ -21,6 +21,7 @@ CONFIG = dql.Config(
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"average_rate": 0.05}
 POLICY_IS_A_DRAW = True  # also without exploring
+AVERAGES = ("average_actor",)  # of the actor
 
 
 def example() -> tuple[EnvSpec, dql.Config, Transition]:

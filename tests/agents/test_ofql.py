@@ -19,6 +19,7 @@ CONFIG = ofql.Config(**SIZES, activation="relu", embedding=4, num_candidates=4, 
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"average_rate": 0.05}
 POLICY_IS_A_DRAW = True  # also without exploring
+AVERAGES = ("average_actor",)  # of the actor
 
 
 def example() -> tuple[EnvSpec, ofql.Config, Transition]:
