@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from rljax import networks
-from rljax.agent import Array
+from rljax.agent import Array, EnvSpec, Part
 from rljax.networks import generative
 
 KEY = jax.random.key(0)
@@ -228,3 +228,20 @@ def test_bfloat16_is_close_and_kept_in_float32() -> None:
     assert outputs[1].dtype == jnp.float32
     difference = np.abs(outputs[0] - outputs[1]).max()
     assert 0.0 < difference < 0.02
+
+
+def test_candidates_of_any_observation_stand_beside_its_leading_axes() -> None:
+    parts = (Part("image", (4, 4, 1), "uint8"), Part("vector", (3,)))
+    spec = EnvSpec("test/Parts-v0", (), 2, parts=parts)
+    observation = {
+        "image": jnp.arange(6 * 16, dtype=jnp.uint8).reshape(2, 3, 4, 4, 1),
+        "vector": jnp.arange(18.0).reshape(2, 3, 3),
+    }
+    candidates = generative.repeated(spec, observation, 5)
+    assert candidates["image"].shape == (2, 3, 5, 4, 4, 1)
+    assert candidates["image"].dtype == jnp.uint8
+    for name, x in observation.items():
+        for i in range(5):
+            np.testing.assert_array_equal(candidates[name][:, :, i], x)
+    assert generative.action_noise(spec, candidates, KEY).shape == (2, 3, 5, 2)
+    assert generative.action_noise(spec, jax.tree.map(lambda x: x[0, 0], observation), KEY).shape == (2,)
