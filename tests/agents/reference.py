@@ -88,7 +88,7 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
     return shapes.replace(**{name: part(name, getattr(shapes, name)) for name in names})
 
 
-def mlp(network: networks.Network) -> MLP:
+def mlp(network: networks.AnyNetwork) -> MLP:
     """The parameters of a network with two hidden layers, in float64."""
     params = networks.parameters_of(network).params
     layers = [params[name] for name in ("hidden_0", "hidden_1", "output")]
@@ -101,7 +101,7 @@ def layers(params: Any) -> MLP:
     return [np.asarray(params[name][part], np.float64) for name in [*names, "output"] for part in ("kernel", "bias")]
 
 
-def field(network: networks.Network) -> list[MLP]:
+def field(network: networks.AnyNetwork) -> list[MLP]:
     """The parameters of a `generative.Field`: its body, and what embeds each time, if anything does."""
     params = networks.parameters_of(network).params
     return [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
@@ -144,7 +144,7 @@ def limited(gradient: Any, limit: float | None) -> Any:
     return gradient if limit is None or norm <= limit else zip_map(lambda x: x * limit / norm, gradient)
 
 
-def critics(network: networks.Network) -> list[MLP]:
+def critics(network: networks.AnyNetwork) -> list[MLP]:
     """The parameters of each member of an ensemble."""
     network = networks.parameters_of(network)
     stacked = mlp(networks.Network(network.params["members"], network.module))
