@@ -146,8 +146,8 @@ def limited(gradient: Any, limit: float | None) -> Any:
 
 def critics(network: networks.AnyNetwork) -> list[MLP]:
     """The parameters of each member of an ensemble."""
-    network = networks.parameters_of(network)
-    stacked = mlp(networks.Network(network.params["members"], network.module))
+    parameters = networks.parameters_of(network)
+    stacked = mlp(networks.Network(parameters.params["members"], parameters.module))
     return [[array[c] for array in stacked] for c in range(len(stacked[0]))]
 
 

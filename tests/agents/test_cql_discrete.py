@@ -133,7 +133,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
     never, always = np.zeros(5, bool), np.ones(5, bool)
 
     def target(**flags: np.ndarray) -> Any:
-        return cql_discrete.critic_loss(state.critic, state, batch.replace(**flags), CONFIG)[1]["critic/target"]
+        changed = batch.replace(**flags)
+        loss = cql_discrete.critic_loss(state.critic.parameters, state, changed, CONFIG)
+        return loss[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
     np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)

@@ -103,7 +103,8 @@ def test_updates_equal_the_papers(judged: bool) -> None:
     reference.assert_same(reference.critics(state.critic), critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), targets, "target_critic")
     if judged:
-        np.testing.assert_allclose(fqe.act(state, first, KEY, CONFIG, False)[0], policy(first), rtol=1e-5)
+        action, _ = fqe.act(state, jnp.asarray(first), KEY, CONFIG, False)
+        np.testing.assert_allclose(action, policy(first), rtol=1e-5)
 
 
 # A Markov decision process of 4 states that are seen as one-hot vectors, with 2 actions; state 3 ends.
@@ -132,9 +133,8 @@ def walks(rows: int = 4_000, limit: int = 20) -> Transition:
     states, actions, rewards, ends, cuts, nexts = map(np.array, zip(*steps, strict=True))
     one_hot = np.eye(STATES, dtype=np.float32)
     rewards, actions = rewards.astype(np.float32), actions.astype(np.int32)
-    return columns(
-        Transition(*map(jnp.asarray, (one_hot[states], actions, rewards, ends, cuts & ~ends, one_hot[nexts])))
-    )
+    batch: Any = (one_hot[states], actions, rewards, ends, cuts & ~ends, one_hot[nexts])
+    return columns(Transition(*jax.tree.map(jnp.asarray, batch)))
 
 
 def always(state: Any, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:

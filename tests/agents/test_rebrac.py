@@ -121,7 +121,7 @@ def metrics(batch: Transition, **changes: Any) -> Any:
 
 def test_the_penalty_is_of_known_next_actions_and_of_what_goes_on() -> None:
     batch = transitions()
-    none = batch.replace(extras=batch.extras | {"has_next_action": jnp.zeros(5, bool)})
+    none = batch.replace(extras={**batch.extras, "has_next_action": jnp.zeros(5, bool)})
     assert metrics(none)["critic/penalty"] == 0.0
     assert metrics(none)["critic/target"] == metrics(batch, critic_penalty=0.0)["critic/target"]
     ended = batch.replace(terminated=jnp.ones(5, bool))
@@ -156,6 +156,6 @@ def test_only_critics_are_normalised_and_after_the_activation() -> None:
 
 
 def test_batches_have_the_next_action_offline_and_online() -> None:
-    declared = rebrac.experience(rebrac.Config())
+    declared: Any = rebrac.experience(rebrac.Config())
     assert declared.columns == declared.online.columns == (buffers.NextAction(),)
     assert (declared.batch_size, declared.online.batch_size) == (1024, 1024)

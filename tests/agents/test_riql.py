@@ -232,7 +232,7 @@ def test_order_of_the_batch_changes_nothing() -> None:
 def test_rate_falls_to_zero_as_a_cosine() -> None:
     config = dataclasses.replace(CONFIG, decay_steps=100.0)
     rates = [riql.actor_rate(jnp.asarray(step), config) for step in (0, 50, 100, 150)]
-    np.testing.assert_allclose(rates, [1e-2, 0.5e-2, 0.0, 0.0], rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(np.asarray(rates), [1e-2, 0.5e-2, 0.0, 0.0], rtol=1e-5, atol=1e-9)
     old = fresh(config)
     for step, moves in ((99, True), (100, False)):
         new = update(old, reference.transitions(), KEY, step, config)[0]
