@@ -69,7 +69,7 @@ class Field(Module):
 class Schedule(NamedTuple):
     """The share of an action that remains after each of T steps of noise; constants of the program."""
 
-    kept: Array  # [T] alpha_t: the share of the variance that step t keeps
+    alpha: Array  # [T] alpha_t: the share of the variance that step t keeps
     signal: Array  # [T] abar_t, their product: the remaining share of the action's variance
 
 
@@ -82,10 +82,10 @@ def schedule(name: Noising, steps: int) -> Schedule:
     """
     t = np.arange(1, steps + 1)
     if name == "vp":
-        kept = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
+        alpha = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
     else:
-        kept = 1.0 - np.linspace(1e-4, 2e-2, steps)
-    return Schedule(jnp.asarray(kept, jnp.float32), jnp.asarray(np.cumprod(kept), jnp.float32))
+        alpha = 1.0 - np.linspace(1e-4, 2e-2, steps)
+    return Schedule(jnp.asarray(alpha, jnp.float32), jnp.asarray(np.cumprod(alpha), jnp.float32))
 
 
 def noised(schedule: Schedule, action: Array, step: Array, noise: Array) -> Array:
@@ -108,16 +108,16 @@ def ancestral(
     `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws from the Gaussian
     q(a_{t-1} | a_t, a_0), where a_0 is `denoised` with the predicted noise. The last step adds no noise.
     """
-    kept, signal = schedule
+    alpha, signal = schedule
     before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
-    weight_clean = (1.0 - kept) * jnp.sqrt(before) / (1.0 - signal)
-    weight_noisy = (1.0 - before) * jnp.sqrt(kept) / (1.0 - signal)
-    std = jnp.sqrt((1.0 - kept) * (1.0 - before) / (1.0 - signal))  # 0 in the last step
-    steps = kept.size
+    weight_clean = (1.0 - alpha) * jnp.sqrt(before) / (1.0 - signal)
+    weight_noisy = (1.0 - before) * jnp.sqrt(alpha) / (1.0 - signal)
+    std = jnp.sqrt((1.0 - alpha) * (1.0 - before) / (1.0 - signal))  # 0 in the last step
+    steps = alpha.size
     noise = jax.random.normal(key, (steps + 1, *shape))
 
-    def reverse(action: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
-        t, noise = given
+    def reverse(action: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
+        t, noise = inputs
         step = jnp.full(shape[:-1], t)
         clean = denoised(schedule, action, step, denoiser(action, step))
         return weight_clean[t] * clean + weight_noisy[t] * action + std[t] * noise, None

@@ -23,20 +23,20 @@ average_velocity = jax.jit(generative.average_velocity, static_argnums=0)
 
 
 def test_schedules_are_as_published() -> None:
-    kept, signal = generative.schedule("vp", 5)
+    alpha, signal = generative.schedule("vp", 5)
     # beta(t) of the variance-preserving process, from 0.1 to 10, integrated over each fifth of [0, 1]
     integral = [0.1 / 5 + 9.9 * ((t / 5) ** 2 - ((t - 1) / 5) ** 2) / 2 for t in range(1, 6)]
-    np.testing.assert_allclose(kept, np.exp(np.negative(integral)), rtol=1e-6)
-    np.testing.assert_allclose(signal, np.cumprod(kept), rtol=1e-6)
+    np.testing.assert_allclose(alpha, np.exp(np.negative(integral)), rtol=1e-6)
+    np.testing.assert_allclose(signal, np.cumprod(alpha), rtol=1e-6)
     np.testing.assert_allclose(
-        1.0 - generative.schedule("linear", 1000).kept[np.array([0, -1])], [1e-4, 2e-2], rtol=1e-3
+        1.0 - generative.schedule("linear", 1000).alpha[np.array([0, -1])], [1e-4, 2e-2], rtol=1e-3
     )
 
 
 def test_sinusoidal_by_hand() -> None:
-    found = generative.sinusoidal(jnp.array([0.0, 2.0]), 4)
+    features = generative.sinusoidal(jnp.array([0.0, 2.0]), 4)
     angle = np.array([2.0, 2.0e-4])
-    np.testing.assert_allclose(found, [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]], atol=1e-6)
+    np.testing.assert_allclose(features, [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]], atol=1e-6)
 
 
 def test_denoising_inverts_noising() -> None:
@@ -99,8 +99,8 @@ def test_euler_follows_the_flow_with_an_error_of_first_order() -> None:
 
 def test_interpolation_begins_with_noise() -> None:
     noise, action = jnp.ones((3, 2)), jnp.zeros((3, 2))
-    found = generative.interpolated(noise, action, jnp.array([0.0, 0.25, 1.0]))
-    np.testing.assert_allclose(found, [[1, 1], [0.75, 0.75], [0, 0]])
+    points = generative.interpolated(noise, action, jnp.array([0.0, 0.25, 1.0]))
+    np.testing.assert_allclose(points, [[1, 1], [0.75, 0.75], [0, 0]])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -185,8 +185,8 @@ def test_learns_the_average_velocity_of_a_known_flow() -> None:
     zeros, ones = jnp.zeros(41), jnp.ones(41)
     for start, time in ((zeros, ones), (zeros, 0.5 * ones), (0.3 * ones, 0.8 * ones)):
         mean, std = (x[:, None] for x in marginal(time))
-        found = network(mean + std * noise, jnp.zeros((41, 0)), start, time)
-        np.testing.assert_allclose(found, average(mean + std * noise, start, time), atol=0.12)
+        velocity = network(mean + std * noise, jnp.zeros((41, 0)), start, time)
+        np.testing.assert_allclose(velocity, average(mean + std * noise, start, time), atol=0.12)
     np.testing.assert_allclose(noise - network(noise, jnp.zeros((41, 0)), zeros, ones), MEAN + STD * noise, atol=0.12)
 
 
