@@ -105,18 +105,20 @@ class Imitation(NamedTuple):
     """A policy that imitates actions of data, by settings of `WithImitation`.
 
     It is a Gaussian around tanh of the actor's output with one std for all states, a softmax of it
-    for discrete actions, or deterministic. All functions take an `Actor`.
+    for discrete actions, or deterministic. Without `squashes` the Gaussian lies around the output
+    itself, and actions are clipped to [-1, 1]. All functions take an `Actor`.
     """
 
     log_std_min: Any
     log_std_max: Any
     exploration_noise: Any
     dropout: Any
+    squashes: bool = True  # a Gaussian's mean is tanh of the output; a deterministic one always is
 
     @classmethod
-    def of(cls, config: Any) -> Imitation:
-        """The policy of a Config's settings."""
-        return cls(**same_fields(config, cls._fields))
+    def of(cls, config: Any, **others: Any) -> Imitation:
+        """The policy of a Config's settings; `others` are fields that differ from them."""
+        return cls(**same_fields(config, cls._fields) | others)
 
     def check(self) -> None:
         """Raise `ValueError` for settings that do not fit each other."""
@@ -126,7 +128,9 @@ class Imitation(NamedTuple):
 
     def mean(self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None) -> Array:
         """mu(s) [..., A] of continuous actions for observations [..., O...]."""
-        return jnp.tanh(actor.mean(observation, dropout=dropout))
+        mean = actor.mean(observation, dropout=dropout)
+        is_squashed = self.squashes or actor.log_std is None
+        return jnp.tanh(mean) if is_squashed else mean
 
     def choice(
         self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
@@ -149,7 +153,7 @@ class Imitation(NamedTuple):
             return jnp.asarray(action, jnp.int32)
         action = self.mean(actor, observation)
         if not explore:
-            return action
+            return action if self.squashes else jnp.clip(action, -1.0, 1.0)
         noise = self.std(actor) * jax.random.normal(key, action.shape)
         return jnp.clip(action + noise, -1.0, 1.0)
 

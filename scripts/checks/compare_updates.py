@@ -2,7 +2,7 @@
 
 The script watch_authors_file.py keeps the other file's first and last parameters, its batches, its losses and the
 numbers that it draws. Our agent begins with the same parameters and learns from the same rows of the recorded file,
-which it normalises by itself, with the same numbers in place of random ones. What is left is arithmetic: the losses of
+normalised by our own statistics, with the same numbers in place of random ones. What is left is arithmetic: the losses of
 each update, and the parameters at the end. TD3+BC and ReBRAC have no noise on target actions here. IQL, BC and RIQL
 have none at all.
 
@@ -44,7 +44,7 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
 
     from rljax import buffers, datasets, networks
     from rljax.agent import EnvSpec
-    from rljax.networks import normalise
+    from rljax.networks.inputs import normalised
     from rljax.training import registry
 
     pair, module = PAIRS[agent], registry.load_agent(agent)
@@ -55,7 +55,9 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     if hasattr(module, "schedule"):
         config = module.schedule(config, UPDATES)
     spec = EnvSpec("data", rows.observation.shape[1:], rows.action.shape[1])
-    state = module.prepare(module.init(jax.random.key(0), spec, config), rows, config)
+    state = module.init(jax.random.key(0), spec, config)
+    if hasattr(module, "prepare"):
+        state = module.prepare(state, rows, config)
     columns = {"rebrac": (buffers.NextAction(),), "calql": (buffers.ReturnToGo(discount=0.99),)}
     for column in columns.get(agent, ()):
         rows = rows.replace(extras=column.of_data(rows))
@@ -64,10 +66,12 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
         state = replaced(state, name, arrays)
     for target, network in TARGETS.items():
         if hasattr(state, target):
-            state = state.replace(**{target: networks.copy(getattr(state, network))})
+            online = networks.parameters_of(getattr(state, network))
+            state = state.replace(**{target: networks.copy(online)})
+    inputs = module.experience(config).inputs
+    statistics = inputs.prepare(inputs.create(spec), rows)
+    rows = normalised(lambda x: inputs(statistics, x), rows)
     observations = rows.observation[places[0]]
-    if config.normalise_observations:
-        observations = normalise.standardise(state.statistics, observations)
 
     @jax.jit
     def learn(state: Any, rows: Any, places: Any, noise: Any) -> Any:
@@ -125,8 +129,10 @@ def relative(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
 
 def network_of(state: Any, name: str) -> Any:
     """Our network 'critic', or 'actor.flow' where the actor has several."""
-    for each in name.split("."):
-        state = getattr(state, each)
+    from rljax import networks
+
+    for part in name.split("."):
+        state = networks.parameters_of(getattr(state, part))
     return state
 
 
@@ -150,6 +156,8 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     """The state with one network's parameters from the arrays."""
     import jax
 
+    from rljax import networks
+
     params = parameters_of(state, name)
     several = "members" in params
 
@@ -163,7 +171,12 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     parts = getattr(network, "mean", network).replace(params={"members": taken} if several else taken)
     parts = network.replace(mean=parts) if hasattr(network, "mean") else parts
     outer, _, inner = name.partition(".")
-    return state.replace(**{outer: getattr(state, outer).replace(**{inner: parts}) if inner else parts})
+    trained = getattr(state, outer)
+    if inner:
+        parts = networks.parameters_of(trained).replace(**{inner: parts})
+    if isinstance(trained, networks.Trained):
+        parts = trained.replace(parameters=parts)
+    return state.replace(**{outer: parts})
 
 
 def described(data: Path, agents: Mapping[str, Any]) -> dict[str, Any]:
