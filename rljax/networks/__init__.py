@@ -16,6 +16,7 @@ from rljax.networks.ensembles import (
     outputs_and_head,
     smallest,
     smallest_of_subset,
+    values_and_slopes,
 )
 from rljax.networks.layers import (
     ACTIVATIONS,
@@ -85,4 +86,5 @@ __all__ = [
     "require_fit",
     "smallest",
     "smallest_of_subset",
+    "values_and_slopes",
 ]
